@@ -1,0 +1,78 @@
+# Two commands: `make demo` shows the whole thing work, `make test` passes the tests. Both set up what they need.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Every distribution of this tree. They are installed in ONE pip call, so that none is looked for on a package index.
+LOCAL := .[dev] $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml server_stub/pyproject.toml))
+EDITABLE := $(foreach d,$(LOCAL),-e ./$(d))
+# What mypy looks at: this distribution, and each of the others by itself, as all of them have a tests/conftest.py.
+SOURCES := conftest.py repoagent tests benchmarks examples/digits
+PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) server_stub
+# Packages that are not installed here: they are found where they lie.
+EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
+
+.PHONY: demo serve test lint proto bench bench-peers soak clean
+
+$(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE)
+# xgrammar comes without its requirements, which name torch; nothing that is used of it needs that.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps xgrammar
+	@touch $@
+
+# The example's decryption key is public: it is there to be read, and models name it by reference only.
+EXAMPLE := examples/digits
+export DIGITS_IDENTITY ?= $(shell tail -n 1 $(EXAMPLE)/identity.txt)
+
+demo: $(STAMP)
+	$(BIN)/python $(EXAMPLE)/demo.py
+
+serve: $(STAMP)
+	$(BIN)/repoagent serve --model-repository $(EXAMPLE)/repository
+
+test: $(STAMP)
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=benchmarks $(BIN)/mypy --explicit-package-bases $(SOURCES)
+	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
+	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
+
+# The generator is older than the newest protobuf on purpose: what it makes runs on protobuf 6 and 7.
+proto: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.81.1
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. repoagent/config/model_config.proto
+	$(BIN)/python -m grpc_tools.protoc -Iserver_stub -I. --python_out=server_stub --pyi_out=server_stub repoagent_server/grpc/messages.proto
+
+# What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
+PEER_PROGRAMS := age b3sum coreutils wrk
+PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torch transformers
+# MLServer has an environment of its own: what it needs is not what this project needs.
+MLSERVER := .venvs/mlserver
+
+# Installs the peers and runs the servers among them; a Triton is given by REPOAGENT_TRITON_HTTP and REPOAGENT_TRITON_GRPC.
+bench-peers: $(STAMP)
+	if [ "$$(id -u)" = 0 ]; then apt-get install --yes --quiet $(PEER_PROGRAMS); else echo "install with root: apt-get install $(PEER_PROGRAMS)"; fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
+	$(PYTHON) -m venv $(MLSERVER)
+	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
+	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
+
+# Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
+BENCHMARKS := interop footprint index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed executor_speed executor_share
+
+bench: $(STAMP)
+	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
+
+# The long form of what the tests run one hundredth of, and property tests with examples that nobody has seen yet.
+soak: $(STAMP)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q tests/config tests/loader tests/serving/scheduling agents/*/tests
+	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean:
+	rm -rf $(VENV) $(MLSERVER) .mypy_cache .ruff_cache .pytest_cache

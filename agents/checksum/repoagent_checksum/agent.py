@@ -1,0 +1,59 @@
+"""The agent: refuses a model whose files are not what its parameters or its digest file say."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError
+from repoagent_checksum.check import Verdict, check, find_manifests
+from repoagent_checksum.findings import describe
+from repoagent_checksum.observer import Observer
+from repoagent_checksum.options import Request, parse_parameters
+
+__all__ = ["ChecksumAgent"]
+
+
+class ChecksumAgent(Agent):
+    """Compares digests at LOAD and does nothing else. Its README has the parameters."""
+
+    api_version = 1
+    guard = True
+
+    def load(self, model: AgentModel) -> None:
+        """Check the files at ``model.location``, and raise if one is not as it should be."""
+        request = parse_parameters(model.parameters)
+        root = model.localize()
+        request = _with_standard_manifests(request, root)
+        verdict = check(root, request, observer=_observer(model), thorough=False)
+        if verdict.findings:
+            raise InvalidArgumentError(describe(verdict.findings))
+        if model.artifact_type is not ArtifactType.FILESYSTEM:
+            # What was judged is this copy, so this copy is what goes on.
+            model.update_location(root)
+        _report(model, request, verdict)
+
+
+def _with_standard_manifests(request: Request, root: Path) -> Request:
+    return replace(request, manifests=find_manifests(root)) if request.is_empty else request
+
+
+def _observer(model: AgentModel) -> Observer:
+    return Observer(
+        cancelled=lambda: model.cancelled,
+        progress=lambda done, total: model.progress(done, total, "checksum"),
+    )
+
+
+def _report(model: AgentModel, request: Request, verdict: Verdict) -> None:
+    digests = dict(verdict.digests or {})
+    if verdict.tree_digest:
+        digests["tree"] = verdict.tree_digest
+    model.report(bytes_read=verdict.bytes_read, digests=digests, note=_note(request, verdict))
+
+
+def _note(request: Request, verdict: Verdict) -> str:
+    if request.is_empty:
+        return "nothing was checked: no parameter, and no digest file in the model's directory"
+    count = f"{verdict.files} file{'' if verdict.files == 1 else 's'} verified"
+    if verdict.weak:
+        return f"{count}; {', '.join(verdict.weak)}: enough against accidents, not against an attacker"
+    return count

@@ -1,0 +1,159 @@
+"""The check itself: what was asked for, against what is there."""
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from repoagent.api import InvalidArgumentError
+from repoagent_checksum.algorithms import Algorithm
+from repoagent_checksum.findings import Finding, Kind
+from repoagent_checksum.hashing import Digests, digest_files
+from repoagent_checksum.listings import looks_like_json, parse_listing
+from repoagent_checksum.manifest import STANDARD_NAMES, Entry, format_manifest, parse_manifest
+from repoagent_checksum.names import read_inside, show
+from repoagent_checksum.observer import Observer
+from repoagent_checksum.options import Expected, Request
+from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
+from repoagent_checksum.tree import Tree, scan_tree
+
+__all__ = ["Verdict", "check", "find_manifests"]
+
+ALL_INDEXES: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a check. The model is as it should be if ``findings`` is empty.
+
+    ``digests`` has those of single files, by path; ``tree_digest`` is None where no manifest was checked.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    files: int = 0
+    bytes_read: int = 0
+    digests: dict[str, str] | None = None
+    tree_digest: str | None = None
+    weak: tuple[str, ...] = ()
+    """The algorithms among those used that an attacker can forge."""
+
+
+def find_manifests(root: Path) -> tuple[str, ...]:
+    """The digest files with a standard name in ``root``; a link that leads nowhere counts, and will be refused."""
+    return tuple(name for name in STANDARD_NAMES if os.path.lexists(root / name))
+
+
+def check(root: Path, request: Request, *, observer: Observer | None = None, thorough: bool = True) -> Verdict:
+    """Compare what is below ``root`` with ``request``.
+
+    Args:
+        root: The model's directory.
+        request: What to compare with.
+        observer: Is told of the progress.
+        thorough: Compute digests even if files are missing, unlisted or links, to find all that is wrong at once.
+
+    Raises:
+        InvalidArgumentError: a manifest, an index or a listed file cannot be read.
+        UnsafePathError: a name that leaves the directory, a link.
+        UnsupportedError: an algorithm that is not known here or not installed.
+        CancelledError: the observer said so.
+    """
+    tree = scan_tree(root)
+    listed = [entry for name in request.manifests for entry in _read_manifest(root, name, request.algorithm)]
+    findings = [*_structure(tree, listed, request), *_incomplete(root, tree, request.indexes)]
+    if findings and not thorough:
+        return Verdict(tuple(findings))
+    present = [entry for entry in listed if entry.path in tree.files]
+    digests = digest_files(root, _jobs([*(file.entry for file in request.files), *present]), observer=observer)
+    return Verdict(
+        findings=(*_mismatches(request.files, digests), *_changed(present, digests), *findings),
+        files=len(digests),
+        bytes_read=sum(tree.files.get(path, 0) for path in digests),
+        digests={file.entry.path: _spelled(file.entry, digests) for file in request.files},
+        tree_digest=_tree_digest(present, digests) if listed else None,
+        weak=tuple(sorted({entry.algorithm.name for entry in listed if entry.algorithm.weak} | _weak(request.files))),
+    )
+
+
+def _read_manifest(root: Path, name: str, default: Algorithm | None) -> list[Entry]:
+    data = read_inside(root, name, "manifest")
+    entries = parse_listing(data, name) if looks_like_json(data) else parse_manifest(data, name, default)
+    base = name.rpartition("/")[0]
+    return [Entry(f"{base}/{e.path}", e.algorithm, e.digest, e.size) for e in entries] if base else entries
+
+
+def _structure(tree: Tree, listed: Sequence[Entry], request: Request) -> Iterator[Finding]:
+    """All that can be seen without reading a file. Only what the manifests cover counts."""
+    bases = {name.rpartition("/")[0] for name in request.manifests}
+    exempt = request.ignore | set(request.manifests)
+    links = set(tree.links) | set(tree.special)
+    for entry in listed:
+        size = tree.files.get(entry.path)
+        if size is None and entry.path not in links:
+            yield Finding(Kind.MISSING, entry.path)
+        elif size is not None and entry.size is not None and entry.size != size:
+            yield Finding(Kind.CHANGED, entry.path, f"expect: {entry.size} bytes, got: {size}")
+    paths = {entry.path for entry in listed}
+    yield from (Finding(Kind.LINK, path) for path in _covered(tree.links, bases))
+    yield from (Finding(Kind.SPECIAL, path) for path in _covered(tree.special, bases))
+    yield from (Finding(Kind.UNLISTED, path) for path in _covered(tree.files, bases) if path not in paths | exempt)
+    emptied = {path.rpartition("/")[0] for path in paths}
+    yield from (Finding(Kind.EMPTY, path) for path in _covered(tree.empty, bases) if path not in exempt | emptied)
+
+
+def _covered(paths: Iterable[str], bases: Collection[str]) -> list[str]:
+    return [path for path in paths if any(not base or path.startswith(f"{base}/") for base in bases)]
+
+
+def _incomplete(root: Path, tree: Tree, indexes: Sequence[str]) -> Iterator[Finding]:
+    for wanted in indexes:
+        found = [path for path in tree.files if path.endswith(INDEX_SUFFIX)] if wanted == ALL_INDEXES else [wanted]
+        if not found:
+            raise InvalidArgumentError(f"no file *{INDEX_SUFFIX} in the model's directory")
+        for index in found:
+            yield from (Finding(Kind.INCOMPLETE, index, fault) for fault in check_index(root, index))
+
+
+def _jobs(entries: Iterable[Entry]) -> dict[str, list[Algorithm]]:
+    jobs: dict[str, list[Algorithm]] = {}
+    for entry in entries:
+        algorithms = jobs.setdefault(entry.path, [])
+        if entry.algorithm not in algorithms:
+            algorithms.append(entry.algorithm)
+    return jobs
+
+
+def _mismatches(files: Iterable[Expected], digests: Digests) -> Iterator[Finding]:
+    for file in files:
+        name, path = file.entry.algorithm.name, file.entry.path
+        got = digests[path][name]
+        if got != file.entry.digest:
+            # Word for word what Triton's agent says.
+            text = f"Mismatched {name} hash for file {show(path)}, expect: {file.value}, got: {got}"
+            yield Finding(Kind.MISMATCH, path, text)
+
+
+def _changed(entries: Iterable[Entry], digests: Digests) -> Iterator[Finding]:
+    for entry in entries:
+        got = digests[entry.path][entry.algorithm.name]
+        if got != entry.digest:
+            yield Finding(Kind.CHANGED, entry.path, f"{entry.algorithm.name} expect: {entry.digest}, got: {got}")
+
+
+def _spelled(entry: Entry, digests: Digests) -> str:
+    return f"{entry.algorithm.name.lower()}:{digests[entry.path][entry.algorithm.name]}"
+
+
+def _weak(files: Iterable[Expected]) -> set[str]:
+    return {file.entry.algorithm.name for file in files if file.entry.algorithm.weak}
+
+
+def _tree_digest(entries: Iterable[Entry], digests: Digests) -> str:
+    """One digest for all: SHA-256 over the tagged lines, sorted, of the digests that were found."""
+    lines = sorted(
+        format_manifest({entry.path: digests[entry.path][entry.algorithm.name]}, entry.algorithm, tagged=True)
+        for entry in entries
+    )
+    return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"

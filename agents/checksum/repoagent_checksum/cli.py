@@ -1,0 +1,155 @@
+"""``repoagent checksum write`` and ``verify``: the digest files that ``sha256sum -c`` and the agent read.
+
+Exit status: 0 all as it should be, 1 the directory is not what the digest file says, or one of them cannot be used,
+2 the command line is wrong, a package is missing, or the system does not let something be read or written.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
+from repoagent_checksum.check import Verdict, check, find_manifests
+from repoagent_checksum.findings import Kind
+from repoagent_checksum.hashing import digest_files
+from repoagent_checksum.manifest import format_manifest
+from repoagent_checksum.names import show
+from repoagent_checksum.observer import Observer
+from repoagent_checksum.options import Request, parse_parameters
+from repoagent_checksum.tree import Tree, scan_tree
+
+__all__ = ["checksum"]
+
+_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+_ALGORITHM = click.Choice([name.lower() for name in ALGORITHMS], case_sensitive=False)
+_TITLES = {Kind.MISMATCH: "CHANGED", Kind.UNLISTED: "NOT LISTED", Kind.LINK: "LINK", Kind.EMPTY: "EMPTY DIRECTORY"}
+
+
+@click.group()
+def checksum() -> None:
+    """Write and verify the digests of a model's files."""
+
+
+@checksum.command()
+@click.argument("directory", type=_DIRECTORY)
+@click.option("--algorithm", type=_ALGORITHM, default="sha256", show_default=True, help="The digest of every file.")
+@click.option("--output", help="Name of the digest file in DIRECTORY.  [default: SHA256SUMS, B3SUMS, ...]")
+@click.option("--tag", is_flag=True, help="Write the BSD form, which names the algorithm in every line.")
+def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> None:
+    """Write the digest file of all that is in DIRECTORY, for the agent or `sha256sum -c`."""
+    chosen = find_algorithm(algorithm)
+    name = output or chosen.sums
+    with _exit_codes():
+        if Path(name).name != name:
+            raise UnsupportedError("--output is a plain file name; the digest file lies in DIRECTORY itself")
+        files = _describable(scan_tree(directory), name)
+        with _progress_bar() as observer:
+            digests = digest_files(directory, {path: [chosen] for path in files}, observer=observer)
+        found = {path: digests[path][chosen.name] for path in files}
+        _replace(directory / name, format_manifest(found, chosen, tagged=tag))
+    click.echo(f"{name}: {_count(len(files))}, {sum(files.values())} bytes")
+
+
+@checksum.command()
+@click.argument("directory", type=_DIRECTORY)
+@click.option("--manifest", multiple=True, help="A digest file in DIRECTORY.  [default: all with a standard name]")
+@click.option("--algorithm", type=_ALGORITHM, help="Of lines that do not name one.")
+@click.option("--ignore", multiple=True, help="A file or empty directory that need not be listed.")
+@click.option("--quiet", is_flag=True, help="Print only what is wrong.")
+def verify(
+    directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...], quiet: bool
+) -> None:
+    """Compare DIRECTORY with its digest file, as the agent does when it loads it."""
+    with _exit_codes():
+        request = _request(directory, manifest, algorithm, ignore)
+        with _progress_bar() as observer:
+            verdict = check(directory, request, observer=observer)
+    _print_verdict(verdict, request, quiet=quiet)
+    sys.exit(1 if verdict.findings else 0)
+
+
+def _request(directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...]) -> Request:
+    manifests = manifest or find_manifests(directory)
+    if not manifests:
+        raise InvalidArgumentError(
+            f"no digest file in {directory}; make one with: repoagent checksum write {directory}"
+        )
+    pairs = [("manifest", name) for name in manifests] + [("ignore", name) for name in ignore]
+    return parse_parameters([*pairs, *([("algorithm", algorithm)] if algorithm else [])])
+
+
+def _print_verdict(verdict: Verdict, request: Request, *, quiet: bool) -> None:
+    for finding in verdict.findings:
+        title = _TITLES.get(finding.kind, finding.kind.name)
+        click.echo(f"{show(finding.path)}: {title}{f' ({finding.detail})' if finding.detail else ''}")
+    names = ", ".join(request.manifests)
+    if verdict.findings:
+        click.echo(f"{names}: {len(verdict.findings)} found wrong, the agent would refuse this model", err=True)
+    elif not quiet:
+        click.echo(f"{names}: {_count(verdict.files)}, {verdict.bytes_read} bytes: OK, tree {verdict.tree_digest}")
+
+
+def _describable(tree: Tree, manifest: str) -> dict[str, int]:
+    """The files to list, with their sizes.
+
+    Raises:
+        InvalidArgumentError: there is something that a digest file cannot describe.
+    """
+    for paths, kind in ((tree.links, Kind.LINK), (tree.special, Kind.SPECIAL)):
+        if paths:
+            raise InvalidArgumentError(f"{show(paths[0])} is {kind.value}; a digest file cannot describe that")
+    for path in tree.empty:
+        click.echo(f"warning: {show(path)} is {Kind.EMPTY.value}: verifying needs 'ignore' for it", err=True)
+    return {path: size for path, size in tree.files.items() if path != manifest}
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write ``data`` beside ``path``, then put it in its place."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Observer]:
+    """An observer that draws a bar on stderr if a person is looking."""
+    if not sys.stderr.isatty():
+        yield Observer()
+        return
+    with click.progressbar(length=1, file=sys.stderr, label="checksum") as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield Observer(progress=progress)
+
+
+@contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}", 2)
+    except UnsupportedError as error:
+        _fail(error.message, 2)
+    except RepoAgentError as error:
+        _fail(error.message, 1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"repoagent checksum: {message}", err=True)
+    sys.exit(status)
+
+
+def _count(files: int) -> str:
+    return f"{files} file{'' if files == 1 else 's'}"

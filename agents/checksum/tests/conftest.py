@@ -1,0 +1,61 @@
+"""Trees of files to check, and a model that the agent can be called with outside of a server."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from repoagent.api import AgentModel, ArtifactType, Parameters
+
+
+@dataclass
+class FakeModel:
+    """The part of ``AgentModel`` that the agent uses; keeps what it is told."""
+
+    directory: Path
+    parameters: Parameters
+    artifact_type: ArtifactType = ArtifactType.FILESYSTEM
+    cancelled: bool = False
+    updated: list[Path] = field(default_factory=list)
+    progressed: list[tuple[int, int | None]] = field(default_factory=list)
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+    def localize(self) -> Path:
+        return self.directory
+
+    def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:
+        self.updated.append(Path(location))
+
+    def progress(self, done: int, total: int | None = None, what: str = "") -> None:
+        self.progressed.append((done, total))
+
+    def report(self, **what: Any) -> None:
+        self.reports.append(what)
+
+    def as_model(self) -> AgentModel:
+        return cast(AgentModel, self)
+
+
+MakeTree = Callable[[Mapping[str, bytes]], Path]
+
+
+@pytest.fixture
+def make_tree(tmp_path: Path) -> MakeTree:
+    """Write files (path -> content) below a fresh directory, and return it."""
+
+    def make(files: Mapping[str, bytes]) -> Path:
+        root = tmp_path / "model"
+        for name, content in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def fake_model() -> type[FakeModel]:
+    return FakeModel

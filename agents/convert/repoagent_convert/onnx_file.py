@@ -1,0 +1,107 @@
+"""Just enough of the ONNX format to know which other files a model file needs.
+
+The file is walked tag by tag, without decoding a tensor, so a model of any size costs little time and no memory.
+"""
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from repoagent.api import InvalidArgumentError
+
+__all__ = ["external_files"]
+
+# Message -> field number -> message of that field; only what leads to a tensor (onnx.proto).
+_FIELDS: Final[dict[str, dict[int, str]]] = {
+    "Model": {7: "Graph", 25: "Function"},
+    "Graph": {1: "Node", 5: "Tensor", 15: "SparseTensor"},
+    "Function": {7: "Node", 11: "Attribute"},
+    "Node": {5: "Attribute"},
+    "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph", 22: "SparseTensor", 23: "SparseTensor"},
+    "SparseTensor": {1: "Tensor", 2: "Tensor"},
+    "Tensor": {13: "External"},
+}
+_GRAPH: Final = 7
+_BYTES: Final = 2
+
+Buffer = bytes | mmap.mmap
+Span = tuple[int, int]
+
+
+def external_files(path: Path, name: str) -> frozenset[str]:
+    """The locations of external data in the ONNX model ``path``, as they are written there.
+
+    Args:
+        path: The file.
+        name: What to call it in a message.
+
+    Raises:
+        InvalidArgumentError: not an ONNX model, or cut off.
+    """
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            raise InvalidArgumentError(f"{name} is not an ONNX model: the file is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _locations(data)
+            except (ValueError, IndexError) as error:
+                raise InvalidArgumentError(f"{name} is not an ONNX model, or it is cut off: {error}") from error
+
+
+def _locations(data: Buffer) -> frozenset[str]:
+    if not any(number == _GRAPH for number, _ in _messages(data, (0, len(data)))):
+        raise ValueError("no graph in it")
+    found = set()
+    pending = [("Model", (0, len(data)))]
+    while pending:
+        message, span = pending.pop()
+        if message == "External":
+            key, value = _entry(data, span)
+            if key == b"location":
+                found.add(value.decode())
+            continue
+        fields = _FIELDS[message]
+        pending += [(fields[number], inner) for number, inner in _messages(data, span) if number in fields]
+    return frozenset(found)
+
+
+def _entry(data: Buffer, span: Span) -> tuple[bytes, bytes]:
+    values = {number: data[start:end] for number, (start, end) in _messages(data, span)}
+    return values.get(1, b""), values.get(2, b"")
+
+
+def _messages(data: Buffer, span: Span) -> Iterator[tuple[int, Span]]:
+    """Number and place of every field of ``span`` that has a length."""
+    position, end = span
+    while position < end:
+        tag, position = _varint(data, position)
+        start = position
+        match tag & 7:
+            case 0:
+                _, position = _varint(data, position)
+            case 1:
+                position += 8
+            case 2:
+                length, start = _varint(data, position)
+                position = start + length
+            case 5:
+                position += 4
+            case kind:
+                raise ValueError(f"wire type {kind} at byte {start}")
+        if position > end:
+            raise ValueError(f"a field at byte {start} ends {position - end} bytes after its message")
+        if tag & 7 == _BYTES:
+            yield tag >> 3, (start, position)
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    """The number at ``position``, and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError(f"a number without end at byte {position}")

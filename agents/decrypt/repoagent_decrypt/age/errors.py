@@ -1,0 +1,44 @@
+"""What can be wrong with an age file or a key. Texts never contain key material."""
+
+__all__ = [
+    "AgeError",
+    "ArmorError",
+    "HeaderError",
+    "HeaderMacError",
+    "InvalidKeyError",
+    "MissingExtraError",
+    "NoMatchError",
+    "PayloadError",
+]
+
+
+class AgeError(ValueError):
+    """Base of everything this library raises about a file or a key."""
+
+
+class HeaderError(AgeError):
+    """The header breaks the grammar, or a stanza that is addressed to an identity breaks its rules."""
+
+
+class ArmorError(AgeError):
+    """The ASCII armor is not strict PEM with the label ``AGE ENCRYPTED FILE``."""
+
+
+class NoMatchError(AgeError):
+    """The header is well formed, but none of the identities opens any of its stanzas."""
+
+
+class HeaderMacError(AgeError):
+    """The file key was found, but the header was changed after it was made."""
+
+
+class PayloadError(AgeError):
+    """The payload was truncated, extended, reordered or changed."""
+
+
+class InvalidKeyError(AgeError):
+    """Text that should be an identity or a recipient is none."""
+
+
+class MissingExtraError(AgeError):
+    """The key is of a kind that needs an optional package."""

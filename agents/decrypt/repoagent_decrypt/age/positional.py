@@ -1,0 +1,151 @@
+"""Work on a file batch by batch, each thread reading and writing at its own positions.
+
+No hand-over of data between threads, so both cores decrypt, read and write at the same time. The calling thread is
+one of the workers, and the only one that calls back.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent_decrypt.age.errors import PayloadError
+from repoagent_decrypt.age.threads import thread_count
+
+__all__ = ["Job", "Progress", "Side", "Transform", "Workers", "write_at"]
+
+Transform = Callable[[int, memoryview, memoryview, bool], int]
+Progress = Callable[[int], None]
+"""Told how many bytes are done in all; may raise to stop the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A file descriptor, where the data begins in it, and the bytes of one full batch there."""
+
+    fd: int
+    start: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Turn ``size`` bytes of ``source``, in ``batches`` batches, into ``target``.
+
+    ``transform(batch number, input, output, is last)`` returns the bytes of output.
+    """
+
+    source: Side
+    target: Side
+    size: int
+    batches: int
+    transform: Transform
+
+
+class Workers:
+    """Threads and their buffers, kept from one file to the next. One job at a time; close them, or use ``with``.
+
+    Args:
+        threads: How many, the calling thread included; by default one per CPU, at most 8.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads: Final = thread_count(threads)
+        self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "age-file")
+        self._buffers = threading.local()
+
+    def run(self, job: Job, progress: Progress | None = None) -> int:
+        """Do all batches; returns the bytes written. The first error of any thread stops all and is raised."""
+        turns = _Turns(job.batches)
+        helpers = min(self.threads, job.batches) - 1
+        others = [self._pool.submit(self._work, job, turns, None) for _ in range(helpers)]
+        try:
+            self._work(job, turns, progress)
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+        if progress is not None:
+            # The others may have done the last batches, or all of them.
+            progress(turns.written)
+        return turns.written
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _work(self, job: Job, turns: "_Turns", progress: Progress | None) -> None:
+        source = self._buffer("source", job.source.batch)
+        target = self._buffer("target", job.target.batch)
+        try:
+            while (number := turns.take()) is not None:
+                turns.done(_one_batch(job, number, source, target))
+                if progress is not None:
+                    progress(turns.written)
+        except BaseException:
+            turns.stop()
+            raise
+
+    def _buffer(self, name: str, size: int) -> memoryview:
+        kept: memoryview | None = getattr(self._buffers, name, None)
+        if kept is None or len(kept) < size:
+            kept = memoryview(bytearray(size))
+            setattr(self._buffers, name, kept)
+        return kept[:size]
+
+
+class _Turns:
+    """Hands out batch numbers until they are used up or somebody fails."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self.written = 0
+
+    def take(self) -> int | None:
+        with self._lock:
+            number = next(self._numbers)
+        return None if self._stopped or number >= self._count else number
+
+    def done(self, size: int) -> None:
+        with self._lock:
+            self.written += size
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
+def _one_batch(job: Job, number: int, source: memoryview, target: memoryview) -> int:
+    start = number * job.source.batch
+    data = source[: min(job.source.batch, job.size - start)]
+    _read_at(job.source.fd, data, job.source.start + start)
+    size = job.transform(number, data, target, number == job.batches - 1)
+    write_at(job.target.fd, target[:size], job.target.start + number * job.target.batch)
+    return size
+
+
+def _read_at(fd: int, into: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(into):
+        count = os.preadv(fd, [into[done:]], offset + done)
+        if not count:
+            raise PayloadError("the file became shorter while it was read")
+        done += count
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of ``data`` at ``offset``."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], offset + done)

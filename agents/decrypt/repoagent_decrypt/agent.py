@@ -1,0 +1,50 @@
+"""The agent: a model with age files in, a confidential directory with their plaintext out."""
+
+from repoagent.api import Agent, AgentModel, CancelledError
+from repoagent_decrypt.age.keys import Identities
+from repoagent_decrypt.age.positional import Progress, Workers
+from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
+from repoagent_decrypt.build import Totals, build_tree
+from repoagent_decrypt.decrypting import decrypting, scan_encrypted
+from repoagent_decrypt.options import load_identities, parse_parameters
+
+__all__ = ["DecryptAgent"]
+
+
+class DecryptAgent(Agent):
+    """Decrypts at LOAD and does nothing else: the loader removes the plaintext. Its README has the parameters."""
+
+    api_version = 1
+
+    def load(self, model: AgentModel) -> None:
+        """Decrypt the files of ``model.location`` into a new confidential location."""
+        options = parse_parameters(model.parameters)
+        identities = load_identities(options, model.key)
+        try:
+            tree = scan_encrypted(model.localize(), options.files)
+            target = model.acquire_location(confidential=True, size_hint=tree.room)
+            with Workers() as workers:
+                totals = build_tree(tree, target, decrypting(identities, workers), _progress(model, tree.size))
+        finally:
+            _wipe(identities)
+        model.update_location(target)
+        model.report(bytes_read=totals.bytes_read, bytes_written=totals.bytes_written, note=_note(totals))
+
+
+def _progress(model: AgentModel, total: int) -> Progress:
+    def tell(done: int) -> None:
+        if model.cancelled:
+            raise CancelledError("the load was cancelled while files were decrypted")
+        model.progress(done, total, "decrypt")
+
+    return tell
+
+
+def _note(totals: Totals) -> str:
+    return f"{totals.transformed} decrypted, {totals.copied} copied"
+
+
+def _wipe(identities: Identities) -> None:
+    for identity in identities.native:
+        if isinstance(identity, ScryptIdentity):
+            identity.wipe()

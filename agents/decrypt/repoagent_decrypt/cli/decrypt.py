@@ -1,0 +1,49 @@
+"""``repoagent decrypt``."""
+
+from pathlib import Path
+
+import click
+
+from repoagent_decrypt.age.positional import Workers
+from repoagent_decrypt.cli.keys import (
+    FORCE,
+    IDENTITY,
+    MODEL_DIR,
+    OUT,
+    load_identities,
+    passphrase_options,
+    read_passphrase,
+)
+from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
+from repoagent_decrypt.decrypting import DEFAULT_FILES, decrypting, scan_encrypted
+from repoagent_decrypt.patterns import Patterns
+
+__all__ = ["decrypt"]
+
+
+@click.command()
+@MODEL_DIR
+@OUT
+@IDENTITY
+@passphrase_options
+@click.option("--files", multiple=True, metavar="GLOB", help="Decrypt these files.  [default: *.age]")
+@FORCE
+def decrypt(
+    model_dir: Path,
+    out: Path,
+    identities: tuple[str, ...],
+    ask: bool,
+    passphrase_key: str | None,
+    files: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Copy MODEL_DIR to OUT with its encrypted files decrypted, as the agent does when it loads the model.
+
+    OUT is on disk unless you choose a place that is not; only its owner may read it.
+    """
+    with errors_to_exit_codes():
+        tree = scan_encrypted(model_dir, Patterns.of(files or DEFAULT_FILES))
+        secret = read_passphrase(ask=ask, reference=passphrase_key, confirm=False)
+        keys = load_identities(identities, secret)
+        with Workers() as workers:
+            run_build(tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)

@@ -1,0 +1,84 @@
+"""The agent's parameters."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent.api import InvalidArgumentError, Parameters
+from repoagent_decrypt.age.errors import AgeError
+from repoagent_decrypt.age.keys import Identities, holds_secret_key, parse_identities
+from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
+from repoagent_decrypt.decrypting import DEFAULT_FILES
+from repoagent_decrypt.patterns import Patterns
+
+__all__ = ["PARAMETERS", "Options", "load_identities", "parse_parameters", "passphrase_of"]
+
+PARAMETERS: Final = ("files", "identity", "max_work_factor", "passphrase")
+_REFERENCE: Final = re.compile(r"[a-z][a-z0-9+.-]*:.+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the configuration asks for. Keys are references, never keys."""
+
+    files: Patterns
+    identities: tuple[str, ...]
+    passphrases: tuple[str, ...]
+    max_work_factor: int
+
+
+def parse_parameters(parameters: Parameters) -> Options:
+    """Check the parameters of one chain entry.
+
+    Raises:
+        InvalidArgumentError: an unknown one, a bad value, no key at all, or a key instead of a reference to one. A
+            value that may be a secret is never repeated.
+    """
+    for key, value in parameters:
+        if key not in PARAMETERS:
+            raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
+        if holds_secret_key(value) or (key in {"identity", "passphrase"} and not _REFERENCE.fullmatch(value)):
+            raise InvalidArgumentError(
+                f"the parameter '{key}' must be a reference to a key, such as 'file:/run/secrets/age.key', and never a "
+                "key itself (its value is not repeated here)"
+            )
+    options = Options(
+        files=Patterns.of(parameters.get_all("files") or DEFAULT_FILES),
+        identities=tuple(parameters.get_all("identity")),
+        passphrases=tuple(parameters.get_all("passphrase")),
+        max_work_factor=_work_factor(parameters.get("max_work_factor")),
+    )
+    if not options.identities and not options.passphrases:
+        raise InvalidArgumentError("no key: give the parameter 'identity' or 'passphrase'")
+    return options
+
+
+def load_identities(options: Options, key: Callable[[str], bytes]) -> Identities:
+    """Follow the references with ``key`` and read what is there.
+
+    Raises:
+        InvalidArgumentError: what a reference leads to is no identity; plus whatever ``key`` raises.
+    """
+    try:
+        found = Identities()
+        for number, uri in enumerate(options.identities, 1):
+            found += parse_identities(key(uri), f"identity {number} ({uri.partition(':')[0]}:...)")
+        words = [passphrase_of(key(uri)) for uri in options.passphrases]
+        limit = options.max_work_factor
+        return found + Identities(tuple(ScryptIdentity(word, max_work_factor=limit) for word in words))
+    except AgeError as error:
+        raise InvalidArgumentError(str(error)) from error
+
+
+def passphrase_of(data: bytes) -> bytes:
+    """The passphrase in a secret as it is stored: without the one newline that editors put at the end."""
+    return data.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _work_factor(text: str | None) -> int:
+    if text is None:
+        return MAX_WORK_FACTOR
+    if not re.fullmatch(r"[1-9][0-9]?", text) or int(text) > 30:
+        raise InvalidArgumentError(f"max_work_factor must be a number from 1 to 30, not '{text}'")
+    return int(text)

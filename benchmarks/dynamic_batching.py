@@ -1,0 +1,189 @@
+"""What dynamic batching reaches: requests of one inference each, against fixed batches in a bare ONNX Runtime loop.
+
+    python benchmarks/dynamic_batching.py               # exit status 1 if less than the limit is reached
+    python benchmarks/dynamic_batching.py --seconds 5
+
+The model is a perceptron of four layers, FP32[N,512] to FP32[N,16]: the weights are read once per execution, so larger
+batches are cheaper per inference. The bare loop runs the same session options with batches of every size that is a
+power of two; the best one counts. The core gets single requests, ``IN_FLIGHT`` of them at a time, by ``submit`` from
+one thread; ``CALLERS`` threads that wait for each answer are measured too. They take turns, and the medians count.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from repoagent.config import ModelConfig
+from repoagent.serving.backends.onnxruntime.options import session_options
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.types import Array, Tensor
+
+LIMIT = 0.90
+MAX_BATCH = 64
+IN_FLIGHT = 4 * MAX_BATCH
+CALLERS = 32
+WIDTHS = (512, 2048, 2048, 2048, 16)
+ROUNDS = 5
+CONFIG = f"max_batch_size: {MAX_BATCH}\ndynamic_batching {{ }}\n"
+
+
+def perceptron() -> bytes:
+    """The model's file."""
+    random = np.random.default_rng(0)
+    nodes, constants, last = [], [], "x"
+    for index, (rows, columns) in enumerate(itertools.pairwise(WIDTHS)):
+        weights = (random.standard_normal((rows, columns)) / rows**0.5).astype(np.float32)
+        constants.append(numpy_helper.from_array(weights, f"w{index}"))
+        final = index == len(WIDTHS) - 2
+        nodes.append(helper.make_node("MatMul", [last, f"w{index}"], ["y" if final else f"h{index}"]))
+        if not final:
+            nodes.append(helper.make_node("Relu", [f"h{index}"], [f"r{index}"]))
+        last = f"r{index}"
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTHS[0]])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", WIDTHS[-1]])]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+class Window:
+    """A sender that lets the next request go when an answer comes."""
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(IN_FLIGHT)
+        self.answered = 0
+
+    def wait(self) -> None:
+        self._free.acquire()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is None or response.error is not None:
+            raise AssertionError(response)
+        self.answered += 1
+        self._free.release()
+
+    def wait_for_all(self) -> None:
+        for _ in range(IN_FLIGHT):
+            self.wait()
+
+
+def main() -> int:
+    seconds = arguments().seconds
+    content = perceptron()
+    with tempfile.TemporaryDirectory() as scratch, served(Path(scratch), content) as core:
+        session = onnxruntime.InferenceSession(
+            content, session_options(ModelConfig(), 1), providers=["CPUExecutionProvider"]
+        )
+        values = np.random.default_rng(1).standard_normal((MAX_BATCH, WIDTHS[0])).astype(np.float32)
+        check(core, session, values)
+        sizes = [2**power for power in range(MAX_BATCH.bit_length())]
+        rates = {size: bare_rate(session, values[:size], seconds / 4) for size in sizes}
+        print("bare loop, inferences/s by batch size: " + ", ".join(f"{s}: {rate:.0f}" for s, rate in rates.items()))
+        best = max(rates, key=rates.__getitem__)
+        rows = [
+            (
+                bare_rate(session, values[:best], seconds),
+                submit_rate(core, values, seconds),
+                wait_rate(core, values, seconds),
+            )
+            for _ in range(ROUNDS)
+        ]
+        executions = core.statistics("m")["model_stats"][0]
+    fixed, submitted, waited = (statistics.median(column) for column in zip(*rows, strict=True))
+    share, share_waited = (statistics.median(row[column] / row[0] for row in rows) for column in (1, 2))
+    mean = executions["inference_count"] / executions["execution_count"]
+    print(f"inferences in an execution of the core: {mean:.1f} on average")
+    print(f"bare loop, batches of {best}:        {fixed:8.0f} inferences/s")
+    print(f"core, {IN_FLIGHT} submitted at a time:  {submitted:8.0f} inferences/s ({share:.0%})")
+    print(f"core, {CALLERS} threads that wait:     {waited:8.0f} inferences/s ({share_waited:.0%})")
+    print(f"dynamic batching: {share:.0%} of the best fixed batch (limit: {LIMIT:.0%}); {mean:.1f} in a batch")
+    return 0 if share >= LIMIT else 1
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes")
+    return parser.parse_args()
+
+
+@contextmanager
+def served(scratch: Path, content: bytes) -> Iterator[ServingCore]:
+    """A core with the model loaded."""
+    (scratch / "models" / "m" / "1").mkdir(parents=True)
+    (scratch / "models" / "m" / "1" / "model.onnx").write_bytes(content)
+    (scratch / "models" / "m" / "config.pbtxt").write_text(CONFIG)
+    options = CoreOptions(
+        repositories=(str(scratch / "models"),),
+        control_mode=ControlMode.NONE,
+        workspace_directory=scratch / "workspace",
+        cache_directory=scratch / "cache",
+    )
+    with ServingCore(options) as core:
+        yield core
+
+
+def check(core: ServingCore, session: onnxruntime.InferenceSession, values: Array) -> None:
+    """The same numbers from both."""
+    ours = core.infer(InferRequest("m", {"x": Tensor.of(values)})).outputs["y"].array
+    np.testing.assert_allclose(ours, session.run(["y"], {"x": values})[0], rtol=1e-4, atol=1e-5)
+
+
+def bare_rate(session: onnxruntime.InferenceSession, values: Array, seconds: float) -> float:
+    """Inferences per second of a loop on one thread."""
+    session.run(["y"], {"x": values})
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        session.run(["y"], {"x": values})
+        count += len(values)
+    return count / (time.perf_counter() - start)
+
+
+def submit_rate(core: ServingCore, values: Array, seconds: float) -> float:
+    """Answers per second to single requests, ``IN_FLIGHT`` of them at a time."""
+    window = Window()
+    rows = [values[index : index + 1] for index in range(MAX_BATCH)]
+    start = time.perf_counter()
+    index = 0
+    while time.perf_counter() - start < seconds:
+        window.wait()
+        core.submit(InferRequest("m", {"x": Tensor.of(rows[index % MAX_BATCH])}, sender=window))
+        index += 1
+    elapsed, answered = time.perf_counter() - start, window.answered
+    window.wait_for_all()
+    return answered / elapsed
+
+
+def wait_rate(core: ServingCore, values: Array, seconds: float) -> float:
+    """Answers per second to ``CALLERS`` threads, each of which waits for its answer."""
+    stop = time.perf_counter() + seconds
+    counts = [0] * CALLERS
+
+    def work(index: int) -> None:
+        row = values[index : index + 1]
+        while time.perf_counter() < stop:
+            core.infer(InferRequest("m", {"x": Tensor.of(row)}))
+            counts[index] += 1
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

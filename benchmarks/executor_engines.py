@@ -1,0 +1,46 @@
+"""The engines that executor_speed.py compares, and the packages they need."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor_trace import Serve
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A name, where it is opened ("module:function"), and the packages (by import name) that it needs."""
+
+    name: str
+    where: str
+    packages: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """What is not installed."""
+        return [package for package in self.packages if importlib.util.find_spec(package) is None]
+
+    def open(self, checkpoint: Path) -> Serve:
+        """The engine on a checkpoint."""
+        module, function = self.where.split(":")
+        opening: Callable[[Path], Serve] = getattr(importlib.import_module(module), function)
+        return opening(checkpoint)
+
+
+_GENAI = ("onnxruntime_genai",)
+_LLAMA = ("llama_cpp", "gguf")
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine("repoagent fp32", "executor_ours:ours"),
+        Engine("genai generator fp32", "executor_genai:genai_generator", _GENAI),
+        Engine("genai engine fp32", "executor_genai:genai_engine", _GENAI),
+        Engine("llama.cpp fp32", "executor_llamacpp:llamacpp", _LLAMA),
+        Engine("ctranslate2 fp32", "executor_torch:ctranslate2_generator", ("ctranslate2", "transformers", "torch")),
+        Engine("transformers fp32", "executor_torch:transformers_generate", ("transformers", "torch")),
+        Engine("repoagent int4", "executor_ours:ours_int4"),
+        Engine("genai generator int4", "executor_genai:genai_generator_int4", _GENAI),
+        Engine("llama.cpp q4_0", "executor_llamacpp:llamacpp_q4", _LLAMA),
+    )
+}

@@ -1,0 +1,52 @@
+"""Our executor, as executor_speed.py and executor_share.py open it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from executor_trace import Run, Serve, Trace
+
+from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
+from repoagent.executor.builder import Precision, build
+
+THREADS = 2
+LENGTH = 256
+
+
+def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32) -> Path:
+    """The checkpoint's decoder folder beside it, made when it is not there yet."""
+    target = checkpoint.parent / f"decoder-{precision.value}"
+    return target if target.exists() else build(checkpoint, target, precision=precision)
+
+
+def open_ours(checkpoint: Path, precision: Precision = Precision.FP32) -> Executor:
+    """Our executor; the cache of prefixes is off, so that repeated prompts are computed."""
+    config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
+    return Executor(decoder_folder(checkpoint, precision), ModelType.DECODER_ONLY, config)
+
+
+def ours(checkpoint: Path, precision: Precision = Precision.FP32) -> Serve:
+    """repoagent.executor, streaming."""
+    executor = open_ours(checkpoint, precision)
+
+    def serve(trace: Trace) -> Run:
+        run, numbers, left = Run(len(trace)), dict[int, int](), len(trace)
+        coming = 0
+        while left:
+            due = [arrival for arrival in trace[coming:] if arrival.at <= run.now()]
+            ids = executor.enqueue_requests([Request(item.prompt, item.new_tokens, streaming=True) for item in due])
+            numbers.update(zip(ids, range(coming, coming + len(due)), strict=True))
+            coming += len(due)
+            wait = trace[coming].at - run.now() if coming < len(trace) else 10.0
+            for response in executor.await_responses(timedelta(seconds=max(0.0, wait))):
+                for token in response.result.output_token_ids[0]:
+                    run.note(numbers[response.request_id], token)
+                left -= response.result.is_final
+        return run
+
+    return serve
+
+
+def ours_int4(checkpoint: Path) -> Serve:
+    """repoagent.executor with four-bit weights."""
+    return ours(checkpoint, Precision.INT4)

@@ -1,0 +1,106 @@
+"""What the in-process Server API adds to ONNX Runtime: the same models, in one process, with and without it.
+
+    python benchmarks/inprocess.py                      # exit status 1 if a limit is missed
+    python benchmarks/inprocess.py --rounds 40000
+
+``infer`` is ``next(model.infer(inputs=...))``, with Triton's request, response and tensor objects; ``run`` is
+``model.run(...)``, arrays in and arrays out. Each is measured against a bare ``session.run`` with the same session
+options, taking turns in blocks, so that a slow moment of the machine hits all: the median in microseconds on one
+thread, and calls per second of eight threads together, the best of several turns.
+
+``tiny`` adds two vectors: all that is measured is Python, and on eight threads that share one interpreter lock no
+code that does anything at all keeps 90 % of a loop that does nothing else. It has the limit on latency. ``dense``
+computes for a fraction of a millisecond, without the lock. It has the limit on throughput.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from call_rates import THREADS, Call, medians, onnx_model, rate
+from onnx import helper, numpy_helper
+
+from repoagent.config import ModelConfig
+from repoagent.server import Server
+from repoagent.serving.backends.onnxruntime.options import session_options
+
+LIMIT_US = 15.0
+LIMIT_KEPT = 0.9
+SECONDS = 0.5
+TURNS = 6
+WIDTH = 512
+BATCH = {"tiny": 1, "dense": 32}
+CONFIG = f"max_batch_size: 32 instance_group {{ kind: KIND_CPU count: {THREADS} }}"
+
+
+def main() -> int:
+    rounds = arguments().rounds
+    with tempfile.TemporaryDirectory() as scratch:
+        models = write_models(Path(scratch) / "models")
+        print(f"{'model':>6} {'call':>6} {'us':>8} {'added':>7} {'calls/s x8':>11} {'kept':>6}")
+        with Server(model_repository=str(Path(scratch) / "models"), workspace_directory=scratch + "/work") as server:
+            results = {name: compare(name, variants(server, name, model), rounds) for name, model in models.items()}
+    added, kept = results["tiny"][0], results["dense"][1]
+    print(f"in-process infer: adds {added:.1f} us, p50 (limit {LIMIT_US:g}); keeps {kept:.0%} x{THREADS} (limit 90%)")
+    return 0 if added <= LIMIT_US and kept >= LIMIT_KEPT else 1
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20_000, help="how often each call is measured")
+    return parser.parse_args()
+
+
+def write_models(root: Path) -> dict[str, bytes]:
+    """The models, by name, also in a repository; each may run on as many threads as there are."""
+    matrix = numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "w")
+    models = {
+        "tiny": onnx_model([helper.make_node("Add", ["x", "x"], ["y"])], [], WIDTH, WIDTH),
+        "dense": onnx_model(
+            [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"])],
+            [matrix],
+            WIDTH,
+            WIDTH,
+        ),
+    }
+    for name, content in models.items():
+        path = root / name / "1" / "model.onnx"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        (root / name / "config.pbtxt").write_text(CONFIG)
+    return models
+
+
+def variants(server: Server, name: str, content: bytes) -> dict[str, Call]:
+    """The calls to compare, the bare one first."""
+    session = onnxruntime.InferenceSession(
+        content, session_options(ModelConfig(), THREADS), providers=["CPUExecutionProvider"]
+    )
+    model = server.model(name)
+    inputs = {"x": np.ones((BATCH[name], WIDTH), np.float32)}
+    return {
+        "bare": lambda: session.run(["y"], inputs),
+        "infer": lambda: next(model.infer(inputs=inputs)),
+        "run": lambda: model.run(inputs),
+    }
+
+
+def compare(model: str, calls: dict[str, Call], rounds: int) -> tuple[float, float]:
+    """Microseconds that ``infer`` adds, and the part of the throughput that it keeps."""
+    times = medians(calls, rounds)
+    rates = dict.fromkeys(calls, 0.0)
+    for _ in range(TURNS):
+        for name, call in calls.items():
+            rates[name] = max(rates[name], rate(call, SECONDS))
+    for name in calls:
+        kept = rates[name] / rates["bare"]
+        added = times[name] - times["bare"]
+        print(f"{model:>6} {name:>6} {times[name]:8.1f} {added:7.1f} {rates[name]:11.0f} {kept:6.0%}")
+    return times["infer"] - times["bare"], rates["infer"] / rates["bare"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Soak test of Python models in processes of their own: requests of every kind while the processes are being killed.
+
+    python benchmarks/soak_python.py [--share 1.0] [--seed 0]
+
+A share of 1 is 100,000 requests and about 1,000 kills. Every request must get exactly one final answer: the right one,
+or that the process was not healthy; nobody else's. In the end descriptors and threads must be given back, no process
+may be left, and memory must not have grown. Exits with 1 otherwise.
+"""
+
+import argparse
+import gc
+import itertools
+import logging
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.serving.backends.python.process.instance import ProcessInstance
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.types import Tensor
+
+REQUESTS: Final = 100_000
+KILLS: Final = 1000
+CLIENTS: Final = 6
+GROWTH_LIMIT: Final = 32 << 20
+SIGNALS: Final = (6, 9, 9, 11)
+UNHEALTHY: Final = "is not healthy"
+LARGEST: Final = 50_000
+EXPECTED: Final = {"plain": 1, "streaming": 3}
+
+PLAIN: Final = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy() * 2)]) for r in requests]
+"""
+# Three answers from a thread of its own, made by another model.
+DECOUPLED: Final = """
+import threading
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            threading.Thread(target=self.answer, args=(request, request.get_response_sender())).start()
+
+    def answer(self, request, sender):
+        call = pb_utils.InferenceRequest(model_name="local", inputs=request.inputs(), requested_output_names=["y"])
+        y = pb_utils.get_output_tensor_by_name(call.exec(), "y")
+        for _ in range(3):
+            sender.send(pb_utils.InferenceResponse([y]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+CONFIG: Final = """
+backend: "python" instance_group {{ count: {count} }} model_transaction_policy {{ decoupled: {decoupled} }}
+parameters {{ key: "EXECUTION" value {{ string_value: "{execution}" }} }}
+input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
+"""
+MODELS: Final = {
+    "local": (PLAIN, {"count": 1, "decoupled": "false", "execution": "in-process"}),
+    "plain": (PLAIN, {"count": 2, "decoupled": "false", "execution": "process"}),
+    "streaming": (DECOUPLED, {"count": 1, "decoupled": "true", "execution": "process"}),
+}
+
+
+@dataclass
+class Report:
+    """What happened. ``faults`` is empty if everything was as it must be."""
+
+    requests: int = 0
+    kills: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Answers:
+    """The answers to one request."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+        self.finals = 0
+        self.complete = threading.Event()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self.responses.append(response)
+        if final:
+            self.finals += 1
+            self.complete.set()
+
+
+class Soak:
+    """Clients that share a number of requests; the one whose turn it is kills a process first."""
+
+    def __init__(self, core: ServingCore, requests: int, kills: int, seed: int) -> None:
+        self._core = core
+        self._turns = iter(range(requests))
+        self._every = max(1, requests // kills)
+        self._seed = seed
+        self._lock = threading.Lock()
+        instances = [entry for entry in gc.get_objects() if isinstance(entry, ProcessInstance)]
+        self._victims = [entry for entry in instances if entry.child and not entry.child.exited.is_set()]
+        self.report = Report()
+
+    def run(self) -> None:
+        clients = [threading.Thread(target=self._client, args=(number,)) for number in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+
+    def _turn(self) -> int | None:
+        with self._lock:
+            return next(self._turns, None)
+
+    def _client(self, number: int) -> None:
+        chance = random.Random(self._seed * CLIENTS + number)
+        model = "streaming" if number % 3 == 0 else "plain"
+        values = np.random.default_rng(number).random(LARGEST, np.float32)
+        while (turn := self._turn()) is not None:
+            if turn % self._every == self._every - 1:
+                self._kill(chance)
+            given = values[: chance.choice((1, 100, 5000, LARGEST))]
+            answers = Answers()
+            self._core.submit(InferRequest(model, {"x": Tensor.of(given)}, sender=answers))
+            outcome = "no answer" if not answers.complete.wait(120) else judge(answers, given, EXPECTED[model])
+            with self._lock:
+                self.report.requests += 1
+                self.report.outcomes[outcome] += 1
+                if outcome not in ("ok", "unhealthy"):
+                    self.report.faults.append(f"{model}: {outcome}")
+
+    def _kill(self, chance: random.Random) -> None:
+        child = chance.choice(self._victims).child
+        if child is not None and not child.exited.is_set():
+            os.kill(child.pid, chance.choice(SIGNALS))
+            with self._lock:
+                self.report.kills += 1
+
+
+def judge(answers: Answers, given: Any, expected: int) -> str:
+    """What became of a request in a word or two."""
+    errors = [str(response.error) for response in answers.responses if response.error is not None]
+    good = [response.outputs["y"].array for response in answers.responses if response.error is None]
+    if answers.finals != 1:
+        return f"{answers.finals} final answers"
+    if not all(np.array_equal(array, given * 2) for array in good):
+        return "a wrong answer"
+    if errors:
+        return "unhealthy" if UNHEALTHY in errors[0] else errors[0]
+    return "ok" if len(good) == expected else f"{len(good)} answers"
+
+
+def soak(share: float, seed: int) -> Report:
+    """Run ``share`` of the full length."""
+    requests, kills = max(1, int(REQUESTS * share)), max(1, int(KILLS * share))
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, (code, settings) in MODELS.items():
+            write_model(Path(scratch, name), code, CONFIG.format(**settings))
+        before = resources()
+        started = time.monotonic()
+        options = CoreOptions(repositories=(scratch,), control_mode=ControlMode.EXPLICIT, repoagent_directory=None)
+        with ServingCore(options) as core:
+            for name in MODELS:
+                core.load(name)
+            soaking = Soak(core, requests, kills, seed)
+            memory = resident_bytes()
+            soaking.run()
+            report = soaking.report
+            report.faults += list(grown(memory))
+            children = [child for instance in soaking._victims if (child := instance.child) is not None]
+        del soaking
+        report.faults += [f"process {child.pid} is left" for child in children if not child.exited.is_set()]
+        children.clear()
+        report.seconds = time.monotonic() - started
+        report.faults += left_over(before)
+    return report
+
+
+def write_model(directory: Path, code: str, config: str) -> None:
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.py").write_text(code)
+    (directory / "config.pbtxt").write_text(config)
+
+
+def resources() -> dict[str, int]:
+    gc.collect()
+    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(running_threads())}
+
+
+def running_threads() -> list[threading.Thread]:
+    """Those of models, when those that are ending have ended."""
+    named = [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-")]
+    for thread in named:
+        thread.join(10)
+    return [thread for thread in named if thread.is_alive()]
+
+
+def left_over(before: dict[str, int]) -> list[str]:
+    after = resources()
+    return [f"{name}: {before[name]} before, {count} after" for name, count in after.items() if count > before[name]]
+
+
+def resident_bytes() -> int:
+    """Memory of this process, without what it shares with its children."""
+    gc.collect()
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines() if line)
+    return int(fields["RssAnon"].split()[0]) << 10
+
+
+def grown(before: int) -> Iterator[str]:
+    growth = resident_bytes() - before
+    if growth > GROWTH_LIMIT:
+        yield f"memory grew by {growth >> 20} MiB"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    logging.getLogger("repoagent").setLevel(logging.CRITICAL)  # The deaths are made on purpose.
+    report = soak(arguments.share, arguments.seed)
+    print(f"{report.requests} requests, {report.kills} kills, {report.seconds:.0f} s: {dict(report.outcomes)}")
+    for fault in itertools.islice(report.faults, 20):
+        print(f"FAULT: {fault}")
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Asking an HTTP endpoint whether a model may be loaded.
+
+The request is ``POST URL`` with ``{"model": NAME}``, and ``Authorization: Bearer TOKEN`` if there is a token. The
+answer has status 200 and ``{"authorized": true, "until": "2027-01-31T00:00:00Z"}`` (``until`` may be missing) or
+``{"authorized": false, "reason": "..."}``. Whatever else happens is a refusal.
+"""
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+from repoagent.api import InvalidArgumentError, UnavailableError
+from repoagent_authorize.grant import Grant, parse_time
+
+__all__ = ["ask"]
+
+_LARGEST: Final = 1 << 16
+_BY: Final = "the authorization by the endpoint"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Another server than the one that the operator named is not asked."""
+
+    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
+        return None
+
+
+def ask(url: str, model: str, *, token: str | None = None, timeout: float) -> Grant:
+    """Ask ``url`` about ``model``; ``timeout`` is in seconds, for connecting and for the answer as a whole.
+
+    Raises:
+        UnavailableError: no answer, or one that makes no sense.
+        InvalidArgumentError: the endpoint says no.
+    """
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(url, json.dumps({"model": model}).encode(), headers)
+    deadline = time.monotonic() + timeout
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as reply:
+            if reply.status != http.HTTPStatus.OK:
+                raise UnavailableError(f"the endpoint answered with status {reply.status}")
+            body = _read(reply, deadline)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise UnavailableError(f"the endpoint answered with status {error.code}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise UnavailableError(f"the endpoint did not answer: {_reason(error)}") from None
+    return _grant(body)
+
+
+def _read(reply: http.client.HTTPResponse, deadline: float) -> bytes:
+    body = b""
+    while block := reply.read1(_LARGEST):
+        body += block
+        if len(body) > _LARGEST:
+            raise UnavailableError(f"the endpoint's answer is larger than {_LARGEST} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer took too long")
+    return body
+
+
+def _grant(body: bytes) -> Grant:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("authorized"), bool):
+        raise UnavailableError("the endpoint's answer makes no sense; expected JSON with 'authorized': true or false")
+    if not answer["authorized"]:
+        raise InvalidArgumentError(f"not authorized: {answer.get('reason') or 'the endpoint gave no reason'}")
+    until = answer.get("until")
+    return Grant(_BY, None if until is None else parse_time(until, "'until' in the endpoint's answer"))
+
+
+def _reason(error: Exception) -> str:
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(cause) or type(cause).__name__

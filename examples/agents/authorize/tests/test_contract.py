@@ -1,0 +1,29 @@
+"""The agent keeps what every agent promises. It must be installed where this runs, as its entry point is looked up."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from repoagent_authorize import AuthorizeAgent
+from repoagent_authorize.licence import issue_licence
+
+from repoagent.testing import AgentContract
+
+KEY = Ed25519PrivateKey.generate()
+BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def model(expires: datetime) -> dict[str, bytes]:
+    licence = issue_licence(KEY, ["*"], not_before=BEGIN, expires=expires)
+    return {"1/model.onnx": b"weights", "licence.json": licence}
+
+
+class TestContract(AgentContract):
+    agent = AuthorizeAgent
+    entry_point = "authorize"
+    parameters = {"licence": "licence.json", "public_key": "fake:vendor.pem"}
+    secrets = {"vendor.pem": KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)}
+    good_model = model(expires=datetime(9000, 1, 1, tzinfo=UTC))
+    bad_model = model(expires=datetime(2021, 1, 1, tzinfo=UTC))
+    readme = Path(__file__).parents[1] / "README.md"

@@ -1,0 +1,59 @@
+"""All that the author of an agent imports. Nothing heavy comes with it.
+
+``ModelConfig`` is loaded on first use, because it needs protobuf.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from repoagent.api.actions import Action, ArtifactType
+from repoagent.api.agent import Agent
+from repoagent.api.model import AgentModel, Cache, Parameters
+from repoagent.api.report import ActionReport, EntryReport, LoadReport
+from repoagent.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    ConfigError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
+    UnavailableError,
+    UnknownError,
+    UnsafePathError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = [
+    "Action",
+    "ActionReport",
+    "Agent",
+    "AgentModel",
+    "AlreadyExistsError",
+    "ArtifactType",
+    "Cache",
+    "CancelledError",
+    "ConfigError",
+    "EntryReport",
+    "InternalError",
+    "InvalidArgumentError",
+    "LoadReport",
+    "ModelConfig",
+    "NotFoundError",
+    "Parameters",
+    "RepoAgentError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsafePathError",
+    "UnsupportedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ModelConfig":
+        from repoagent.config import ModelConfig
+
+        return ModelConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,80 @@
+"""The base class of every agent."""
+
+from typing import ClassVar, Final
+
+from repoagent.api.actions import Action
+from repoagent.api.model import AgentModel
+
+__all__ = ["SUPPORTED_API_VERSIONS", "Agent"]
+
+SUPPORTED_API_VERSIONS: Final = frozenset({1})
+
+
+class Agent:
+    """Code that runs when a model is loaded or unloaded.
+
+    One object serves every model that names the agent: ``initialize`` comes before the first model, ``finalize``
+    after the last. Everything that belongs to one load hangs on the :class:`AgentModel` that each call is given.
+
+    Raising from ``initialize``, ``model_initialize`` or ``load`` refuses the load, and the text of the exception is
+    the reason that the operator and the client read. Raising later is logged and written in the load report; it
+    stops nothing. Calls for one ``AgentModel`` never overlap; calls for different ones may run at the same time,
+    each on a worker thread of the server process, so state that models share needs a lock.
+
+    The smallest useful agent::
+
+        class ReadmeAgent(Agent):
+            api_version = 1
+
+            def load(self, model: AgentModel) -> None:
+                if not (model.localize() / "README.md").exists():
+                    raise ValueError("the model has no README.md")
+    """
+
+    api_version: ClassVar[int]
+    """The version of this interface that the agent was written for (now 1). Every agent states it."""
+
+    guard: ClassVar[bool] = False
+    """True for an agent that judges files (a digest, a signature): the loader then hands it a private snapshot, and
+    what it judged is what is loaded."""
+
+    def initialize(self) -> None:
+        """Prepare what all models share. Called once, before the first model that names this agent."""
+
+    def finalize(self) -> None:
+        """Undo ``initialize``. Called once, when the last model has let go, also when ``initialize`` itself raised."""
+
+    def model_initialize(self, model: AgentModel) -> None:
+        """Prepare for one load of one model; ``model.state`` is yours."""
+
+    def model_finalize(self, model: AgentModel) -> None:
+        """The last call for ``model``, also when ``model_initialize`` itself raised."""
+
+    def model_action(self, model: AgentModel, action: Action) -> None:
+        """The one entry point of the life cycle. The default hands ``action`` to the method of the same name."""
+        match action:
+            case Action.LOAD:
+                self.load(model)
+            case Action.LOAD_COMPLETE:
+                self.load_complete(model)
+            case Action.LOAD_FAIL:
+                self.load_fail(model)
+            case Action.UNLOAD:
+                self.unload(model)
+            case Action.UNLOAD_COMPLETE:
+                self.unload_complete(model)
+
+    def load(self, model: AgentModel) -> None:
+        """The model is about to be loaded from ``model.location``. Raise to refuse it."""
+
+    def load_complete(self, model: AgentModel) -> None:
+        """The model is ready and serves."""
+
+    def load_fail(self, model: AgentModel) -> None:
+        """The load came to nothing, here or later in the chain or in the backend."""
+
+    def unload(self, model: AgentModel) -> None:
+        """The model is about to go; it may still be answering its last requests."""
+
+    def unload_complete(self, model: AgentModel) -> None:
+        """The model is gone."""

@@ -1,0 +1,211 @@
+"""What an agent sees of the model it is called for. These are protocols; the loader implements them."""
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from repoagent.api.actions import ArtifactType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["AgentModel", "Cache", "Parameters"]
+
+
+class Parameters(Sequence[tuple[str, str]]):
+    """The parameters of one agent entry, in the order of the file, repeats kept.
+
+    Iterating gives ``(key, value)`` pairs; ``get`` and ``get_all`` look a key up.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
+        self._pairs = tuple(pairs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._pairs[index]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Parameters) and self._pairs == other._pairs
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __repr__(self) -> str:
+        # Values may hold what should not be logged: show the keys only.
+        return f"Parameters({self.names()})"
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        """The last value given for ``key``, as a map would hold it, or ``default``."""
+        values = self.get_all(key)
+        return values[-1] if values else default
+
+    def get_all(self, key: str) -> list[str]:
+        """Every value given for ``key``, in order."""
+        return [value for name, value in self._pairs if name == key]
+
+    def names(self) -> list[str]:
+        """The distinct keys, in order of first appearance. (``dict(parameters)`` is the map that Triton would show.)"""
+        return list(dict.fromkeys(key for key, _ in self._pairs))
+
+
+class Cache(Protocol):
+    """Results that outlive a load, under content-addressed names, shared by every process on the machine."""
+
+    def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
+        """Return the read-only directory kept under ``key``; make it first if it is not there.
+
+        ``build`` gets an empty directory to fill. One process builds while others wait; a build that raises leaves
+        nothing behind. Make ``key`` from everything that the result depends on (digests of the input, options,
+        versions), never from a path. Raises :class:`~repoagent.errors.UnsupportedError` in a confidential load, whose
+        plaintext may not be kept.
+        """
+
+
+class AgentModel(Protocol):
+    """One agent's view of one load of one model. It lives from ``model_initialize`` to ``model_finalize``."""
+
+    state: Any
+    """Yours, None at first: what ``load`` learns and ``unload`` needs."""
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+
+    @property
+    def location(self) -> str:
+        """The repository of the model as the agents before this one left it: a directory or an fsspec URL.
+
+        It holds ``config.pbtxt`` (perhaps) and one numbered directory per version. After :meth:`update_location` it is
+        the new place. The plaintext of a confidential load may be gone once the model serves.
+        """
+
+    @property
+    def artifact_type(self) -> ArtifactType:
+        """Whether ``location`` is a directory of this machine or remote."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """What the model's configuration (or the operator's policy) gave this entry of the chain."""
+
+    @property
+    def trust_roots(self) -> Mapping[str, Path]:
+        """Files (certificates, public keys) that the operator's policy lets models like this one trust, by name.
+
+        A model can name one of them; it can never add one.
+        """
+
+    @property
+    def config(self) -> "ModelConfig | None":
+        """The configuration of this load as it reads at ``location``, or None if there is none. A private copy."""
+
+    @property
+    def cancelled(self) -> bool:
+        """True once nobody waits for this load any more. Long work should look at it now and then and raise.
+
+        Never true after ``LOAD``: what follows has to be done, so :meth:`run_child` works there too.
+        """
+
+    def read_config(self) -> "ModelConfig | None":
+        """Read ``config.pbtxt`` at ``location`` anew; None if there is no such file.
+
+        Raises:
+            ConfigError: the file does not parse; the message has line and column.
+        """
+
+    def write_config(self, config: "ModelConfig") -> None:
+        """Write ``config`` as the ``config.pbtxt`` of the acquired location.
+
+        Raises:
+            UnavailableError: ``acquire_location`` was not called; ``location`` itself is never written to.
+        """
+
+    def acquire_location(self, *, confidential: bool = False, size_hint: int | None = None) -> Path:
+        """Return an empty private directory of this load and agent, the same one when asked again.
+
+        It is removed for you when the model has gone. With ``confidential`` it lies on a memory filesystem, as does
+        every later location of this load; ``size_hint`` (bytes) is then reserved.
+
+        Raises:
+            UnavailableError: less room than ``size_hint``, or memory may be swapped to disk and the operator has not
+                allowed that.
+            UnsupportedError: no memory filesystem on this machine.
+        """
+
+    def release_location(self) -> None:
+        """Remove the acquired directory now.
+
+        Raises:
+            UnavailableError: there is none, or the model is being loaded from it.
+        """
+
+    def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:
+        """Let the agents that follow, and the server, use ``location`` instead. Only during ``LOAD``.
+
+        When this agent has accepted the model, the configuration file is read at the new place; name and agents of the
+        load stay what they are. Without a file there the configuration stands.
+
+        Raises:
+            InvalidArgumentError: called during another action, or ``location`` does not exist.
+        """
+
+    def filesystem(self) -> Any:
+        """The fsspec filesystem that ``location`` lies on. Paths for it are relative to :meth:`root`."""
+
+    def root(self) -> str:
+        """``location`` as a path of :meth:`filesystem`, without protocol."""
+
+    def localize(self) -> Path:
+        """``location`` as a directory of this machine: itself if it is one, else a private copy, downloaded once.
+
+        Files arrive in parallel and are checked for size. Nothing may be written into it.
+        """
+
+    def key(self, uri: str) -> bytes:
+        """The secret that ``uri`` refers to: ``env:NAME``, ``file:/path``, ``exec:command``, or a plug-in's scheme.
+
+        Raises:
+            InvalidArgumentError: not a reference; a key itself must never be a parameter.
+            NotFoundError: the reference leads nowhere. The message has the reference, never the secret.
+        """
+
+    @property
+    def cache(self) -> Cache:
+        """Where results can be kept for the next load, by any process."""
+
+    def run_child(
+        self, argv: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program to its end, with text output captured; it is killed when the load is cancelled.
+
+        Args:
+            argv: Program and arguments; no shell sees them.
+            timeout: Seconds after which it is killed and ``UnavailableError`` raised.
+            env: Variables that replace the inherited ones of the same name.
+
+        Raises:
+            InternalError: it ended with a status other than 0; the message has the last lines of its stderr.
+            CancelledError: the load was cancelled.
+        """
+
+    def request_unload(self, reason: str) -> None:
+        """Ask the server to unload this model soon: its licence ended, its key was withdrawn.
+
+        Returns at once and may be called from any thread, also one of your own, from the end of ``load`` until
+        ``unload``. Later it does nothing, and so does a second time. Only asked: the server logs the request with
+        ``reason``, and a program that embeds the loader may decide otherwise. During ``load``, raise instead.
+        """
+
+    def progress(self, done: int, total: int | None = None, what: str = "") -> None:
+        """Say how far long work is (bytes or steps). Cheap: call it as often as you like."""
+
+    def report(
+        self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""
+    ) -> None:
+        """Add to this entry's line of the load report: byte counts add up, digests and notes collect."""

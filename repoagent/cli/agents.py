@@ -1,0 +1,95 @@
+"""``repoagent agents list | inspect | new``: what can be used here, what one agent is, and the start of another."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from repoagent.loader.discovery import AgentRegistry
+
+__all__ = ["agents"]
+
+_directory = click.option(
+    "--repoagent-directory",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Directory of further agents (NAME/agent.py). Default: /opt/tritonserver/repoagents, if it exists.",
+)
+
+
+@click.group()
+def agents() -> None:
+    """List and inspect the agents that can be used here, and begin new ones."""
+
+
+@agents.command("list")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
+    """Show every agent: name, version, distribution, origin, state. No agent's code is imported."""
+    infos = _registry(repoagent_directory).list()
+    if as_json:
+        click.echo(json.dumps([asdict(info) for info in infos], indent=2))
+        return
+    rows = [("NAME", "VERSION", "DISTRIBUTION", "ORIGIN", "STATE")]
+    rows += [(i.name, i.version or "-", i.distribution or "-", i.origin, i.error or i.state) for i in infos]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]))
+    if not infos:
+        click.echo("(no agents; install one, for example: pip install repoagent-checksum)", err=True)
+
+
+@agents.command("inspect")
+@click.argument("name")
+@_directory
+def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
+    """Import agent NAME and show what it is: where it comes from, its API version, its documentation."""
+    details = _registry(repoagent_directory).inspect(name)
+    info = details.info
+    lines = {
+        "name": info.name,
+        "origin": info.origin,
+        "target": info.target,
+        "distribution": " ".join(part for part in (info.distribution, info.version) if part) or "-",
+        "class": details.class_name,
+        "api version": details.api_version,
+        "guard": "yes" if details.guard else "no",
+        "file": details.module_file or "-",
+        "summary": details.metadata.get("Summary", "-"),
+        "home page": details.metadata.get("Home-page", "-"),
+    }
+    for label, value in lines.items():
+        click.echo(f"{label + ':':14}{value}")
+    click.echo(f"\n{details.docstring}")
+
+
+@agents.command("new")
+@click.argument("name")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="Where to write it; must not exist.  [default: ./repoagent-agent-NAME]",
+)
+def new_agent(name: str, directory: Path | None) -> None:
+    """Write the package of a new agent NAME: class, README, contract test, CI.
+
+    It can be installed, used and tested as it is. Nothing that exists is overwritten.
+    """
+    from repoagent.cli.new_agent import Names, write_package
+    from repoagent.loader.discovery import OFFICIAL_AGENTS
+
+    names = Names.of(name, taken={*OFFICIAL_AGENTS, *(info.name for info in _registry(None).list())})
+    target = directory or Path(names.distribution)
+    for path in write_package(names, target):
+        click.echo(path)
+    click.echo(f"\nNext:\n  cd {target}\n  pip install -e '.[test]'\n  repoagent agents list\n  pytest")
+
+
+def _registry(directory: Path | None) -> "AgentRegistry":
+    from repoagent.loader.discovery import AgentRegistry
+
+    return AgentRegistry(directory) if directory is not None else AgentRegistry()

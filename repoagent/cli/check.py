@@ -1,0 +1,142 @@
+"""``repoagent check MODEL_DIR``: what would happen if this model were loaded, without serving it."""
+
+import json
+import logging
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from repoagent.cli.progress import progress_line
+from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
+    from repoagent.loader.chain import LoadedChain
+    from repoagent.storage import ModelSource
+
+__all__ = ["check"]
+
+
+@click.command()
+@click.argument("model_dir")
+@click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
+@click.option("--agent-policy", type=click.Path(path_type=Path), help="The operator's policy (a TOML file).")
+@click.option("--workspace-directory", type=click.Path(path_type=Path), help="Where loads keep private directories.")
+@click.option("--cache-directory", type=click.Path(path_type=Path), help="Where results are kept between loads.")
+@click.option("--model-config-name", help="Read configs/NAME.pbtxt where the model has it.")
+@click.option("--allow-swap", is_flag=True, help="Let confidential plaintext lie in memory that may be swapped.")
+@click.option("--allow-exec-keys", is_flag=True, help="Let key references run programs (exec:COMMAND).")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def check(
+    model_dir: str,
+    repoagent_directory: Path | None,
+    agent_policy: Path | None,
+    workspace_directory: Path | None,
+    cache_directory: Path | None,
+    model_config_name: str | None,
+    allow_swap: bool,
+    allow_exec_keys: bool,
+    as_json: bool,
+) -> None:
+    """Parse the model at MODEL_DIR (a directory or a URL), run its agents, and print the load report.
+
+    The agents run as for a load that is followed by an unload; no backend is started. Exits 1 if the model is refused.
+    """
+    from repoagent.loader.plugins import PluginManager
+    from repoagent.serving.assembly import open_loader
+    from repoagent.serving.options import CoreOptions
+
+    defaults = CoreOptions(repositories=())
+    options = CoreOptions(
+        repositories=(),
+        repoagent_directory=repoagent_directory or defaults.repoagent_directory,
+        agent_policy=agent_policy,
+        workspace_directory=workspace_directory,
+        cache_directory=cache_directory,
+        model_config_name=model_config_name,
+        allow_swap=allow_swap,
+        allow_exec_keys=allow_exec_keys,
+    )
+    # The report has what agents say on purpose; only what surprised them is worth a traceback besides.
+    logging.getLogger("repoagent.loader").addFilter(lambda record: record.exc_info is not None)
+    with ExitStack() as resources:
+        plugins = resources.enter_context(PluginManager())
+        source = _source(model_dir)
+        line = progress_line()
+        loader = open_loader(options, plugins, resources)
+        interrupted = _interrupt_flag()
+        try:
+            source.fingerprint()  # looks at every file, as a server does before it loads one
+            chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
+            _require_version(chain)
+        except RepoAgentError as error:
+            if line:
+                line.clear()
+            _show(getattr(error, "report", None), as_json)
+            if interrupted.is_set():
+                raise click.Abort from error
+            raise
+        chain.complete()
+        chain.unload()
+        chain.unload_complete()
+        if line:
+            line.clear()
+        _show(chain.report, as_json)
+    if not as_json:
+        click.echo(f"{source.name}: ok")
+
+
+def _interrupt_flag() -> threading.Event:
+    """Set by the first Ctrl-C, so that the load is given up in good order; a second one interrupts whatever runs."""
+    flag = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        flag.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, interrupt)
+    return flag
+
+
+def _require_version(chain: "LoadedChain") -> None:
+    """Refuse what no server could load: a model of which no version is left."""
+    from repoagent.config import ModelConfig, backend_of, select_versions
+
+    config = chain.config or ModelConfig()
+    if backend_of(config) == "ensemble" or select_versions(config, chain.version_dirs):
+        return
+    error = InvalidArgumentError(
+        f"at least one version must be available under the version policy of model '{chain.name}'"
+    )
+    chain.fail(error)
+    error.report = chain.report
+    raise error
+
+
+def _source(model_dir: str) -> "ModelSource":
+    """The model as a repository of its parent directory sees it."""
+    from repoagent.storage import Repository
+
+    trimmed = model_dir.rstrip("/")
+    if "://" not in trimmed:
+        trimmed = os.path.abspath(trimmed)
+    parent, _, name = trimmed.rpartition("/")
+    source = Repository.open(parent or "/").model(name)
+    if source is None:
+        raise NotFoundError(f"there is no model directory {model_dir}")
+    return source
+
+
+def _show(report: "LoadReport | None", as_json: bool) -> None:
+    if report is None:
+        return
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2))
+        return
+    for line in report.lines():
+        click.echo(line)

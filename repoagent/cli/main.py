@@ -1,0 +1,100 @@
+"""The ``repoagent`` program: a group whose commands come from this package and from plug-ins.
+
+Exit status: 0 all is well; 1 what was asked for failed (a model was refused, a digest differs); 2 the command line
+itself is wrong, or a package is missing; 130 interrupted.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import click
+
+from repoagent.api.hooks import CommandSpec
+from repoagent.errors import RepoAgentError
+
+__all__ = ["main", "program"]
+
+_OWN: Final[Mapping[str, CommandSpec]] = {
+    "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and begin agents."),
+    "check": CommandSpec("repoagent.cli.check:check", "Parse a model, run its agents without serving it, report."),
+    "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
+    "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
+}
+
+# Commands that live in packages of their own: what to install when one is asked for and is not there.
+_PACKAGES: Final[Mapping[str, str]] = {
+    "checksum": "repoagent-checksum",
+    "decrypt": "repoagent-decrypt",
+    "encrypt": "repoagent-decrypt",
+    "keygen": "repoagent-decrypt",
+    "rekey": "repoagent-decrypt",
+    "serve": "repoagent-server",
+}
+
+
+class PluginGroup(click.Group):
+    """A group that knows its commands by name and help line, and imports one only when it is invoked."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._specs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        spec = self._specs.get(cmd_name)
+        if spec is not None:
+            return _load(spec.target)
+        if cmd_name in _PACKAGES:
+            package = _PACKAGES[cmd_name]
+            raise click.UsageError(f"'{cmd_name}' comes with another package: pip install {package}", ctx)
+        if ctx.resilient_parsing:  # the shell completes a word, and knows best
+            return None
+        from repoagent.config.suggestions import did_you_mean
+
+        known = sorted(
+            {*self._specs, *_PACKAGES}
+        )  # also a command whose package is missing, which says what to install
+        raise click.UsageError(f"there is no command '{cmd_name}'{did_you_mean(cmd_name, known)}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, spec.help) for name, spec in sorted(self._specs.items())])
+
+    @cached_property
+    def _specs(self) -> Mapping[str, CommandSpec]:
+        from repoagent.loader.plugins import PluginManager
+
+        with PluginManager() as plugins:
+            return plugins.registry("commands", _OWN)
+
+
+def _load(target: str) -> click.Command:
+    module, _, attribute = target.partition(":")
+    command: Any = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command), f"{target} is not a click command"
+    return command
+
+
+@click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def program() -> None:
+    """Put code between a model repository and a model server.
+
+    Agents verify, decrypt, fetch or convert a model's files when it is loaded; `repoagent serve` runs them and serves
+    what they leave behind.
+    """
+
+
+def main() -> None:
+    """The console script: errors of the project become one line on stderr and exit status 1."""
+    try:
+        sys.exit(program(prog_name="repoagent", standalone_mode=False))
+    except click.Abort:  # click's name for an interrupt
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except RepoAgentError as error:
+        click.echo(f"repoagent: {error.message}", err=True)
+        sys.exit(1)

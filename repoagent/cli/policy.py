@@ -1,0 +1,87 @@
+"""``repoagent policy check | explain``: what the operator's policy says, before a server relies on it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from repoagent.loader.policy import DemandedAgent, Policy, Rule
+
+__all__ = ["policy"]
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group()
+def policy() -> None:
+    """Check and explain the file that `repoagent serve --agent-policy` takes."""
+
+
+@policy.command("check")
+@_file
+@click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
+def check_policy(file: Path, repoagent_directory: Path | None) -> None:
+    """Read the policy in FILE and look for the agents that it demands. Exits 1 if anything is wrong."""
+    from repoagent.errors import AgentNotFoundError
+    from repoagent.loader.discovery import AgentRegistry
+
+    read = _read(file)
+    registry = AgentRegistry(repoagent_directory) if repoagent_directory is not None else AgentRegistry()
+    missing = []
+    for demanded in {demand.name for rule in read.rules for demand in (*rule.before, *rule.after)}:
+        try:
+            registry.find(demanded)
+        except AgentNotFoundError as error:
+            missing.append(str(error))
+    for line in sorted(missing):
+        click.echo(line, err=True)
+    if missing:
+        raise SystemExit(1)
+    click.echo(f"{file}: ok ({len(read.rules)} rule{'s' if len(read.rules) != 1 else ''})")
+
+
+@policy.command("explain")
+@click.argument("model")
+@click.option("--agent-policy", "file", type=click.Path(path_type=Path), required=True, help="The policy.")
+def explain(model: str, file: Path) -> None:
+    """Show what the policy means for the model called MODEL."""
+    from repoagent.loader.policy.rules import NO_RULE
+
+    read = _read(file)
+    rule = read.rule_for(model)
+    if rule is NO_RULE:
+        click.echo(f"{model}: no rule of {file} is for it; it runs the agents that its configuration names")
+        return
+    click.echo(f"{model}: rule {list(read.rules).index(rule) + 1} of {file} (models {', '.join(rule.models)})")
+    for line in _lines(rule):
+        click.echo(f"  {line}")
+
+
+def _read(file: Path) -> "Policy":
+    from repoagent.loader.policy import read_policy
+
+    return read_policy(file)
+
+
+def _lines(rule: "Rule") -> "Iterator[str]":
+    yield f"mode: {rule.mode.value}"
+    yield f"agents that run first: {_demanded(rule.before)}"
+    yield f"agents that run last: {_demanded(rule.after)}"
+    allowed = None if rule.agents is None else [entry.describe() for entry in rule.agents]
+    yield f"agents that the model may name: {_allowed(allowed)}"
+    yield f"backends: {_allowed(rule.backends)}"
+    yield f"platforms: {_allowed(rule.platforms)}"
+    for name, path in rule.trust_roots.items():
+        yield f"trust root {name}: {path}"
+
+
+def _demanded(demands: "Sequence[DemandedAgent]") -> str:
+    # Parameters are not shown: they may hold references that are nobody else's business.
+    return ", ".join(demand.name for demand in demands) or "none"
+
+
+def _allowed(names: "Sequence[str] | None") -> str:
+    return "any" if names is None else ", ".join(names) or "none"

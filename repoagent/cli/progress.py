@@ -1,0 +1,105 @@
+"""The last line of a terminal, which shows how far loads are while a person is looking."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from repoagent.loader.context import Progress
+
+__all__ = ["ERASE", "ProgressLine", "progress_line"]
+
+ERASE: Final = "\r\x1b[K"
+"""What takes the line away: to the first column, and clear to the end."""
+
+_BAR: Final = 20
+
+
+class ProgressLine:
+    """Shows the load that has been shown for longest, and how many more there are.
+
+    It is the last thing on the terminal: whoever else writes there does it inside :meth:`hidden`. Every method may be
+    called from any thread. ``columns`` is the width of the terminal; a longer line would not go away again.
+    """
+
+    def __init__(self, stream: TextIO, columns: int) -> None:
+        self._stream = stream
+        self._columns = columns
+        self._lock = threading.RLock()
+        self._loads: dict[str, Progress] = {}
+        self._drawn = False
+
+    def show(self, progress: "Progress") -> None:
+        """A load has got this far."""
+        with self._lock:
+            self._loads[progress.model] = progress
+            self._draw()
+
+    def finished(self, model: str) -> None:
+        """There is nothing more to show of ``model``."""
+        with self._lock:
+            if self._loads.pop(model, None) is not None:
+                self._draw()
+
+    def clear(self) -> None:
+        """Forget every load."""
+        with self._lock:
+            self._loads.clear()
+            self._draw()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """The line is away inside the block, and comes back after it if there is something to show."""
+        with self._lock:
+            self._erase()
+            try:
+                yield
+            finally:
+                self._draw()
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._write(ERASE)
+            self._drawn = False
+
+    def _draw(self) -> None:
+        if not self._loads:
+            self._erase()
+            return
+        first, *others = self._loads.values()
+        text = f"{_line(first)}  (+{len(others)} more)" if others else _line(first)
+        # The last column stays free: many terminals go to the next line when it is written.
+        self._write(ERASE + text[: self._columns - 1])
+        self._drawn = True
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def progress_line() -> ProgressLine | None:
+    """One on the standard error; None where that is no terminal, and so nobody is looking."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return ProgressLine(sys.stderr, columns or 80)
+
+
+def _line(progress: "Progress") -> str:
+    what = " ".join(_printable(part) for part in (progress.agent, progress.what) if part)
+    if not progress.total:
+        return f"{progress.model}: {what} {progress.done}"
+    share = min(max(progress.done / progress.total, 0.0), 1.0)
+    bar = "#" * int(share * _BAR)
+    return f"[{bar:-<{_BAR}}] {share:4.0%}  {progress.model}: {what}"
+
+
+def _printable(text: str) -> str:
+    """Agents say what they do in their own words, perhaps with the name of a file: it must not move the cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)

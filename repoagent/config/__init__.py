@@ -1,0 +1,42 @@
+"""Model configurations: reading, writing, checking and completing ``config.pbtxt``.
+
+``ModelConfig`` is a protobuf message with the field names and numbers of Triton's; the other messages and the enums
+are in :mod:`repoagent.config.model_config_pb2`. Nothing here touches a file: callers bring text and take text away.
+"""
+
+from repoagent.config.agents import AgentEntry, agent_entries
+from repoagent.config.backends import backend_of, model_filename
+from repoagent.config.checks import check, problems
+from repoagent.config.defaults import default_config, normalize
+from repoagent.config.json_reader import read_json
+from repoagent.config.json_writer import write_json
+from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.config.redaction import redact
+from repoagent.config.text import read_text, write_text
+from repoagent.config.versions import select_versions
+
+__all__ = [
+    "AgentEntry",
+    "ModelConfig",
+    "agent_entries",
+    "backend_of",
+    "check",
+    "copy",
+    "default_config",
+    "model_filename",
+    "normalize",
+    "problems",
+    "read_json",
+    "read_text",
+    "redact",
+    "select_versions",
+    "write_json",
+    "write_text",
+]
+
+
+def copy(config: ModelConfig) -> ModelConfig:
+    """A configuration of its own with the same content."""
+    duplicate = ModelConfig()
+    duplicate.CopyFrom(config)
+    return duplicate

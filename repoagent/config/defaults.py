@@ -1,0 +1,123 @@
+"""Filling in what a configuration may leave out, with the values that Triton's configuration endpoint shows."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, MODEL_FILENAMES, backend_of
+from repoagent.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+__all__ = ["default_config", "normalize"]
+
+_SEQUENCE_IDLE_MICROSECONDS: Final = 1_000_000
+_PLATFORM_OF_BACKEND: Final = {
+    "tensorrt": "tensorrt_plan",
+    "onnxruntime": "onnxruntime_onnx",
+    "pytorch": "pytorch_libtorch",
+}
+
+
+def default_config(name: str) -> ModelConfig:
+    """The configuration of a model directory without a ``config.pbtxt``: nothing but its name."""
+    return ModelConfig(name=name)
+
+
+def normalize(
+    config: ModelConfig,
+    *,
+    model_name: str = "",
+    files: Collection[str] = (),
+    gpus: Sequence[int] = (),
+    instance_count: int = 1,
+) -> ModelConfig:
+    """A copy of ``config`` with defaults in place of what it leaves out; what it says stays.
+
+    ``files`` are the names in a version directory: they tell the backend when the configuration does not. ``gpus`` are
+    the devices that may be used; without any, KIND_AUTO becomes KIND_CPU. ``instance_count`` is the number of
+    instances of a group that gives none. Doing it twice changes nothing. Nothing is checked here: see
+    :func:`~repoagent.config.check` with ``complete=True``.
+    """
+    result = ModelConfig()
+    result.CopyFrom(config)
+    if not result.name:
+        result.name = model_name
+    _complete_backend(result, files)
+    if not result.HasField("version_policy"):
+        result.version_policy.latest.num_versions = 1
+    _complete_scheduling(result)
+    if not _is_ensemble(result):
+        _complete_optimization(result)
+        _complete_instance_groups(result, gpus, instance_count)
+    return result
+
+
+def _is_ensemble(config: ModelConfig) -> bool:
+    return config.platform == ENSEMBLE or config.HasField("ensemble_scheduling")
+
+
+def _complete_backend(config: ModelConfig, files: Collection[str]) -> None:
+    if _is_ensemble(config):
+        return
+    if not config.backend:
+        config.backend = backend_of(config) or _backend_of_files(config, files)
+    if not config.platform:
+        config.platform = _PLATFORM_OF_BACKEND.get(config.backend, "")
+    if not config.default_model_filename:
+        config.default_model_filename = _filename(config, files)
+
+
+def _backend_of_files(config: ModelConfig, files: Collection[str]) -> str:
+    """The backend whose model file lies in the version directory; else the ``X`` of a model called ``name.X``."""
+    if config.platform or config.default_model_filename:
+        return ""
+    for backend, filename in MODEL_FILENAMES.items():
+        if filename in files:
+            return backend
+    return config.name.partition(".")[2]
+
+
+def _filename(config: ModelConfig, files: Collection[str]) -> str:
+    known = MODEL_FILENAMES.get(config.backend, "")
+    if known or config.platform in BACKEND_OF_PLATFORM:
+        return known
+    return next((name for name in (f"model.{config.backend}",) if name in files), "")
+
+
+def _complete_scheduling(config: ModelConfig) -> None:
+    largest = [config.max_batch_size] if config.max_batch_size > 0 else []
+    match config.WhichOneof("scheduling_choice"):
+        case "dynamic_batching":
+            if not config.dynamic_batching.preferred_batch_size:
+                config.dynamic_batching.preferred_batch_size.extend(largest)
+        case "sequence_batching":
+            batching = config.sequence_batching
+            batching.max_sequence_idle_microseconds = (
+                batching.max_sequence_idle_microseconds or _SEQUENCE_IDLE_MICROSECONDS
+            )
+            if batching.HasField("oldest") and not batching.oldest.preferred_batch_size:
+                batching.oldest.preferred_batch_size.extend(largest)
+
+
+def _complete_optimization(config: ModelConfig) -> None:
+    optimization = config.optimization
+    if not optimization.HasField("input_pinned_memory"):
+        optimization.input_pinned_memory.enable = True
+    if not optimization.HasField("output_pinned_memory"):
+        optimization.output_pinned_memory.enable = True
+
+
+def _complete_instance_groups(config: ModelConfig, gpus: Sequence[int], instance_count: int) -> None:
+    if not config.instance_group:
+        config.instance_group.add(name=config.name)
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        if group.kind == ModelInstanceGroup.KIND_AUTO:
+            group.kind = _resolve_auto(group, gpus)
+        if group.count < 1:
+            group.count = instance_count
+        if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)
+
+
+def _resolve_auto(group: ModelInstanceGroup, gpus: Sequence[int]) -> "ModelInstanceGroup.Kind":
+    usable = bool(gpus) and set(group.gpus) <= set(gpus)
+    return ModelInstanceGroup.KIND_GPU if usable else ModelInstanceGroup.KIND_CPU

@@ -1,0 +1,69 @@
+"""The text form of a model configuration: ``config.pbtxt``."""
+
+import re
+from typing import Final
+
+from google.protobuf import text_format
+
+from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import ConfigError
+
+__all__ = ["read_text", "write_text"]
+
+_BYTE_ORDER_MARK: Final = "\ufeff"
+_PLACE: Final = re.compile(r"\A\d+:\d+ : ")
+_UNKNOWN_FIELD: Final = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
+_UNKNOWN_VALUE: Final = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
+# The parser repeats the text it stumbled over. These two may be the value of a parameter, so it is left out.
+_QUOTED_TOKEN: Final = re.compile(r"\A(?P<what>String missing ending quote|Expected string but found): .*\Z", re.DOTALL)
+
+
+def read_text(text: str, *, source: str = "config.pbtxt") -> ModelConfig:
+    """Read a configuration in protobuf text format; both ``f [ {..}, {..} ]`` and ``f {..} f {..}`` make a list.
+
+    Raises :class:`~repoagent.errors.ConfigError` with line and column for text that is not well formed, a field or an
+    enum value that does not exist (naming the closest one that does), and a value that does not fit its field.
+    """
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    config = ModelConfig()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise _config_error(error, text, source) from None
+    except ValueError as error:  # a lone surrogate in a string: text that no file can hold, but a caller may bring
+        raise ConfigError(f"not valid text: {type(error).__name__}", source=source) from None
+    return config
+
+
+def write_text(config: ModelConfig) -> str:
+    """Write ``config`` in protobuf text format, fields in the order of the schema. ``read_text`` reads it back."""
+    return text_format.MessageToString(config, as_utf8=True, use_index_order=True)
+
+
+def _config_error(error: text_format.ParseError, text: str, source: str) -> ConfigError:
+    line, column = error.GetLine(), error.GetColumn()
+    detail = _without_source_line(_PLACE.sub("", str(error)), text, line)
+    return ConfigError(_explain(detail), source=source, line=line, column=column)
+
+
+def _without_source_line(detail: str, text: str, line: int | None) -> str:
+    """Take out the line that the parser quotes: line and column are given, and the line may hold a secret."""
+    lines = text.split("\n")
+    if line is None or not 0 < line <= len(lines):
+        return detail
+    return detail.removeprefix(f"'{lines[line - 1]}': ")
+
+
+def _explain(detail: str) -> str:
+    if match := _UNKNOWN_FIELD.search(detail):
+        message = ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(match["type"])
+        known = [field.name for field in message.fields]
+        return f"{message.name} has no field '{match['name']}'{did_you_mean(match['name'], known)}"
+    if match := _UNKNOWN_VALUE.search(detail):
+        enum = ModelConfig.DESCRIPTOR.file.pool.FindEnumTypeByName(match["type"])
+        known = [value.name for value in enum.values]
+        return f"{enum.name} has no value '{match['name']}'{did_you_mean(match['name'], known)}"
+    if match := _QUOTED_TOKEN.search(detail):
+        return f"{match['what']}: a string is written in quotes, on one line"
+    return detail.replace(f"{ModelConfig.DESCRIPTOR.file.package}.", "")

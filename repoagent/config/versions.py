@@ -1,0 +1,27 @@
+"""Which versions of a model its version policy serves."""
+
+from collections.abc import Collection
+
+from repoagent.config.model_config_pb2 import ModelConfig
+
+__all__ = ["select_versions"]
+
+
+def select_versions(config: ModelConfig, available: Collection[int]) -> list[int]:
+    """The versions to serve out of ``available``, ascending.
+
+    Without a policy the highest version is served. A policy message that is there but empty serves all of them, as
+    in Triton. The result is empty when nothing that the policy asks for is available.
+    """
+    versions = sorted(set(available))
+    if not config.HasField("version_policy"):
+        return versions[-1:]
+    policy = config.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "latest":
+            return versions[max(0, len(versions) - policy.latest.num_versions) :]
+        case "specific":
+            wanted = set(policy.specific.versions)
+            return [version for version in versions if version in wanted]
+        case _:
+            return versions

@@ -1,0 +1,147 @@
+"""The errors of the project, each with a machine-readable code. This module imports nothing of the project.
+
+The codes and their numbers are those of Triton's ``TRITONSERVER_Error_Code``; front ends map them to HTTP and gRPC.
+"""
+
+import enum
+from typing import Any, ClassVar
+
+__all__ = [
+    "AgentError",
+    "AgentNotFoundError",
+    "AgentRefusedError",
+    "AgentUnsupportedError",
+    "AlreadyExistsError",
+    "CancelledError",
+    "ConfigError",
+    "ErrorCode",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidTransitionError",
+    "NotFoundError",
+    "RepoAgentError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsafePathError",
+    "UnsupportedError",
+]
+
+
+class ErrorCode(enum.IntEnum):
+    """What kind of failure an error is; numbers as in ``TRITONSERVER_Error_Code``."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class RepoAgentError(Exception):
+    """Base of every error that the project raises on purpose. ``str(error)`` is the text that a client may see."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
+    report: Any = None
+    """The :class:`~repoagent.api.report.LoadReport` of the load that this error ended, where there is one."""
+
+    @property
+    def message(self) -> str:
+        """The text of the error, without the name of its class."""
+        return str(self)
+
+
+class UnknownError(RepoAgentError):
+    """Something failed in a way that has no better code."""
+
+
+class InternalError(RepoAgentError):
+    """The server, a backend or an agent failed; the request itself may have been fine."""
+
+    code = ErrorCode.INTERNAL
+
+
+class NotFoundError(RepoAgentError):
+    """A model, version, file or plug-in that was named does not exist."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class InvalidArgumentError(RepoAgentError):
+    """The caller gave something that can never work."""
+
+    code = ErrorCode.INVALID_ARG
+
+
+class UnavailableError(RepoAgentError):
+    """Not now: the server is stopping, a queue is full, a model is not ready."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class UnsupportedError(RepoAgentError):
+    """Known, but not possible here; the message says what is missing."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class AlreadyExistsError(RepoAgentError):
+    """Two things claim the same name."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class CancelledError(UnknownError):
+    """The caller, or a shutdown, gave the work up."""
+
+    code = ErrorCode.CANCELLED
+
+
+class ConfigError(InvalidArgumentError):
+    """A model configuration that cannot be read or makes no sense.
+
+    ``source`` names the file (or ``"<override>"``); ``line`` and ``column`` count from 1 and are None where the
+    fault has no single place.
+    """
+
+    def __init__(
+        self, message: str, *, source: str | None = None, line: int | None = None, column: int | None = None
+    ) -> None:
+        self.source = source
+        self.line = line
+        self.column = column
+        place = ":".join(str(part) for part in (source, line, column) if part is not None)
+        super().__init__(f"{place}: {message}" if place else message)
+
+
+class UnsafePathError(InvalidArgumentError):
+    """A name that would lead out of the model's directory: ``..``, an absolute path, a link."""
+
+
+class AgentError(InternalError):
+    """An agent could not be found, imported, initialised, or refused the model."""
+
+    def __init__(self, agent: str, message: str) -> None:
+        self.agent = agent
+        self.reason = message
+        super().__init__(f"agent '{agent}': {message}")
+
+
+class AgentNotFoundError(AgentError):
+    """No installed package and no directory offers an agent of that name."""
+
+
+class AgentRefusedError(AgentError):
+    """The agent ran and raised: the model must not be loaded."""
+
+
+class AgentUnsupportedError(AgentError):
+    """The agent is there, but this program cannot run it; the message says what is missing."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class InvalidTransitionError(InternalError):
+    """A life-cycle step that may not follow the one before; the message names both states."""

@@ -1,0 +1,124 @@
+"""Puts an engine together from a runner and an ExecutorConfig."""
+
+import time
+from dataclasses import dataclass
+
+from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
+from repoagent.executor.engine.board import ResponseBoard
+from repoagent.executor.engine.cache import SequenceCache
+from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.engine import Engine
+from repoagent.executor.engine.inbox import Inbox
+from repoagent.executor.engine.intake import Capacity, Intake
+from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
+from repoagent.executor.engine.prefix import PrefixPool
+from repoagent.executor.engine.processors import PostProcessors
+from repoagent.executor.engine.results import ResultMaker
+from repoagent.executor.engine.scheduler import Limits, Scheduler
+from repoagent.executor.engine.snapshots import StatsKeeper
+from repoagent.executor.guidance import create_guides
+from repoagent.executor.lora.cache import AdapterCache
+from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
+from repoagent.executor.types.cache_config import PeftCacheConfig
+from repoagent.executor.types.enums import ContextChunkingPolicy
+from repoagent.executor.types.executor_config import ExecutorConfig
+
+__all__ = ["Assembly", "assemble"]
+
+# Prompt tokens of one iteration: more makes running requests wait longer for their next token.
+_DEFAULT_STEP_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The parts that an executor talks to."""
+
+    engine: Engine
+    inbox: Inbox
+    board: ResponseBoard
+    intake: Intake
+    scheduler: Scheduler
+    stats: StatsKeeper
+    budget: BlockBudget
+    events: KVCacheEventManager | None
+    debug: DebugTensors
+    adapters: AdapterCache | None
+
+
+def assemble(runner: ModelRunner, config: ExecutorConfig) -> Assembly:
+    """All parts, not started."""
+    info = runner.info
+    blocks = _blocks(info, config)
+    events = _event_manager(info, config)
+    sink = KvEventSink(events)
+    pages = _pool_pages(info, config, blocks)
+    sink.created(blocks, pages)
+    partial = config.kv_cache_config.enable_partial_reuse
+    pool = PrefixPool(pages, time.monotonic, partial=partial, events=sink) if pages else None
+    budget, cache = BlockBudget(blocks), SequenceCache(runner, pool)
+    limits = _limits(info, config)
+    scheduler = Scheduler(limits, budget, cache)
+    stats = StatsKeeper(
+        config.iter_stats_max_iterations,
+        config.request_stats_max_iterations,
+        max_requests=limits.max_requests,
+        max_tokens=limits.max_tokens,
+    )
+    inbox, board = Inbox(), ResponseBoard()
+    debug = DebugTensors(config.debug_config, info)
+    whole = None if config.enable_chunked_context else config.max_num_tokens
+    guides = create_guides(config.guided_decoding_config, info.vocab_size, info.end_ids)
+    adapters = _adapters(info, config)
+    intake = Intake(info, config, Capacity(info.max_sequences, blocks, whole), guides, adapters)
+    engine = Engine(
+        runner,
+        scheduler,
+        cache,
+        budget,
+        ResultMaker(normalize_log_probs=config.normalize_log_probs),
+        PostProcessors(config.logits_post_processor_config),
+        stats,
+        inbox,
+        board,
+        debug,
+    )
+    return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
+
+
+def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:
+    scheduling = config.scheduler_config
+    return Limits(
+        policy=scheduling.capacity_scheduler_policy,
+        chunking=scheduling.context_chunking_policy or ContextChunkingPolicy.FIRST_COME_FIRST_SERVED,
+        chunked=config.enable_chunked_context,
+        max_requests=min(config.max_batch_size or info.max_sequences, info.max_sequences),
+        max_sequences=info.max_sequences,
+        max_tokens=config.max_num_tokens or info.max_step_tokens or _DEFAULT_STEP_TOKENS,
+    )
+
+
+def _blocks(info: RunnerInfo, config: ExecutorConfig) -> int:
+    most = info.max_sequences * blocks_for(info.max_seq_len)
+    wanted = config.kv_cache_config.max_tokens
+    return most if wanted is None else min(most, max(1, wanted // BLOCK_TOKENS))
+
+
+def _pool_pages(info: RunnerInfo, config: ExecutorConfig, blocks: int) -> int:
+    """Retained pages: ``host_cache_size`` bytes of them, or as many as the cache has blocks."""
+    cache = config.kv_cache_config
+    if not cache.enable_block_reuse:
+        return 0
+    if cache.host_cache_size is None:
+        return blocks
+    return int(cache.host_cache_size // (info.kv_bytes_per_token * BLOCK_TOKENS))
+
+
+def _adapters(info: RunnerInfo, config: ExecutorConfig) -> AdapterCache | None:
+    if info.lora is None:
+        return None
+    return AdapterCache(config.peft_cache_config or PeftCacheConfig(), info.lora, info.dtype)
+
+
+def _event_manager(info: RunnerInfo, config: ExecutorConfig) -> KVCacheEventManager | None:
+    size = config.kv_cache_config.event_buffer_max_size
+    return KVCacheEventManager(size, info.max_seq_len) if size else None

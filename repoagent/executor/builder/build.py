@@ -1,0 +1,122 @@
+"""build(): a checkpoint folder (config.json, *.safetensors) becomes a decoder folder."""
+
+import enum
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.executor.builder import gqa_form, std_form
+from repoagent.executor.builder.architecture import Architecture, read_architecture
+from repoagent.executor.builder.decoder import DecoderWriter, Toolbox
+from repoagent.executor.builder.graph import GraphWriter
+from repoagent.executor.builder.safetensors import Checkpoint
+from repoagent.executor.builder.weights import Weights
+from repoagent.executor.errors import UnsupportedFeatureError
+
+__all__ = ["Form", "Precision", "build"]
+
+_TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+_STD_TYPE: Final = "std-decoder"
+
+
+class Form(enum.Enum):
+    """GQA: fast on CPU, onnxruntime-genai's layout. STD: standard operators, the source of TensorRT plans."""
+
+    GQA = "gqa"
+    STD = "std"
+
+
+class Precision(enum.Enum):
+    """Element type of weights and cache; INT4 keeps the cache and the embedding in float32."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT4 = "int4"
+
+
+def build(
+    checkpoint: Path,
+    target: Path,
+    *,
+    form: Form = Form.GQA,
+    precision: Precision = Precision.FP32,
+    lora: bool = False,
+) -> Path:
+    """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
+
+    ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
+    Raises ``UnsupportedFeatureError`` for models and combinations that are not there, ``ConfigError`` and
+    ``InvalidArgumentError`` for a checkpoint that cannot be read.
+    """
+    if form is Form.STD and precision is Precision.INT4:
+        raise UnsupportedFeatureError("int4 in standard operators", "MatMulNBits belongs to the gqa form")
+    shape = read_architecture(checkpoint)
+    if form is Form.GQA and shape.head_size % 16:
+        raise UnsupportedFeatureError(
+            f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
+        )
+    weights = Weights(Checkpoint(checkpoint), shape)
+    target.mkdir(parents=True, exist_ok=True)
+    dtype = np.float16 if precision is Precision.FP16 else np.float32
+    with GraphWriter(target / "model.onnx") as graph:
+        tools = Toolbox(graph, shape, dtype, int4=precision is Precision.INT4, lora=lora)
+        writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
+        DecoderWriter(tools, writer, weights).write()
+        graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
+    config = json.dumps(_config(shape, form), indent=2)
+    (target / "genai_config.json").write_text(config + "\n", encoding="utf-8")
+    for name in _TOKENIZER_FILES:
+        if (checkpoint / name).is_file():
+            shutil.copy(checkpoint / name, target / name)
+    return target
+
+
+def _config(shape: Architecture, form: Form) -> dict[str, Any]:
+    """genai_config.json as onnxruntime-genai's builder writes it."""
+    inputs = {
+        "input_ids": "input_ids",
+        "past_key_names": "past_key_values.%d.key",
+        "past_value_names": "past_key_values.%d.value",
+    }
+    if form is Form.GQA:
+        inputs["attention_mask"] = "attention_mask"
+    if form is Form.STD or shape.is_gpt2:
+        inputs["position_ids"] = "position_ids"
+    outputs = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
+    decoder: dict[str, Any] = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": "model.onnx",
+        "head_size": shape.head_size,
+        "hidden_size": shape.hidden_size,
+        "inputs": inputs,
+        "outputs": outputs,
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+    }
+    if form is Form.STD:
+        decoder["type"] = _STD_TYPE
+    end = list(shape.end_ids)
+    return {
+        "model": {
+            "bos_token_id": shape.begin_id,
+            "context_length": shape.context_length,
+            "decoder": decoder,
+            "eos_token_id": end[0] if len(end) == 1 else end,
+            "pad_token_id": shape.pad_id if shape.pad_id is not None else (end[0] if end else 0),
+            "type": shape.kind,
+            "vocab_size": shape.vocab_size,
+        },
+        "search": {"max_length": shape.context_length, "past_present_share_buffer": True, "num_beams": 1},
+    }

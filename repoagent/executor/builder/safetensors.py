@@ -1,0 +1,81 @@
+"""Reading and writing the safetensors format: a length, a JSON head, raw tensors."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["Checkpoint", "write_safetensors"]
+
+_DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1"}
+_NAMES: Final = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<f8"): "F64", np.dtype("<i8"): "I64"}
+
+
+class Checkpoint:
+    """All tensors of a folder's safetensors files, mapped, read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the heads of every ``*.safetensors`` file in ``folder``."""
+        self._entries: dict[str, tuple[Path, int, Mapping[str, Any]]] = {}
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise InvalidArgumentError(f"{folder}: no *.safetensors file; convert the checkpoint to safetensors first")
+        for file in files:
+            self._read_head(file)
+
+    def _read_head(self, file: Path) -> None:
+        with file.open("rb") as stream:
+            prefix = stream.read(8)
+            size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
+            if not 0 < size <= file.stat().st_size - 8:
+                raise InvalidArgumentError(f"{file}: not a safetensors file, or cut short")
+            head = json.loads(stream.read(size))
+        for name, entry in head.items():
+            if name != "__metadata__":
+                self._entries[name] = (file, 8 + size, entry)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self._entries)
+
+    def read(self, name: str) -> npt.NDArray[np.float32]:
+        """A tensor as float32; raises ``InvalidArgumentError`` when it is missing or of an unknown type."""
+        if name not in self._entries:
+            raise InvalidArgumentError(f"the checkpoint has no tensor {name!r}")
+        file, base, entry = self._entries[name]
+        if entry["dtype"] not in _DTYPES:
+            raise InvalidArgumentError(f"{file}: tensor {name!r} has the type {entry['dtype']}, which is not supported")
+        start, stop = entry["data_offsets"]
+        dtype = np.dtype(_DTYPES[entry["dtype"]])
+        raw = np.memmap(file, dtype, "r", base + start, ((stop - start) // dtype.itemsize,))
+        if entry["dtype"] == "BF16":
+            return (raw.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+        return np.asarray(raw, np.float32).reshape(entry["shape"])
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write tensors in the order given."""
+    head: dict[str, Any] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        head[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    encoded = json.dumps(head).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(encoded)) + encoded)
+        for tensor in tensors.values():
+            stream.write(np.ascontiguousarray(tensor).data)

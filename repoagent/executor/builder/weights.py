@@ -1,0 +1,124 @@
+"""The tensors of a checkpoint by their role, whatever the checkpoint calls them. Matrices are [outputs, inputs]."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.builder.architecture import Architecture
+from repoagent.executor.builder.safetensors import Checkpoint
+
+__all__ = ["LayerWeights", "Linear", "Norm", "Weights"]
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A matrix [outputs, inputs] and perhaps a bias [outputs]."""
+
+    matrix: Floats
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation; with a bias it is a layer norm, without one a root-mean-square norm."""
+
+    scale: Floats
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. ``qkv``: queries, keys and values one below the other. GPT-2 has no ``gate``."""
+
+    before_attention: Norm
+    qkv: Linear
+    query_norm: Norm | None
+    key_norm: Norm | None
+    attention_out: Linear
+    before_mlp: Norm
+    gate: Linear | None
+    up: Linear
+    down: Linear
+
+
+class Weights:
+    """Reads a checkpoint role by role; layers are read when asked for, so only one need be in memory."""
+
+    def __init__(self, checkpoint: Checkpoint, shape: Architecture) -> None:
+        self._checkpoint = checkpoint
+        self._shape = shape
+        stem = "transformer." if shape.is_gpt2 else "model."
+        self._stem = stem if any(name.startswith(stem) for name in checkpoint.names()) else ""
+
+    def embedding(self) -> Floats:
+        """Token embeddings [vocabulary, hidden]."""
+        return self._read("wte.weight" if self._shape.is_gpt2 else "embed_tokens.weight")
+
+    def positions(self) -> Floats | None:
+        """Learned positions [context length, hidden], or None."""
+        return self._read("wpe.weight") if self._shape.is_gpt2 else None
+
+    def final_norm(self) -> Norm:
+        """The norm before the LM head."""
+        return self._norm("ln_f" if self._shape.is_gpt2 else "norm")
+
+    def head(self) -> Linear:
+        """The LM head; the embedding itself when they are tied."""
+        if self._shape.tied or "lm_head.weight" not in self._checkpoint:
+            return Linear(self.embedding())
+        return Linear(self._checkpoint.read("lm_head.weight"))
+
+    def layer(self, number: int) -> LayerWeights:
+        """The weights of one layer."""
+        return self._gpt2_layer(f"h.{number}.") if self._shape.is_gpt2 else self._llama_layer(f"layers.{number}.")
+
+    def _read(self, name: str) -> Floats:
+        return self._checkpoint.read(self._stem + name)
+
+    def _maybe(self, name: str) -> Floats | None:
+        return self._read(name) if self._stem + name in self._checkpoint else None
+
+    def _norm(self, name: str) -> Norm:
+        return Norm(self._read(f"{name}.weight"), self._maybe(f"{name}.bias"))
+
+    def _linear(self, name: str) -> Linear:
+        return Linear(self._read(f"{name}.weight"), self._maybe(f"{name}.bias"))
+
+    def _conv1d(self, name: str) -> Linear:
+        """GPT-2 stores its matrices as [inputs, outputs]."""
+        return Linear(np.ascontiguousarray(self._read(f"{name}.weight").T), self._read(f"{name}.bias"))
+
+    def _gpt2_layer(self, stem: str) -> LayerWeights:
+        return LayerWeights(
+            before_attention=self._norm(stem + "ln_1"),
+            qkv=self._conv1d(stem + "attn.c_attn"),
+            query_norm=None,
+            key_norm=None,
+            attention_out=self._conv1d(stem + "attn.c_proj"),
+            before_mlp=self._norm(stem + "ln_2"),
+            gate=None,
+            up=self._conv1d(stem + "mlp.c_fc"),
+            down=self._conv1d(stem + "mlp.c_proj"),
+        )
+
+    def _llama_layer(self, stem: str) -> LayerWeights:
+        parts = [self._linear(f"{stem}self_attn.{name}_proj") for name in "qkv"]
+        biases = [part.bias for part in parts if part.bias is not None]
+        norms_heads = self._shape.norms_heads
+        return LayerWeights(
+            before_attention=self._norm(stem + "input_layernorm"),
+            qkv=Linear(
+                np.concatenate([part.matrix for part in parts]),
+                np.concatenate(biases) if len(biases) == len(parts) else None,
+            ),
+            query_norm=self._norm(stem + "self_attn.q_norm") if norms_heads else None,
+            key_norm=self._norm(stem + "self_attn.k_norm") if norms_heads else None,
+            attention_out=self._linear(stem + "self_attn.o_proj"),
+            before_mlp=self._norm(stem + "post_attention_layernorm"),
+            gate=self._linear(stem + "mlp.gate_proj"),
+            up=self._linear(stem + "mlp.up_proj"),
+            down=self._linear(stem + "mlp.down_proj"),
+        )

@@ -1,0 +1,1 @@
+"""The engine: batches requests iteration by iteration over one runner."""

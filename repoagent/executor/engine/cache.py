@@ -1,0 +1,88 @@
+"""SequenceCache: opens and closes a task's sequences in the runner, reusing what the prefix pool has."""
+
+from repoagent.executor.engine.blocks import BLOCK_TOKENS, blocks_for
+from repoagent.executor.engine.prefix import PrefixPool
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task, retention_of
+from repoagent.executor.errors import EngineError
+from repoagent.executor.runner.protocol import AdaptableRunner, ModelRunner
+
+__all__ = ["CacheTotals", "SequenceCache"]
+
+
+class CacheTotals:
+    """Blocks since the executor's start."""
+
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.reused = 0
+        self.missed = 0
+
+
+class SequenceCache:
+    """What lies between the scheduler and the runner's cache."""
+
+    def __init__(self, runner: ModelRunner, pool: PrefixPool | None) -> None:
+        self.totals = CacheTotals()
+        self._runner = runner
+        self._pool = pool
+
+    @property
+    def _adaptable(self) -> AdaptableRunner:
+        assert isinstance(self._runner, AdaptableRunner), (
+            f"{type(self._runner).__name__}.info.lora is set, adapt missing"
+        )
+        return self._runner
+
+    def open(self, task: Task) -> None:
+        """Open a sequence for every strand that still grows; what the pool knows need not be computed."""
+        for strand in task.active():
+            strand.seq = self._runner.open()
+            if strand.seq is None:
+                raise EngineError("the runner has no room for a request that was admitted")
+            strand.computed = 0
+            if task.lease is not None:
+                self._adaptable.adapt(strand.seq, task.lease.adapter.weights)
+            self._reuse(task, strand)
+
+    def _reuse(self, task: Task, strand: Strand) -> None:
+        pages = 0
+        if self._pool is not None and not task.reads_whole_context:
+            for match in self._pool.match(task.marked(strand.tokens), task.key):
+                self._runner.import_kv(strand.seq, match.page.blob, match.tokens)  # type: ignore[arg-type]
+                strand.computed += match.tokens
+                pages += 1
+        if not task.started:
+            missed = blocks_for(len(strand.tokens)) - pages
+            task.blocks.allocated, task.blocks.reused, task.blocks.missed = missed, pages, missed
+            self.totals.allocated += missed
+            self.totals.reused += pages
+            self.totals.missed += missed
+
+    def keep(self, task: Task, strand: Strand, *, whole_pages: bool = False) -> None:
+        """Put what the runner has computed of a strand into the pool."""
+        if self._pool is None or strand.seq is None:
+            return
+        seq, computed = strand.seq, strand.computed
+        if whole_pages:
+            computed -= computed % BLOCK_TOKENS
+        tokens = strand.tokens[:computed]
+        if not tokens:
+            return
+        self._pool.store(
+            task.marked(tokens),
+            task.key,
+            lambda start, stop: self._runner.export_kv(seq, start, stop),
+            lambda start: retention_of(task, start),
+        )
+
+    def close(self, task: Task) -> None:
+        """Free all sequences of a task."""
+        for strand in task.group.strands:
+            self.close_strand(strand)
+
+    def close_strand(self, strand: Strand) -> None:
+        """Free the sequence of one strand."""
+        if strand.seq is not None:
+            self._runner.free(strand.seq)
+            strand.seq, strand.computed = None, 0

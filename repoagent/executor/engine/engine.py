@@ -1,0 +1,319 @@
+"""Engine: one thread that runs iterations until it is stopped.
+
+An iteration: take what arrived, end what was cancelled or is late, let the scheduler plan, run one step, give every
+strand that is ready its next token, answer, note statistics.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from repoagent.executor.engine.blocks import BlockBudget
+from repoagent.executor.engine.board import ResponseBoard
+from repoagent.executor.engine.cache import SequenceCache
+from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.inbox import Inbox, Mail
+from repoagent.executor.engine.lookahead import Lookahead
+from repoagent.executor.engine.processors import PostProcessors, Ready
+from repoagent.executor.engine.results import ResultMaker
+from repoagent.executor.engine.sampling_group import add_token
+from repoagent.executor.engine.scheduler import Scheduler, Work
+from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.together import settle_together
+from repoagent.executor.runner.protocol import ModelRunner, StepResult
+from repoagent.executor.types.enums import FinishReason, RequestStage
+from repoagent.executor.types.result import Response
+
+__all__ = ["Engine"]
+
+# So many running requests may draft by lookahead.
+_ALONE = 2
+
+
+class Engine:
+    """Runs tasks over a runner. Everything but ``start`` and ``join`` happens on its own thread."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        cache: SequenceCache,
+        budget: BlockBudget,
+        results: ResultMaker,
+        processors: PostProcessors,
+        stats: StatsKeeper,
+        inbox: Inbox,
+        board: ResponseBoard,
+        debug: DebugTensors,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._cache = cache
+        self._budget = budget
+        self._results = results
+        self._processors = processors
+        self._stats = stats
+        self._inbox = inbox
+        self._board = board
+        self._debug = debug
+        self._live: dict[int, Task] = {}
+        self._with_deadline: set[int] = set()
+        self._iteration = 0
+        self._outgoing: list[Response] = []
+        self._counts = IterationCounts(0)
+        self._thread = threading.Thread(target=self._run, name="repoagent-executor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the thread to end; call ``Inbox.stop`` before."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            mail = self._inbox.take(wait=not self._live)
+            if mail.stopping:
+                break
+            try:
+                self._iterate(mail)
+            except Exception as error:  # a fault of the engine itself must not leave callers waiting
+                self._fail(list(self._live.values()), f"the engine failed: {error}")
+                self._post()
+        for task in list(self._live.values()):
+            self._drop(task)
+        self._board.stop()
+        self._runner.close()
+
+    def _iterate(self, mail: Mail) -> None:
+        counts = self._counts = IterationCounts(self._iteration, time.monotonic())
+        self._accept(mail)
+        if self._with_deadline:
+            self._expire()
+        self._post()  # what was cancelled or is late need not wait for the step
+        works = self._scheduler.plan()
+        if not works:
+            self._check_progress()
+            self._post()
+            return
+        segments = [work.segment for work in works]
+        try:
+            result = self._runner.step(self._debug.ask(segments) if self._debug.active else segments)
+        except Exception as error:  # whatever a runner raises fails this iteration's requests, and nothing else
+            self._fail(list({work.task.id: work.task for work in works}.values()), f"the runner failed: {error}")
+            self._post()
+            return
+        if self._debug.active:
+            self._debug.keep(self._iteration, works, result)
+        self._advance(works, result)
+        counts.seconds = time.monotonic() - counts.started
+        self._stats.record(counts, self._scheduler, self._budget, self._cache.totals, len(works))
+        self._stats.record_requests(self._iteration, list(self._live.values()), works)
+        self._iteration += 1
+        # Last of all, so that who has an answer finds its iteration in the statistics.
+        self._post()
+
+    def _check_progress(self) -> None:
+        """When nothing runs, the first that waits must be able to start; if not, it never will."""
+        if self._scheduler.waiting and not self._scheduler.running:
+            self._fail([self._scheduler.waiting[0]], "the request does not fit into the KV cache")
+
+    def _accept(self, mail: Mail) -> None:
+        for task in mail.tasks:
+            self._live[task.id] = task
+            self._scheduler.add(task)
+            if task.deadline is not None:
+                self._with_deadline.add(task.id)
+            self._counts.new += 1
+            self._counts.queue_seconds += self._counts.started - task.times.arrival
+        for request_id in mail.cancelled:
+            if request_id in self._live:
+                self._end(self._live[request_id], FinishReason.CANCELLED)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for request_id in list(self._with_deadline):
+            task = self._live[request_id]
+            if task.deadline is not None and now >= task.deadline:
+                self._end(task, FinishReason.TIMED_OUT)
+
+    def _end(self, task: Task, reason: FinishReason) -> None:
+        """Answer a request with what it has."""
+        task.group.stop(reason)
+        self._answer([task])
+
+    def _advance(self, works: Sequence[Work], result: StepResult) -> None:
+        """Hand the rows of logits to the strands they are for."""
+        touched: list[Task] = []
+        ready: dict[int, Ready] = {}
+        now = time.monotonic()
+        largest = [] if result.argmax is None else result.argmax.tolist()
+        for number, work in enumerate(works):
+            task, strand = work.task, work.strand
+            if not task.started:
+                self._note_start(task)
+            self._count(work)
+            if not work.complete:
+                strand.computed += len(work.segment.tokens)
+                if task.extra_names or task.reads_whole_context:
+                    self._collect_context(work, result, number)
+            elif task.plain and largest:
+                strand.computed += len(work.segment.tokens)
+                if not task.started:
+                    self._begin(task, strand)
+                add_token(task, strand, largest[result.rows[number].start])
+                self._note_token(task, now)
+                if task.request.streaming or strand.finished:
+                    touched.append(task)
+            else:
+                self._collect(work, result, number, ready)
+        if ready:
+            touched += self._choose(list(ready.values()), now)
+        self._answer(touched)
+
+    def _note_start(self, task: Task) -> None:
+        if task.times.first_iteration is None:
+            task.times.first_scheduled = self._counts.started
+            task.times.first_iteration = self._iteration
+
+    def _count(self, work: Work) -> None:
+        counts, tokens = self._counts, len(work.segment.tokens)
+        if tokens > 1 + len(work.task.drafts) or not work.task.started:
+            counts.context_requests += 1
+            counts.context_tokens += tokens
+        else:
+            counts.generation_requests += 1
+            counts.generated_tokens += 1
+
+    def _begin(self, task: Task, strand: Strand) -> None:
+        """The prompt has been read for the first time: let others reuse it."""
+        task.started = True
+        task.stage = RequestStage.GENERATION_IN_PROGRESS
+        self._cache.keep(task, strand, whole_pages=True)
+
+    def _note_token(self, task: Task, now: float) -> None:
+        task.iterations += 1
+        times = task.times
+        times.first_token = times.first_token or now
+        times.last_token = now
+        times.last_iteration = self._iteration
+
+    def _collect_context(self, work: Work, result: StepResult, number: int) -> None:
+        """Keep logits and tensors of prompt tokens, the first time they are computed."""
+        task, rows = work.task, result.rows[number]
+        if task.started:
+            return
+        prompt = work.strand.prompt_length - (work.strand.computed - len(work.segment.tokens))
+        if task.reads_whole_context:
+            task.context_logits.append(result.logits[rows][:prompt].copy())
+        for name in task.context_extra_names:
+            task.context_extras.setdefault(name, []).append(result.extras[number][name][:prompt])
+
+    def _collect(self, work: Work, result: StepResult, number: int, ready: dict[int, Ready]) -> None:
+        """Note the last rows of a strand: one, and one for each draft."""
+        task, strand = work.task, work.strand
+        drafts = len(task.drafts)
+        strand.computed += len(work.segment.tokens)
+        self._collect_context(work, result, number)
+        rows = result.logits[result.rows[number]][-1 - drafts :]
+        if task.request.output_config.return_generation_logits:
+            strand.generation_logits += list(rows.copy())
+        for name in task.extra_names:
+            strand.extras.setdefault(name, []).extend(result.extras[number][name][-1 - drafts :])
+        if not task.started:
+            self._begin(task, strand)
+        item = ready.setdefault(task.id, Ready(task, [], []))
+        item.strands.append(strand)
+        item.rows.append(rows)
+
+    def _choose(self, ready: list[Ready], now: float) -> list[Task]:
+        """Post-processors, then each group's own way to the next tokens."""
+        failed = {task.id: error for task, error in self._processors.run(ready)}
+        settle_together([item for item in ready if item.task.id not in failed])
+        chosen = []
+        for item in ready:
+            task = item.task
+            if task.id in failed:
+                self._fail([task], f"the logits post-processor failed: {failed[task.id]}")
+                continue
+            try:
+                task.group.advance(task, self._runner, item.strands, item.rows)
+                if task.drafts:
+                    self._settle_drafts(task, item.strands[0])
+                if task.lookahead is not None:
+                    self._look_ahead(task, task.lookahead, item.strands[0])
+            except Exception as error:  # a grammar, or a fault in choosing: fails this request only
+                self._fail([task], f"choosing a token failed: {error}")
+                continue
+            self._note_token(task, now)
+            chosen.append(task)
+        return chosen
+
+    def _settle_drafts(self, task: Task, strand: Strand) -> None:
+        """Forget what was computed for drafts that were wrong."""
+        strand.computed = min(len(strand.tokens), strand.computed - len(task.drafts) + task.right)
+        task.accepted += task.right
+        for kept in (strand.generation_logits, *strand.extras.values()):
+            del kept[strand.generated :]
+        assert strand.seq is not None
+        self._runner.truncate(strand.seq, strand.computed)
+        self._counts.drafting += 1
+        self._counts.drafted += len(task.drafts)
+        self._counts.accepted += task.right
+        task.drafts = []
+
+    def _look_ahead(self, task: Task, lookahead: Lookahead, strand: Strand) -> None:
+        """Draft what may follow. Not in a crowd: rows with drafts run one by one, rows of one token together."""
+        if not strand.finished and len(self._scheduler.running) <= _ALONE:
+            task.drafts = lookahead.propose(strand.tokens, task.max_new_tokens - strand.generated - 1)
+            task.drafted += len(task.drafts)
+
+    def _answer(self, tasks: Sequence[Task]) -> None:
+        """Prepare what is owed, and let go of what is done."""
+        for task in tasks:
+            owed = self._results.collect(task, self._iteration) if _owes(task) else []
+            self._outgoing += owed
+            if owed and owed[-1].result.is_final:
+                for strand in task.group.strands:
+                    self._cache.keep(task, strand)
+                self._drop(task)
+            elif len(task.group.strands) > 1 and not task.group.together:
+                self._close_finished(task)
+
+    def _post(self) -> None:
+        if self._outgoing:
+            self._board.post(self._outgoing)
+            self._outgoing = []
+
+    def _close_finished(self, task: Task) -> None:
+        for strand in task.group.strands:
+            if strand.finished and strand.seq is not None:
+                self._cache.keep(task, strand)
+                self._cache.close_strand(strand)
+
+    def _fail(self, tasks: Sequence[Task], text: str) -> None:
+        """Answer requests with an error."""
+        for task in tasks:
+            self._drop(task)
+        self._outgoing += [Response(task.id, text, task.request.client_id) for task in tasks]
+
+    def _drop(self, task: Task) -> None:
+        self._live.pop(task.id, None)
+        self._with_deadline.discard(task.id)
+        task.stage = RequestStage.GENERATION_COMPLETE
+        self._scheduler.finish(task)
+        if task.lease is not None:
+            task.lease.release()
+        self._counts.completed += 1
+
+
+def _owes(task: Task) -> bool:
+    """Whether a response is due: something new for a stream, or something that ended."""
+    return (
+        task.request.streaming
+        or task.group.done()
+        or any(strand.finished and not strand.answered for strand in task.group.strands)
+    )

@@ -1,0 +1,302 @@
+"""From requests to tasks: what an executor cannot do is refused here, by name."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from repoagent.executor.engine.beam_group import BeamGroup
+from repoagent.executor.engine.blocks import blocks_for
+from repoagent.executor.engine.guide import GuideFactory
+from repoagent.executor.engine.logits import LogitsRules
+from repoagent.executor.engine.lookahead import Lookahead
+from repoagent.executor.engine.prefix import PrefixKey
+from repoagent.executor.engine.prompt_table import check_prompt_table
+from repoagent.executor.engine.sampler import Sampler
+from repoagent.executor.engine.sampling_group import SamplingGroup
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Group, Task, TaskTimes
+from repoagent.executor.errors import CheckError, UnsupportedFeatureError
+from repoagent.executor.lora.cache import AdapterCache, AdapterLease
+from repoagent.executor.runner.protocol import RunnerInfo
+from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
+from repoagent.executor.types.enums import RequestType
+from repoagent.executor.types.executor_config import ExecutorConfig
+from repoagent.executor.types.request import Request, extras_of
+
+__all__ = ["Intake"]
+
+# Properties of a request that need a model or a machine that no runner here has.
+_UNSUPPORTED = (
+    "position_ids",
+    "multimodal_input",
+    "multimodal_embedding",
+    "mrope_config",
+    "encoder_input_token_ids",
+    "context_phase_params",
+    "encoder_input_features",
+    "cross_attention_mask",
+    "eagle_config",
+    "skip_cross_attn_blocks",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one request may need at most."""
+
+    sequences: int
+    blocks: int
+    prompt_tokens: int | None
+
+
+class Intake:
+    """Checks requests and makes tasks of them. Raises ``CheckError`` or ``UnsupportedFeatureError``."""
+
+    def __init__(
+        self,
+        info: RunnerInfo,
+        config: ExecutorConfig,
+        capacity: Capacity,
+        guides: GuideFactory | None,
+        adapters: AdapterCache | None = None,
+    ) -> None:
+        self._info = info
+        self._config = config
+        self._capacity = capacity
+        self._guides = guides
+        self._adapters = adapters
+
+    def task(self, request: Request, request_id: int) -> Task:
+        """The task of a request; what it needs is checked against this executor."""
+        _check_supported(request)
+        self._check_beams(request)
+        self._check_outputs(request)
+        self._check_lookahead(request)
+        length = len(request.input_token_ids)
+        longest = self._check_length(request, length)
+        table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
+        self._check_tokens(request, 0 if table is None else len(table.rows))
+        rules = LogitsRules.of(request)
+        max_new_tokens = min(request.max_tokens, longest - length)
+        drafts = self._drafts(request, max_new_tokens)
+        group = self._group(request)
+        now = time.monotonic()
+        allotted = request.allotted_time_ms
+        wanted = request.output_config
+        extras = wanted.additional_model_outputs or ()
+        lease = self._lease(request)  # last of all: from here on nothing may fail that does not give it back
+        task = Task(
+            id=request_id,
+            request=request,
+            priority=extras_of(request).priority,
+            times=TaskTimes(now),
+            group=group,
+            rules=rules,
+            max_new_tokens=max_new_tokens,
+            deadline=None if allotted is None else now + allotted.total_seconds(),
+            want_log_probs=bool(wanted.return_log_probs),
+            extra_names=tuple(extra.name for extra in extras),
+            context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
+            drafts=drafts,
+            drafted=len(drafts),
+            key=_prefix_key(request, lease),
+            lease=lease,
+            table=table,
+            extra_ids=_extra_ids(request),
+        )
+        external = request.external_draft_tokens_config
+        if external is not None and external.logits is not None:
+            task.draft_logits = np.asarray(external.logits, np.float32)
+            task.draft_threshold = external.acceptance_threshold
+        task.lookahead = self._lookahead(task)
+        task.plain = self._is_plain(task)
+        return task
+
+    def _lookahead(self, task: Task) -> Lookahead | None:
+        """The drafter of a request, where its tokens can be drafted: one sequence, searched greedily."""
+        decoding = self._config.decoding_config
+        config = task.request.lookahead_config or (decoding and decoding.lookahead_decoding_config)
+        if not config or config.max_ngram_size < 2 or task.table is not None or task.drafts:
+            return None
+        request, group = task.request, task.group
+        processed = request.logits_post_processor is not None or request.logits_post_processor_name is not None
+        if group.together or group.width > 1 or processed or not group.strands[0].sampler.greedy:
+            return None
+        return Lookahead(config.max_ngram_size, config.max_verification_set_size)
+
+    def _check_lookahead(self, request: Request) -> None:
+        """A request may make the executor's sizes smaller."""
+        wanted = request.lookahead_config
+        if wanted is None:
+            return
+        decoding = self._config.decoding_config
+        most = None if decoding is None else decoding.lookahead_decoding_config
+        if most is None:
+            raise CheckError("Request.lookahead_config needs an executor with DecodingConfig.lookahead_decoding_config")
+        for name in ("max_window_size", "max_ngram_size", "max_verification_set_size"):
+            if getattr(wanted, name) > getattr(most, name):
+                raise CheckError(
+                    f"Request.lookahead_config: {name} {getattr(wanted, name)} is more than the executor's "
+                    f"({getattr(most, name)})"
+                )
+
+    def _is_plain(self, task: Task) -> bool:
+        request, first = task.request, task.group.strands[0]
+        return (
+            isinstance(task.group, SamplingGroup)
+            and task.group.width == 1
+            and first.sampler.greedy
+            and first.guide is None
+            and not (task.rules.active or task.want_log_probs or task.extra_names or task.drafts or task.lookahead)
+            and not (request.output_config.return_generation_logits or request.output_config.return_context_logits)
+            and request.logits_post_processor is None
+            and request.logits_post_processor_name is None
+        )
+
+    def _group(self, request: Request) -> Group:
+        config = request.sampling_config
+        guide = None
+        if request.guided_decoding_params is not None:
+            if self._guides is None:
+                raise CheckError(
+                    "the request wants guided decoding, but ExecutorConfig.guided_decoding_config is not set"
+                )
+            guide = self._guides.create(request.guided_decoding_params)
+        prompt = list(request.input_token_ids)
+        first = Strand(0, prompt, len(prompt), Sampler(config), guide=guide)
+        if config.beam_width > 1:
+            return BeamGroup(first, config, config.num_return_sequences or config.beam_width)
+        return SamplingGroup(first, [Sampler(config, index) for index in range(_sequences(request))])
+
+    def _lease(self, request: Request) -> AdapterLease | None:
+        if request.lora_config is None:
+            return None
+        if self._adapters is None:
+            raise UnsupportedFeatureError(
+                "Request.lora_config",
+                "the model takes no adapters; build it with lora=True, or set RunnerOptions.lora",
+            )
+        return self._adapters.lease(request.lora_config)
+
+    def _check_beams(self, request: Request) -> None:
+        config = request.sampling_config
+        if config.beam_width > self._config.max_beam_width:
+            raise CheckError(
+                f"beam_width {config.beam_width} is more than ExecutorConfig.max_beam_width "
+                f"({self._config.max_beam_width})"
+            )
+        if config.beam_width > 1 and request.guided_decoding_params is not None:
+            raise CheckError("guided decoding is not possible with beam search (beam_width > 1)")
+        if config.beam_width > 1 and request.external_draft_tokens_config is not None:
+            raise CheckError("external draft tokens are not possible with beam search (beam_width > 1)")
+        rows = max(config.beam_width, _sequences(request))
+        if rows > self._capacity.sequences:
+            raise CheckError(
+                f"the request needs {rows} sequences at once; this executor has {self._capacity.sequences}"
+            )
+
+    def _check_outputs(self, request: Request) -> None:
+        wanted = request.output_config
+        if wanted.return_encoder_output:
+            raise UnsupportedFeatureError("OutputConfig.return_encoder_output", "the model has no encoder")
+        for extra in wanted.additional_model_outputs or ():
+            if extra.name not in self._info.extra_outputs:
+                raise CheckError(
+                    f"additional output {extra.name!r} is not among ExecutorConfig.additional_model_outputs "
+                    f"({', '.join(self._info.extra_outputs) or 'none'})"
+                )
+        name = request.logits_post_processor_name
+        processors = self._config.logits_post_processor_config or LogitsPostProcessorConfig()
+        if name == Request.BATCHED_POST_PROCESSOR_NAME:
+            if processors.processor_batched is None:
+                raise CheckError("the batched logits post-processor is asked for, but processor_batched is not set")
+        elif name is not None and name not in (processors.processor_map or {}):
+            known = ", ".join(processors.processor_map or {}) or "none"
+            raise CheckError(f"logits post-processor {name!r} is not in LogitsPostProcessorConfig (known: {known})")
+
+    def _check_length(self, request: Request, length: int) -> int:
+        """How many tokens the request's sequences may hold."""
+        limit = self._info.max_seq_len
+        if length >= limit:
+            raise CheckError(f"Prompt length ({length}) must be less than the maximum sequence length ({limit})")
+        whole = self._capacity.prompt_tokens
+        if whole is not None and length > whole:
+            raise CheckError(
+                f"Prompt length ({length}) exceeds max_num_tokens ({whole}); set ExecutorConfig.enable_chunked_context"
+            )
+        width = max(request.sampling_config.beam_width, _sequences(request))
+        per_sequence = self._capacity.blocks // max(1, width)
+        if blocks_for(length + 1) > per_sequence:
+            raise CheckError(
+                f"the request needs {width * blocks_for(length + 1)} KV blocks at least; "
+                f"this executor has {self._capacity.blocks}"
+            )
+        return min(limit, per_sequence * 32)
+
+    def _check_tokens(self, request: Request, virtual: int) -> None:
+        """``virtual``: how many tokens a prompt table adds to the vocabulary."""
+        size = self._info.vocab_size
+        highest, lowest = max(request.input_token_ids), min(request.input_token_ids)
+        if lowest < 0 or highest >= size + virtual:
+            wrong = lowest if lowest < 0 else highest
+            more = f" and the {virtual} of its prompt table" if virtual else ""
+            raise CheckError(f"token id {wrong} in the prompt is not in the vocabulary of {size} tokens{more}")
+        bias = request.embedding_bias
+        if bias is not None and bias.shape != (size,):
+            raise CheckError(f"embedding bias shape is not as expected: it must be ({size},), not {tuple(bias.shape)}")
+        for word in request.bad_words or ():
+            if any(not 0 <= token < size for token in word):
+                raise CheckError(f"bad word {word} has a token that is not in the vocabulary of {size} tokens")
+
+    def _drafts(self, request: Request, max_new_tokens: int) -> list[int]:
+        config = request.external_draft_tokens_config
+        if config is None:
+            return []
+        if config.fast_logits:
+            raise UnsupportedFeatureError(
+                "ExternalDraftTokensConfig.fast_logits", "give the draft's logits with the request"
+            )
+        if config.logits is not None and config.logits.shape[1] != self._info.vocab_size:
+            raise CheckError(
+                f"draft logits have {config.logits.shape[1]} columns, the vocabulary {self._info.vocab_size}"
+            )
+        wrong = next((token for token in config.tokens if not 0 <= token < self._info.vocab_size), None)
+        if wrong is not None:  # the graph would fail, and with it every request of the iteration
+            raise CheckError(f"draft token {wrong} is not in the vocabulary of {self._info.vocab_size} tokens")
+        if _sequences(request) > 1:
+            raise CheckError("external draft tokens are not possible with several returned sequences")
+        if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
+            raise CheckError("external draft tokens are not possible with a logits post-processor")
+        return config.tokens[: max_new_tokens - 1]
+
+
+def _extra_ids(request: Request) -> list[int]:
+    config = request.prompt_tuning_config
+    return [] if config is None else config.input_token_extra_ids or []
+
+
+def _prefix_key(request: Request, lease: AdapterLease | None) -> PrefixKey:
+    if lease is None:
+        return PrefixKey(None, request.cache_salt_id)
+    return PrefixKey(lease.adapter.task_id, request.cache_salt_id, lease.adapter.digest)
+
+
+def _sequences(request: Request) -> int:
+    """How many sequences are sampled; beams are counted apart."""
+    config = request.sampling_config
+    if config.beam_width > 1:
+        return 1
+    return config.num_return_sequences or extras_of(request).num_return_sequences
+
+
+def _check_supported(request: Request) -> None:
+    for name in _UNSUPPORTED:
+        if getattr(request, name) is not None:
+            raise UnsupportedFeatureError(f"Request.{name}")
+    if request.request_type is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
+        raise UnsupportedFeatureError(f"RequestType.{request.request_type.name}", "both phases run here")
+    if extras_of(request).language_adapter_uid is not None:
+        raise UnsupportedFeatureError("Request.language_adapter_uid")
+    if extras_of(request).encoder_output_length is not None:
+        raise UnsupportedFeatureError("Request.encoder_output_length", "the model has no encoder")

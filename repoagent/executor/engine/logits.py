@@ -1,0 +1,98 @@
+"""What happens to a row of logits between the model and the choice of a token.
+
+In this order: embedding bias; bad words, repeated n-grams, the end token before ``min_tokens``; repetition, presence
+and frequency penalties; temperature. Post-processors and grammars come before all of these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.engine.words import banned_by_ngrams, banned_by_words
+from repoagent.executor.types.request import Request
+
+__all__ = ["LogitsRules"]
+
+Row = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class LogitsRules:
+    """The rules of one request. ``active``: whether any of them can change a row."""
+
+    end_id: int
+    bias: Row | None = None
+    bad_words: Sequence[Sequence[int]] = ()
+    ngram_size: int = 0
+    min_tokens: int = 0
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    temperature: float = 1.0
+    active: bool = field(init=False)
+    #: Whether nothing but the temperature changes a row.
+    only_temperature: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.only_temperature = not (
+            self.bias is not None
+            or bool(self.bad_words)
+            or self.ngram_size > 0
+            or self.min_tokens > 0
+            or (self.repetition, self.presence, self.frequency) != (1.0, 0.0, 0.0)
+        )
+        self.active = not self.only_temperature or self.temperature != 1.0
+
+    @classmethod
+    def of(cls, request: Request) -> "LogitsRules":
+        """The rules that a request asks for."""
+        config = request.sampling_config
+        bias = request.embedding_bias
+        return cls(
+            end_id=-1 if request.end_id is None else request.end_id,
+            bias=None if bias is None else np.asarray(bias, np.float32),
+            bad_words=request.bad_words or (),
+            ngram_size=config.no_repeat_ngram_size or 0,
+            min_tokens=config.min_tokens or 0,
+            repetition=_or(config.repetition_penalty, 1.0),
+            presence=_or(config.presence_penalty, 0.0),
+            frequency=_or(config.frequency_penalty, 0.0),
+            # Temperature 0 means greedy search; the sampler sees to that, the scale stays.
+            temperature=_or(config.temperature, 1.0) or 1.0,
+        )
+
+    def apply(self, row: Row, tokens: Sequence[int], generated: int) -> None:
+        """Change ``row`` in place; ``tokens`` is the whole history, its last ``generated`` tokens new."""
+        if self.bias is not None:
+            row += self.bias
+        self._ban(row, tokens, generated)
+        if self.repetition != 1.0 or self.presence or self.frequency:
+            self._penalise(row, tokens, generated)
+        if self.temperature != 1.0:
+            row /= np.float32(self.temperature)
+
+    def _ban(self, row: Row, tokens: Sequence[int], generated: int) -> None:
+        banned = banned_by_words(tokens, self.bad_words) if self.bad_words else []
+        if self.ngram_size:
+            banned += banned_by_ngrams(tokens, self.ngram_size)
+        if generated < self.min_tokens and self.end_id >= 0:
+            banned.append(self.end_id)
+        if banned:
+            row[[token for token in banned if token < len(row)]] = -np.inf
+
+    def _penalise(self, row: Row, tokens: Sequence[int], generated: int) -> None:
+        """Repetition counts the prompt too; presence and frequency count what was generated."""
+        if self.repetition != 1.0:
+            seen = np.unique(np.asarray(tokens, np.int64))
+            seen = seen[seen < len(row)]  # tokens of a prompt table have no logit
+            values = row[seen]
+            row[seen] = np.where(values < 0, values * self.repetition, values / self.repetition)
+        if generated and (self.presence or self.frequency):
+            new, counts = np.unique(np.asarray(tokens[-generated:], np.int64), return_counts=True)
+            row[new] -= (self.presence + self.frequency * counts).astype(np.float32)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

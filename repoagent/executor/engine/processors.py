@@ -1,0 +1,79 @@
+"""Logits post-processors: the caller's functions, between the model and the choice of tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task
+from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
+from repoagent.executor.types.request import Request
+
+__all__ = ["PostProcessors", "Ready"]
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Ready:
+    """A task whose strands get their next tokens; ``rows[i]``: the logits for ``strands[i]``."""
+
+    task: Task
+    strands: list[Strand]
+    rows: list[Rows]
+
+
+class PostProcessors:
+    """Runs them. A processor gets (request id, logits [1, beams, vocabulary], token ids of each beam, None for the
+    CUDA stream, client id) and changes the logits in place; the batched one gets lists of these."""
+
+    def __init__(self, config: LogitsPostProcessorConfig | None) -> None:
+        self._named: dict[str, Callable[..., Any]] = dict((config and config.processor_map) or {})
+        self._batched = config.processor_batched if config else None
+
+    def run(self, ready: Sequence[Ready]) -> list[tuple[Task, Exception]]:
+        """Change the logits of all that asked for it. Returns the tasks whose processor raised, and what."""
+        failures: list[tuple[Task, Exception]] = []
+        batch = []
+        for item in ready:
+            request = item.task.request
+            if request.logits_post_processor_name == Request.BATCHED_POST_PROCESSOR_NAME:
+                batch.append(item)
+            elif request.logits_post_processor is not None or request.logits_post_processor_name is not None:
+                failures += self._run_one(item)
+        return failures + self._run_batch(batch) if batch else failures
+
+    def _run_one(self, item: Ready) -> list[tuple[Task, Exception]]:
+        request = item.task.request
+        processor = request.logits_post_processor or self._named[request.logits_post_processor_name or ""]
+        logits, ids = _arguments(item)
+        try:
+            processor(item.task.id, logits, ids, None, request.client_id)
+        except Exception as error:  # the caller's code: whatever it raises fails its request only
+            return [(item.task, error)]
+        return []
+
+    def _run_batch(self, batch: list[Ready]) -> list[tuple[Task, Exception]]:
+        assert self._batched is not None
+        arguments = [_arguments(item) for item in batch]
+        try:
+            self._batched(
+                [item.task.id for item in batch],
+                [logits for logits, _ in arguments],
+                [ids for _, ids in arguments],
+                None,
+                [item.task.request.client_id for item in batch],
+            )
+        except Exception as error:  # the caller's code: whatever it raises fails the requests it was given
+            return [(item.task, error) for item in batch]
+        return []
+
+
+def _arguments(item: Ready) -> tuple[Rows, list[list[int]]]:
+    """The logits of all strands in one array; the strands' rows become views of it."""
+    logits = np.stack([rows[-1] for rows in item.rows])[None]
+    item.rows = [logits[0, place : place + 1] for place in range(len(item.rows))]
+    return logits, [list(strand.tokens) for strand in item.strands]

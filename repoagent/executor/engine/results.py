@@ -1,0 +1,136 @@
+"""From tasks to responses."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from repoagent.executor.engine.beam_group import BeamGroup
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task
+from repoagent.executor.types.metrics import (
+    KvCacheMetrics,
+    RequestPerfMetrics,
+    SpeculativeDecodingMetrics,
+    TimingMetrics,
+)
+from repoagent.executor.types.result import AdditionalOutput, Response, Result
+
+__all__ = ["ResultMaker"]
+
+
+class ResultMaker:
+    """Builds the responses that a task owes after an iteration."""
+
+    def __init__(self, *, normalize_log_probs: bool) -> None:
+        self._normalize = normalize_log_probs
+
+    def collect(self, task: Task, iteration: int) -> list[Response]:
+        """New tokens of a streaming request, or whatever has ended."""
+        if isinstance(task.group, BeamGroup):
+            return self._beams(task, task.group, iteration)
+        responses = []
+        for strand in task.group.strands:
+            if strand.answered:
+                continue
+            if strand.finished or (task.request.streaming and strand.generated > strand.sent):
+                strand.answered = strand.finished
+                final = strand.finished and all(other.answered for other in task.group.strands) and task.group.done()
+                result = self._result(task, [strand], final, iteration)
+                result.sequence_index = strand.index
+                strand.sent = strand.generated
+                responses.append(Response(task.id, result, task.request.client_id))
+        return responses
+
+    def _beams(self, task: Task, group: BeamGroup, iteration: int) -> list[Response]:
+        done = group.done() or all(strand.finished for strand in group.strands)
+        if not done and not task.request.streaming:
+            return []
+        result = self._result(task, group.best(), done, iteration, group)
+        return [Response(task.id, result, task.request.client_id)]
+
+    def _result(
+        self, task: Task, strands: Sequence[Strand], final: bool, iteration: int, beams: BeamGroup | None = None
+    ) -> Result:
+        request, wanted = task.request, task.request.output_config
+        # Beams change their past, so they are always given whole.
+        whole = not request.streaming or request.return_all_generated_tokens or beams is not None
+        starts = [0 if whole else strand.sent for strand in strands]
+        with_input = not request.streaming and not wanted.exclude_input_from_output
+        result = Result.trusted(
+            is_final=final,
+            output_token_ids=[
+                list(strand.tokens) if with_input else strand.generated_tokens(start)
+                for strand, start in zip(strands, starts, strict=True)
+            ],
+            finish_reasons=[strand.reason for strand in strands],
+            is_sequence_final=all(strand.finished for strand in strands),
+            decoding_iter=task.iterations,
+            avg_decoded_tokens_per_iter=strands[0].generated / max(1, task.iterations),
+        )
+        if wanted.return_log_probs:
+            result.log_probs = [strand.log_probs[start:] for strand, start in zip(strands, starts, strict=True)]
+            result.cum_log_probs = [self._cumulated(strand, beams) for strand in strands]
+        if wanted.return_context_logits and task.context_logits:
+            result.context_logits = np.concatenate(task.context_logits)
+        if wanted.return_generation_logits:
+            result.generation_logits = _generation_logits(task, strands, starts)
+        if wanted.return_perf_metrics:
+            result.request_perf_metrics = _perf_metrics(task, iteration, final)
+        if wanted.additional_model_outputs:
+            result.additional_outputs = _additional(task, strands, starts)
+        return result
+
+    def _cumulated(self, strand: Strand, beams: BeamGroup | None) -> float:
+        if beams is None or not self._normalize:
+            return strand.cum_log_prob
+        return beams.score(strand.cum_log_prob, beams.scored_length(strand))
+
+
+def _generation_logits(task: Task, strands: Sequence[Strand], starts: Sequence[int]) -> Any:
+    """[beams, tokens, vocabulary]; while streaming [tokens, beams, vocabulary]. Shorter beams end in zeros."""
+    pieces = [strand.generation_logits[start : strand.generated] for strand, start in zip(strands, starts, strict=True)]
+    longest = max(len(piece) for piece in pieces)
+    vocabulary = next((piece[0].shape[0] for piece in pieces if piece), 0)
+    stacked = np.zeros((len(pieces), longest, vocabulary), np.float32)
+    for place, piece in enumerate(pieces):
+        for number, row in enumerate(piece):
+            stacked[place, number] = row
+    return stacked.swapaxes(0, 1) if task.request.streaming else stacked
+
+
+def _additional(task: Task, strands: Sequence[Strand], starts: Sequence[int]) -> list[AdditionalOutput]:
+    """``context_NAME`` [prompt tokens that were computed, ...] and ``NAME`` [beams, tokens, ...]."""
+    outputs = [
+        AdditionalOutput(f"context_{name}", np.concatenate(parts)) for name, parts in task.context_extras.items()
+    ]
+    for name in task.extra_names:
+        pieces = [
+            strand.extras.get(name, [])[start : strand.generated] for strand, start in zip(strands, starts, strict=True)
+        ]
+        longest = max(len(piece) for piece in pieces)
+        shape = next((piece[0].shape for piece in pieces if piece), ())
+        stacked = np.zeros((len(pieces), longest, *shape), np.float32)
+        for place, piece in enumerate(pieces):
+            for number, value in enumerate(piece):
+                stacked[place, number] = value
+        outputs.append(AdditionalOutput(name, stacked))
+    return outputs
+
+
+def _perf_metrics(task: Task, iteration: int, final: bool) -> RequestPerfMetrics:
+    times, blocks = task.times, task.blocks
+    return RequestPerfMetrics(
+        TimingMetrics(
+            arrival_time=timedelta(seconds=times.arrival),
+            first_scheduled_time=timedelta(seconds=times.first_scheduled),
+            first_token_time=timedelta(seconds=times.first_token),
+            last_token_time=timedelta(seconds=times.last_token if final else 0.0),
+        ),
+        KvCacheMetrics(blocks.allocated, blocks.allocated, blocks.reused, blocks.missed, blocks.hit_rate),
+        SpeculativeDecodingMetrics(task.accepted / max(1, task.drafted), task.accepted, task.drafted),
+        first_iter=times.first_iteration,
+        last_iter=times.last_iteration if final else None,
+        iter=iteration,
+    )

@@ -1,0 +1,99 @@
+"""Sampler: chooses the tokens of one sequence, from its own random numbers, so neighbours do not matter."""
+
+import copy
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_from, log_softmax
+from repoagent.executor.types.sampling import SamplingConfig
+
+__all__ = ["Sampler"]
+
+DEFAULT_TOP_P_MIN = 1e-6
+
+
+class Sampler:
+    """Greedy unless top-k (above 1) or top-p is asked for; temperature 0 is greedy too."""
+
+    def __init__(self, config: SamplingConfig, index: int = 0) -> None:
+        """``index`` tells the sequences of one request apart; each draws its own numbers."""
+        top_k = config.top_k or 0
+        self._limits = Limits(
+            top_k, 1.0 if config.top_p is None else config.top_p, 0.0 if config.min_p is None else config.min_p
+        )
+        asked = top_k > 1 or (top_k == 0 and (config.top_p is not None or config.min_p is not None))
+        self.greedy = not asked or config.temperature == 0.0
+        self._only_top_p = not self.greedy and top_k == 0 and self._limits.min_p == 0.0
+        self.settled: int | None = None
+        self._first_top_p = self._limits.top_p
+        self._decay = 1.0 if config.top_p_decay is None else config.top_p_decay
+        self._top_p_min = DEFAULT_TOP_P_MIN if config.top_p_min is None else config.top_p_min
+        self._reset_id = -1 if config.top_p_reset_ids is None else config.top_p_reset_ids
+        self._scratch: npt.NDArray[np.float32] | None = None
+        self._random = None if self.greedy else np.random.Generator(np.random.Philox([config.seed or 0, index]))
+
+    @property
+    def top_p(self) -> float | None:
+        """The top-p of the next token, if nothing else limits it."""
+        return self._limits.top_p if self._only_top_p and self._limits.top_p < 1.0 else None
+
+    def random(self) -> float:
+        """The next of this sequence's random numbers."""
+        assert self._random is not None
+        return self._random.random()
+
+    def settle(self, token: int) -> None:
+        """A token was drawn for this sequence: choose it when asked."""
+        self.settled = token
+
+    def take_settled(self) -> int:
+        """The token of ``settle``."""
+        assert self.settled is not None
+        token, self.settled = self.settled, None
+        self._move_top_p(token)
+        return token
+
+    def choose(self, row: npt.NDArray[np.float32]) -> int:
+        """The next token of a row of logits."""
+        if self._random is None:
+            return int(row.argmax())
+        if self._scratch is None or self._scratch.shape != row.shape:
+            self._scratch = np.empty_like(row)
+        token = draw(row, self._limits, self._random.random, self._scratch)
+        self._move_top_p(token)
+        return token
+
+    def verify(
+        self, row: npt.NDArray[np.float32], draft: int, draft_row: npt.NDArray[np.float32], threshold: float | None
+    ) -> int:
+        """The next token where a drafter with these logits guessed ``draft``; greedy search ignores the guess.
+
+        A guess is kept with probability p / q (the model's over the drafter's), or when p / q reaches ``threshold``.
+        Otherwise the token comes from what p has more than q; so, without a threshold, tokens follow p exactly.
+        """
+        if self._random is None:
+            return int(row.argmax())
+        wanted = distribution(row, self._limits)
+        guessed = np.exp(log_softmax(draft_row), dtype=np.float64)
+        ratio = wanted[draft] / max(guessed[draft], np.finfo(np.float64).tiny)
+        limit = self._random.random() if threshold is None else threshold
+        token = draft
+        if ratio < limit or wanted[draft] == 0.0:
+            rest = np.maximum(wanted - guessed, 0.0)
+            token = draw_from(rest if rest.any() else wanted, self._random.random())
+        self._move_top_p(token)
+        return token
+
+    def _move_top_p(self, token: int) -> None:
+        """Top-p shrinks with every token and starts anew after the reset token."""
+        if token == self._reset_id:
+            self._limits.top_p = self._first_top_p
+        elif self._decay != 1.0:
+            self._limits.top_p = max(self._limits.top_p * self._decay, self._top_p_min)
+
+    def fork(self) -> "Sampler":
+        """An independent copy in the same state."""
+        other = copy.copy(self)
+        other._limits, other._random, other._scratch = copy.deepcopy((self._limits, self._random, None))
+        return other

@@ -1,0 +1,181 @@
+"""The scheduler: which requests run in the next iteration, and with which tokens."""
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from repoagent.executor.engine.blocks import BlockBudget, blocks_for
+from repoagent.executor.engine.cache import SequenceCache
+from repoagent.executor.engine.chunks import split_budget
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task
+from repoagent.executor.runner.protocol import Logits, Segment
+from repoagent.executor.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
+
+__all__ = ["Limits", "Scheduler", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler keeps to. ``max_tokens``: of one iteration; a prompt that is read whole may exceed it."""
+
+    policy: CapacitySchedulerPolicy
+    chunking: ContextChunkingPolicy
+    chunked: bool
+    max_requests: int
+    max_sequences: int
+    max_tokens: int
+
+
+@dataclass(slots=True)
+class Work:
+    """Tokens of one strand in an iteration; ``complete``: no token of the strand is left out."""
+
+    task: Task
+    strand: Strand
+    segment: Segment
+    complete: bool = True
+
+
+class Scheduler:
+    """Holds the waiting and the running requests, both in the order of priority, then arrival."""
+
+    def __init__(self, limits: Limits, budget: BlockBudget, cache: SequenceCache) -> None:
+        self.waiting: list[Task] = []
+        self.running: list[Task] = []
+        self.paused_now = 0
+        self._limits = limits
+        self._budget = budget
+        self._cache = cache
+
+    def plan(self) -> list[Work]:
+        """Admit what may start, pause what no longer fits, and give every running strand its tokens."""
+        self.paused_now = 0
+        if self.waiting:
+            self._admit()
+        if self._limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
+            self._make_room()
+        works: list[Work] = []
+        reading: list[tuple[Task, Strand, int]] = []
+        for task in self.running:
+            if task.plain and task.started and task.group.strands[0].pending == 1:
+                strand = task.group.strands[0]
+                works.append(Work(task, strand, strand.decode_segment()))
+                continue
+            for strand, tokens in _needs(task):
+                if tokens == 1 and strand.pending == 1 and task.started:
+                    # Drafts go with their token; they must not wait behind prompts.
+                    works.append(_piece(task, strand, 1) if task.drafts else self._decode(task, strand))
+                elif tokens:
+                    reading.append((task, strand, tokens))
+        return works + self._read(reading, self._limits.max_tokens - len(works)) if reading else works
+
+    def add(self, task: Task) -> None:
+        """Let a request wait for its turn."""
+        bisect.insort(self.waiting, task, key=lambda item: item.order)
+
+    def finish(self, task: Task) -> None:
+        """Take a request out, wherever it is; its sequences and blocks are free afterwards."""
+        for group in (self.waiting, self.running):
+            if task in group:
+                group.remove(task)
+        self._cache.close(task)
+        self._budget.release(task.id)
+
+    def _admit(self) -> None:
+        """Start waiting requests in order; nobody overtakes one that does not fit yet."""
+        static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
+        if static and self.running:
+            return
+        while self.waiting and self._may_start(self.waiting[0]):
+            task = self.waiting[0]
+            if not self._budget.grow(task.id, self._blocks(task)):
+                return
+            self._cache.open(task)
+            self.waiting.pop(0)
+            task.paused = False
+            task.stage = RequestStage.CONTEXT_IN_PROGRESS
+            bisect.insort(self.running, task, key=lambda item: item.order)
+
+    def _may_start(self, task: Task) -> bool:
+        """Beams of one width run at a time, so another width waits until the last of them is done."""
+        if not self.running:
+            return True
+        first = self.running[0]
+        if (task.group.together or first.group.together) and task.group.width != first.group.width:
+            return False
+        rows = sum(other.group.width for other in self.running) + task.group.width
+        return len(self.running) < self._limits.max_requests and rows <= self._limits.max_sequences
+
+    def _blocks(self, task: Task) -> int:
+        """Blocks that the policy wants a request to hold before its next iteration."""
+        longest = max(len(strand.tokens) for strand in task.group.strands) + len(task.drafts) + 1
+        if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
+            longest = len(task.request.input_token_ids) + task.max_new_tokens
+        return task.group.width * blocks_for(longest)
+
+    def _make_room(self) -> None:
+        """Pause from the end of the order until what is left fits."""
+        place = 0
+        while place < len(self.running):
+            task = self.running[place]
+            if self._budget.grow(task.id, self._blocks(task)):
+                place += 1
+            else:
+                self._pause(self.running[-1])
+
+    def _pause(self, task: Task) -> None:
+        """Give back everything but the tokens; they are computed anew when it is the request's turn again."""
+        self.running.remove(task)
+        self._cache.close(task)
+        self._budget.release(task.id)
+        task.paused, task.stage = True, RequestStage.QUEUED
+        if not task.started:  # the prompt is read from its start once more
+            task.context_logits.clear()
+            task.context_extras.clear()
+        self.paused_now += 1
+        self.add(task)
+
+    def _decode(self, task: Task, strand: Strand) -> Work:
+        if not task.extra_names:
+            return Work(task, strand, strand.decode_segment())
+        assert strand.seq is not None
+        tokens = np.array(strand.tokens[-1:], np.int32)
+        return Work(task, strand, Segment(strand.seq, tokens, Logits.LAST, task.extra_names))
+
+    def _read(self, reading: list[tuple[Task, Strand, int]], budget: int) -> list[Work]:
+        """Longer pieces: prompts, and histories after a pause."""
+        wanted = [tokens for _, _, tokens in reading]
+        shares = split_budget(wanted, budget, self._limits.chunking, chunked=self._limits.chunked)
+        return [
+            _piece(task, strand, share) for (task, strand, _), share in zip(reading, shares, strict=True) if share > 0
+        ]
+
+
+def _needs(task: Task) -> Iterator[tuple[Strand, int]]:
+    """How many tokens each strand should take next. Beams wait for each other before their last token."""
+    active = task.active()
+    if not task.group.together or len(active) == 1:
+        for strand in active:
+            yield strand, strand.pending
+        return
+    behind = any(strand.pending > 1 for strand in active)
+    for strand in active:
+        yield strand, strand.pending - behind
+
+
+def _piece(task: Task, strand: Strand, share: int) -> Work:
+    """The next ``share`` tokens of a strand that is being read, with the drafts behind its last token."""
+    assert strand.seq is not None
+    start = strand.computed
+    complete = share == strand.pending
+    tokens = strand.tokens[start : start + share]
+    drafts = task.drafts if complete else []
+    in_prompt = task.reads_whole_context and start < strand.prompt_length and strand.index == 0
+    logits = Logits.ALL if drafts or in_prompt else Logits.LAST if complete else Logits.NONE
+    extras = task.extra_names if complete or task.context_extra_names else ()
+    array = np.array(tokens + drafts, np.int32)
+    embeddings = task.table.take_from(array) if task.table is not None else None
+    return Work(task, strand, Segment(strand.seq, array, logits, extras, embeddings), complete)

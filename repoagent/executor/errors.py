@@ -1,0 +1,29 @@
+"""Errors of the executor. Each is a ``RuntimeError``, as callers of TensorRT-LLM's bindings expect."""
+
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+
+__all__ = ["CheckError", "EngineError", "ExecutorStoppedError", "QueueFullError", "UnsupportedFeatureError"]
+
+
+class CheckError(InvalidArgumentError, RuntimeError):
+    """A value breaks a rule of its class; the text names the field and what it must be."""
+
+
+class EngineError(InternalError, RuntimeError):
+    """The engine or a runner failed; the text says in which step."""
+
+
+class ExecutorStoppedError(UnavailableError, RuntimeError):
+    """The executor was shut down; the call can never succeed."""
+
+
+class QueueFullError(UnavailableError, RuntimeError):
+    """The queue limit is reached; the call may succeed later."""
+
+
+class UnsupportedFeatureError(UnsupportedError, RuntimeError):
+    """The feature exists as an object, but no runner here can serve it."""
+
+    def __init__(self, feature: str, reason: str = "no runner here implements it") -> None:
+        self.feature = feature
+        super().__init__(f"{feature} is not supported: {reason}")

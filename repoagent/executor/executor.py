@@ -1,0 +1,267 @@
+"""Executor: requests in, responses out; the batching happens behind it."""
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+from repoagent.executor.assembly import Assembly, assemble
+from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager
+from repoagent.executor.errors import (
+    ExecutorStoppedError,
+    QueueFullError,
+    UnsupportedFeatureError,
+)
+from repoagent.executor.loading import check_managed_weights, load_runner
+from repoagent.executor.runner.protocol import ModelRunner
+from repoagent.executor.runner.spec import parse_spec, read_spec
+from repoagent.executor.support import check_config, check_model_type
+from repoagent.executor.types.enums import ModelType
+from repoagent.executor.types.executor_config import ExecutorConfig
+from repoagent.executor.types.request import Request
+from repoagent.executor.types.result import Response
+from repoagent.executor.types.stats import DebugTensorsPerIteration, IterationStats, RequestStatsPerIteration
+
+__all__ = ["Executor"]
+
+
+class Executor:
+    """Serves one model. All methods may be called from any thread.
+
+    As a context manager it shuts down at the end. A model is a decoder folder (genai_config.json and its graph), or
+    an engine buffer: the graph's bytes, the text of genai_config.json, and the weights by name that the graph keeps
+    outside. ``from_runner`` takes any runner instead.
+    """
+
+    _assembly: Assembly
+
+    @overload
+    def __init__(self, model_path: str | Path, model_type: ModelType, executor_config: ExecutorConfig, /) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        encoder_model_path: str | Path,
+        decoder_model_path: str | Path,
+        model_type: ModelType,
+        executor_config: ExecutorConfig,
+        /,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        engine_buffer: bytes,
+        json_config_str: str,
+        model_type: ModelType,
+        executor_config: ExecutorConfig,
+        managed_weights: Mapping[str, Any] = ...,
+        /,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        encoder_engine_buffer: bytes,
+        encoder_json_config_str: str,
+        decoder_engine_buffer: bytes,
+        decoder_json_config_str: str,
+        model_type: ModelType,
+        executor_config: ExecutorConfig,
+        /,
+    ) -> None: ...
+
+    @overload
+    def __init__(self, *, model_path: str | Path, model_type: ModelType, executor_config: ExecutorConfig) -> None: ...
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        """Load a model and start.
+
+        Raises ``ConfigError`` or ``InvalidArgumentError`` for what is no decoder ("File does not exist"),
+        ``UnsupportedFeatureError`` for what no runner here can do.
+        """
+        if named:
+            args = (*args, *(named[name] for name in ("model_path", "model_type", "executor_config") if name in named))
+        from_buffer = len(args) in (4, 5) and isinstance(args[0], bytes)
+        if not from_buffer and len(args) != 3:
+            _refuse_other_constructors(args)
+        *source, model_type, config = args[:4] if from_buffer else args
+        check_model_type(model_type)
+        if not isinstance(config, ExecutorConfig):
+            raise TypeError(f"Executor needs an ExecutorConfig, not {type(config).__name__}")
+        check_config(config)
+        if from_buffer:
+            weights = args[4] if len(args) == 5 else {}
+            check_managed_weights(weights)
+            spec = parse_spec(source[1], source[0], weights)
+        else:
+            spec = read_spec(Path(source[0]))
+        self._start(load_runner(spec, config), config)
+
+    @classmethod
+    def from_runner(cls, runner: ModelRunner, executor_config: ExecutorConfig) -> "Executor":
+        """Serve a runner that exists already; it is closed at shutdown."""
+        check_config(executor_config)
+        executor = cls.__new__(cls)
+        executor._start(runner, executor_config)
+        return executor
+
+    def _start(self, runner: ModelRunner, config: ExecutorConfig) -> None:
+        self._config = config
+        self._assembly = assemble(runner, config)
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._assembly.engine.start()
+
+    def enqueue_request(self, request: Request) -> int:
+        """Queue a request; returns its id. See ``enqueue_requests``."""
+        return self.enqueue_requests([request])[0]
+
+    def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
+        """Queue requests; ids count up. A request that cannot be served gets an error response.
+
+        Raises ``ExecutorStoppedError`` after shutdown and ``QueueFullError`` at the queue limit (then none is taken).
+        """
+        parts, tasks, refused = self._assembly, [], []
+        with self._lock:
+            if self._stopped:
+                raise ExecutorStoppedError("Shutdown called, cannot enqueue requests")
+            self._check_queue(len(requests))
+            ids = [next(self._ids) for _ in requests]
+            parts.board.open(ids)
+        for request_id, request in zip(ids, requests, strict=True):
+            try:
+                tasks.append(parts.intake.task(request, request_id))
+            except Exception as error:  # an id that was given out must be answered, whatever is wrong with its request
+                refused.append(Response(request_id, str(error), request.client_id))
+        parts.board.post(refused)
+        parts.inbox.put(tasks)
+        return ids
+
+    def _check_queue(self, more: int) -> None:
+        limit = self._config.max_queue_size
+        if limit and self._assembly.inbox.waiting() + len(self._assembly.scheduler.waiting) + more > limit:
+            raise QueueFullError(f"Maximum queue size of {limit} has been reached, please try again later")
+
+    @overload
+    def await_responses(self, timeout: timedelta | None = None, /) -> list[Response]: ...
+
+    @overload
+    def await_responses(self, id: int, timeout: timedelta | None = None, /) -> list[Response]: ...
+
+    @overload
+    def await_responses(self, ids: Sequence[int], timeout: timedelta | None = None, /) -> list[list[Response]]: ...
+
+    @overload
+    def await_responses(self, *, timeout: timedelta | None = None) -> list[Response]: ...
+
+    @overload
+    def await_responses(self, *, id: int, timeout: timedelta | None = None) -> list[Response]: ...
+
+    @overload
+    def await_responses(self, *, ids: Sequence[int], timeout: timedelta | None = None) -> list[list[Response]]: ...
+
+    @overload
+    def await_responses(self, id: int, /, *, timeout: timedelta | None) -> list[Response]: ...
+
+    @overload
+    def await_responses(self, ids: Sequence[int], /, *, timeout: timedelta | None) -> list[list[Response]]: ...
+
+    def await_responses(self, *args: Any, **named: Any) -> list[Response] | list[list[Response]]:
+        """Wait for responses: of any request, of one id, or of each of several ids.
+
+        Without a timeout waits for at least one response; with one returns what there is when it ends, perhaps
+        nothing. An id whose final response was taken already gets an error response. Shutdown ends a wait.
+        """
+        which, timeout = _awaited(args, named)
+        seconds = None if timeout is None else timeout.total_seconds()
+        board = self._assembly.board
+        if which is None:
+            return board.take_any(seconds)
+        if isinstance(which, int):
+            return board.take([which], seconds)[0]
+        return board.take(list(which), seconds)
+
+    def get_num_responses_ready(self, id: int | None = None) -> int:  # noqa: A002 - the interface's name
+        """How many responses wait to be taken, of one request or of all."""
+        return self._assembly.board.count(id)
+
+    def cancel_request(self, id: int) -> None:  # noqa: A002 - the interface's name
+        """End a request; its last response says CANCELLED. Ids that have ended are ignored."""
+        self._check_running()
+        self._assembly.inbox.cancel(id)
+
+    def get_latest_iteration_stats(self) -> list[IterationStats]:
+        """Statistics of the iterations since the last call, at most ``iter_stats_max_iterations``."""
+        self._check_running()
+        return self._assembly.stats.take_iterations()
+
+    def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
+        """Statistics of requests by iteration since the last call, at most ``request_stats_max_iterations``."""
+        self._check_running()
+        return self._assembly.stats.take_requests()
+
+    def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
+        """The tensors that ``ExecutorConfig.debug_config`` names, of the iterations since the last call.
+
+        Of each iteration ``request_ids`` [segments] (a segment is what one sequence computes), and as asked for
+        ``input_ids`` [tokens], ``sequence_length`` [segments], ``logits`` [rows, vocabulary], tensors of the graph
+        [tokens, ...].
+        """
+        self._check_running()
+        return self._assembly.debug.take()
+
+    def can_enqueue_requests(self) -> bool:
+        """Whether requests are taken: until shutdown."""
+        return not self._stopped
+
+    def get_kv_cache_event_manager(self) -> KVCacheEventManager | None:
+        """KV-cache events; None if ``KvCacheConfig.event_buffer_max_size`` is 0."""
+        return self._assembly.events
+
+    def shutdown(self) -> None:
+        """Stop after the iteration that runs; requests that are not done get no answer. May be called twice."""
+        with self._lock:
+            self._stopped = True
+        self._assembly.inbox.stop()
+        self._assembly.engine.join()
+
+    def __enter__(self) -> "Executor":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise ExecutorStoppedError("Shutdown called")
+
+
+def _refuse_other_constructors(args: Sequence[Any]) -> None:
+    """The constructors for encoder-decoder models belong to runners that are not here."""
+    if len(args) in (4, 6):
+        raise UnsupportedFeatureError("Executor for an encoder-decoder model", "runners serve decoder-only models")
+    raise TypeError(f"Executor takes a model path, a ModelType and an ExecutorConfig; {len(args)} arguments were given")
+
+
+def _awaited(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, timedelta | None]:
+    """(an id, ids, or None; the timeout) from the ways in which await_responses may be called."""
+    unknown = set(named) - {"id", "ids", "timeout"}
+    if unknown or len(args) > 2 or ("id" in named and "ids" in named):
+        raise TypeError(f"await_responses takes an id or ids and a timeout, not {list(args)} and {sorted(named)}")
+    rest = list(args)
+    which = named.get("id", named.get("ids"))
+    if rest and not isinstance(rest[0], timedelta) and rest[0] is not None:
+        which = rest.pop(0)
+    elif len(rest) == 2:
+        rest.pop(0)
+    timeout = rest[0] if rest else named.get("timeout")
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(f"await_responses: the timeout must be a timedelta, not {type(timeout).__name__}")
+    return which, timeout

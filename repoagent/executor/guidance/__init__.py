@@ -1,0 +1,5 @@
+"""Guided decoding: output that follows a grammar. One module per backend, made by ``create_guides``."""
+
+from repoagent.executor.guidance.create import create_guides
+
+__all__ = ["create_guides"]

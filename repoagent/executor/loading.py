@@ -1,0 +1,52 @@
+"""Which runner serves a decoder."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from repoagent.executor.engine.debug import graph_tensors
+from repoagent.executor.errors import CheckError
+from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.ort_std import OrtStdRunner
+from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.types.executor_config import ExecutorConfig
+
+__all__ = ["check_managed_weights", "load_runner"]
+
+_WEIGHT_TYPES = frozenset(np.dtype(name) for name in ("float16", "float32", "int8", "int32", "int64"))
+
+
+def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
+    """A runner for a decoder.
+
+    Sizes come from ``config``: ``max_batch_size`` times ``max_beam_width`` sequences, additional outputs by name. A
+    ``RunnerOptions`` set as ``config.runner_options`` says the rest (threads, sequence length).
+    """
+    options = getattr(config, "runner_options", None) or RunnerOptions()
+    if not isinstance(options, RunnerOptions):
+        raise TypeError(f"ExecutorConfig.runner_options must be RunnerOptions, not {type(options).__name__}")
+    if config.max_batch_size is not None:
+        options = replace(options, max_sequences=config.max_batch_size * config.max_beam_width)
+    else:
+        options = replace(options, max_sequences=max(options.max_sequences, config.max_beam_width))
+    names = (
+        *(output.name for output in config.additional_model_outputs or ()),
+        *graph_tensors(config.debug_config),
+    )
+    options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
+    return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
+
+
+def check_managed_weights(weights: Mapping[str, Any]) -> None:
+    """Raise unless every weight is an array of an element type that engines take.
+
+    bfloat16 and float8 come as void16 and void8 with a type in the dtype's metadata.
+    """
+    for weight in weights.values():
+        dtype = getattr(weight, "dtype", None)
+        described = dtype is not None and dtype.kind == "V" and dtype.itemsize in (1, 2) and dtype.metadata
+        if not described and dtype not in _WEIGHT_TYPES:
+            raise CheckError("Unsupported numpy dtype.")

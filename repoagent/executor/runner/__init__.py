@@ -1,0 +1,1 @@
+"""Runners: what stands between the engine and a model."""

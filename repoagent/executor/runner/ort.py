@@ -1,0 +1,456 @@
+"""OrtRunner: a decoder on ONNX Runtime's CPU provider, its cache updated in place.
+
+A step is one decode run over the packed rows, and runs for the longer pieces of prompts: fresh ones of like length
+together, others alone. Arrays and bindings of
+decode runs are kept for each size, so that a step only fills in a few integers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from repoagent.executor.errors import CheckError, EngineError
+from repoagent.executor.runner import surgery
+from repoagent.executor.runner.adapter_rows import AdapterRows
+from repoagent.executor.runner.prompts import group_prompts
+from repoagent.executor.runner.protocol import (
+    AdapterWeights,
+    Logits,
+    LoraShape,
+    RunnerInfo,
+    Segment,
+    Seq,
+    StepResult,
+)
+from repoagent.executor.runner.slab import Slab
+from repoagent.executor.runner.spec import DecoderSpec, read_spec
+
+__all__ = ["FormFeeds", "OrtRunner", "RunnerOptions", "make_session"]
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_DEFAULT_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """How a runner uses the machine.
+
+    ``threads``: of one step (None: ONNX Runtime decides). ``spinning``: threads busy-wait between steps, which is
+    faster while they own their cores and much slower when they do not. ``max_seq_len``: None takes the model's
+    context length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the
+    graph was not built for them.
+    """
+
+    threads: int | None = None
+    spinning: bool = True
+    max_seq_len: int | None = None
+    max_sequences: int = 16
+    extra_outputs: tuple[str, ...] = ()
+    lora: bool = False
+
+
+class FormFeeds(Protocol):
+    """The inputs by which one form of graph is told where each row stands.
+
+    ``reads_masked``: what lies behind a row's end enters the arithmetic, with a weight of zero. That is no harm unless
+    it is no number: zero times NaN is NaN.
+    """
+
+    reads_masked: bool
+
+    def arrays(self, batch: int, width: int) -> dict[str, npt.NDArray[Any]]:
+        """New arrays by input name for runs of ``batch`` rows and ``width`` columns."""
+
+    def fill(
+        self,
+        arrays: dict[str, npt.NDArray[Any]],
+        lengths: npt.NDArray[np.int64],
+        width: int,
+        counts: npt.NDArray[np.int64] | int = 1,
+    ) -> None:
+        """Say that the rows hold ``lengths`` tokens before the run, and that their first ``counts`` columns count."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A bound run: the arrays that it reads."""
+
+    binding: Any
+    tokens: npt.NDArray[np.int64]
+    index: npt.NDArray[np.int64]
+    feeds: dict[str, npt.NDArray[Any]]
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Where the sequences of a decode step lie; kept while the same ones go on."""
+
+    seqs: list[Seq]
+    version: int
+    rows: npt.NDArray[np.intp]
+    lengths: npt.NDArray[np.int64]
+    run: _Run
+    slices: list[slice]
+    extras: list[dict[str, npt.NDArray[Any]]]
+
+
+def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
+    """An inference session on the changed graph; weights stay in the folder's own file."""
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
+    if options.threads is not None:
+        settings.intra_op_num_threads = options.threads
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
+    if spec.graph is None:
+        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(spec.folder))
+    elif spec.weights:
+        values = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in spec.weights.values()]
+        settings.add_external_initializers(list(spec.weights), values)
+    graph = surgery.operate(spec, options.extra_outputs, lora=options.lora)
+    return ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
+
+
+class OrtRunner:
+    """A ModelRunner over a session and a slab; what differs between the two graph forms is in ``feeds``."""
+
+    def __init__(self, spec: DecoderSpec, options: RunnerOptions, feeds: FormFeeds) -> None:
+        self._session = make_session(spec, options)
+        self._spec = spec
+        self._feeds = feeds
+        inputs = {item.name: item for item in self._session.get_inputs()}
+        self._takes_positions = "position_ids" in inputs
+        dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
+        length = min(options.max_seq_len or _DEFAULT_TOKENS, spec.context_length)
+        # One token more than a sequence may hold: rows that sit out a decode run are written there.
+        self._slab = Slab(
+            layers=spec.layers,
+            rows=options.max_sequences,
+            kv_heads=spec.kv_heads,
+            tokens=length + 1,
+            head_size=spec.head_size,
+            dtype=dtype,
+            wipe=feeds.reads_masked,
+        )
+        sites = _lora_sites(inputs)
+        self._adapters = AdapterRows(sites, options.max_sequences, dtype)
+        self._info = RunnerInfo(
+            vocab_size=spec.vocab_size,
+            max_seq_len=length,
+            max_sequences=options.max_sequences,
+            kv_bytes_per_token=2 * spec.layers * spec.kv_heads * spec.head_size * dtype.itemsize,
+            dtype=dtype.name,
+            end_ids=spec.end_ids,
+            extra_outputs=options.extra_outputs,
+            lora=LoraShape(spec.layers, spec.kv_heads * spec.head_size, sites) if sites else None,
+            hidden_size=spec.hidden_size if surgery.PROMPT_ROWS in inputs else None,
+        )
+        self._no_embeddings = np.zeros((0, 2), np.int64), np.zeros((0, spec.hidden_size), dtype)
+        self._rows_out = _LogitRows(options.max_sequences, spec.vocab_size)
+        self._decode_runs: dict[tuple[int, int, bool], _Run] = {}
+        self._layout: _Layout | None = None
+
+    @property
+    def info(self) -> RunnerInfo:
+        """See ModelRunner."""
+        return self._info
+
+    def open(self) -> Seq | None:
+        """See ModelRunner."""
+        return self._slab.take()
+
+    def free(self, seq: Seq) -> None:
+        """See ModelRunner."""
+        row = self._slab.row(seq)
+        self._slab.free(seq)
+        if self._info.lora is not None:
+            self._adapters.put(row, None)
+            if row < self._slab.used:  # the last row lies there now
+                self._bind_anew(self._adapters.move(self._slab.used, row))
+
+    def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
+        """See AdaptableRunner."""
+        self._bind_anew(self._adapters.put(self._slab.row(seq), weights))
+        self._layout = None
+
+    def _bind_anew(self, replaced: bool) -> None:
+        if replaced:
+            self.forget_bindings()
+
+    def length(self, seq: Seq) -> int:
+        """See ModelRunner."""
+        return int(self._slab.lengths[self._slab.row(seq)])
+
+    def truncate(self, seq: Seq, length: int) -> None:
+        """See ModelRunner."""
+        row = self._slab.row(seq)
+        self._slab.lengths[row] = min(length, int(self._slab.lengths[row]))
+
+    def fork(self, seq: Seq) -> Seq | None:
+        """See ModelRunner."""
+        copy = self._slab.take()
+        if copy is not None:
+            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
+            if self._info.lora is not None:
+                self._bind_anew(self._adapters.put(self._slab.row(copy), self._adapters.held(self._slab.row(seq))))
+        return copy
+
+    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
+        """See ModelRunner."""
+        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
+
+    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
+        """See ModelRunner."""
+        return self._slab.export(self._slab.row(seq), start, stop)
+
+    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
+        """See ModelRunner."""
+        self._slab.load(self._slab.row(seq), blob, tokens)
+
+    def close(self) -> None:
+        """See ModelRunner."""
+        self._decode_runs.clear()
+        self._session = None
+
+    def step(self, segments: Sequence[Segment]) -> StepResult:
+        """See ModelRunner."""
+        if all(_is_plain(segment) for segment in segments):
+            return self._step_plain(segments)
+        return self._step_any(segments)
+
+    def _step_plain(self, segments: Sequence[Segment]) -> StepResult:
+        """One token of each sequence, logits of each: what most steps are. The same as ``_step_any``, but faster."""
+        seqs = [segment.seq for segment in segments]
+        layout = self._layout
+        if layout is None or layout.version != self._slab.version or layout.seqs != seqs:
+            layout = self._layout = self._lay_out(seqs)
+        if layout.lengths.max() >= self._info.max_seq_len:
+            self._check(segments)
+        layout.run.tokens[layout.rows, 0] = [segment.tokens[0] for segment in segments]
+        self._feeds.fill(layout.run.feeds, layout.lengths, 1)
+        self._slab.note(0, len(layout.lengths), 1)
+        self._session.run_with_iobinding(layout.run.binding)
+        layout.lengths[layout.rows] += 1
+        count = len(seqs)
+        return StepResult(self._rows_out.logits[:count], layout.slices, self._rows_out.argmax[:count], layout.extras)
+
+    def _lay_out(self, seqs: list[Seq]) -> _Layout:
+        rows = [self._slab.row(seq) for seq in seqs]
+        batch, order = max(rows) + 1, sorted(rows)
+        run = self._decode_run(batch, len(rows))
+        run.index[:] = order
+        places = [order.index(row) for row in rows]
+        return _Layout(
+            seqs,
+            self._slab.version,
+            np.array(rows, np.intp),
+            self._slab.lengths[:batch],
+            run,
+            [slice(place, place + 1) for place in places],
+            [{} for _ in rows],
+        )
+
+    def _step_any(self, segments: Sequence[Segment]) -> StepResult:
+        """Any mixture of pieces."""
+        self._check(segments)
+        self._layout = None
+        self._rows_out.ensure(sum(map(_rows_wanted, segments)), self)
+        rows = [slice(0, 0)] * len(segments)
+        extras: list[dict[str, npt.NDArray[Any]]] = [{} for _ in segments]
+        single = [i for i, segment in enumerate(segments) if _is_single(segment)]
+        done = self._decode(segments, single, rows, extras) if single else 0
+        longer = [i for i, segment in enumerate(segments) if not _is_single(segment)]
+        for group in group_prompts([self._piece(segments[i]) for i in longer]):
+            done += self._read(segments, [longer[place] for place in group], done, rows, extras)
+        return StepResult(self._rows_out.logits[:done], rows, self._rows_out.argmax[:done], extras)
+
+    def _piece(self, segment: Segment) -> tuple[int, int, bool]:
+        row = self._slab.row(segment.seq)
+        return row, len(segment.tokens), self._slab.lengths[row] == 0
+
+    def _check(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            length = self.length(segment.seq)
+            if length + len(segment.tokens) > self._info.max_seq_len:
+                raise EngineError(
+                    f"sequence of {length} tokens cannot take {len(segment.tokens)} more: "
+                    f"this runner holds {self._info.max_seq_len} per sequence"
+                )
+
+    def _decode(
+        self,
+        segments: Sequence[Segment],
+        single: list[int],
+        rows: list[slice],
+        extras: list[dict[str, npt.NDArray[Any]]],
+    ) -> int:
+        """One run over rows 0 to the last one wanted; rows between that sit out write behind their end."""
+        where = {self._slab.row(segments[i].seq): i for i in single}
+        batch = max(where) + 1
+        asked = sorted(row for row, i in where.items() if segments[i].logits is not Logits.NONE)
+        run = self._decode_run(batch, len(asked))
+        for row in range(batch):
+            run.tokens[row, 0] = segments[where[row]].tokens[0] if row in where else 0
+        run.index[:] = asked
+        lengths = self._slab.lengths[:batch]
+        self._feeds.fill(run.feeds, lengths, 1)
+        self._slab.note(0, batch, 1)
+        names = tuple({name for i in single for name in segments[i].extras})
+        found = self._execute(run, names)
+        for place, row in enumerate(asked):
+            rows[where[row]] = slice(place, place + 1)
+        for row, i in where.items():
+            lengths[row] += 1
+            extras[i] = {name: found[name][row].copy() for name in segments[i].extras}
+        return len(asked)
+
+    def _decode_run(self, batch: int, asked: int) -> _Run:
+        key = (batch, asked, self._adapters.any(0, batch))
+        run = self._decode_runs.get(key)
+        if run is None:
+            run = self._decode_runs[key] = self._bind(0, batch, 1, 0, asked)
+        return run
+
+    def _read(
+        self,
+        segments: Sequence[Segment],
+        group: list[int],
+        first: int,
+        rows: list[slice],
+        extras: list[dict[str, npt.NDArray[Any]]],
+    ) -> int:
+        """One run for longer pieces of neighbouring rows, padded to the longest; how many rows of logits there are."""
+        pieces = [segments[i] for i in group]
+        counts = np.array([len(piece.tokens) for piece in pieces])
+        wanted = [_rows_wanted(piece) for piece in pieces]
+        row, width = self._slab.row(pieces[0].seq), int(counts.max())
+        run = self._bind(row, len(group), width, first, sum(wanted))
+        lengths = self._slab.lengths[row : row + len(group)]
+        self._feeds.fill(run.feeds, lengths, width, counts)
+        self._slab.note(row, row + len(group), width)
+        begin = first
+        for line, (i, piece) in enumerate(zip(group, pieces, strict=True)):
+            run.tokens[line, : counts[line]] = piece.tokens
+            rows[i] = slice(begin, begin + wanted[line])
+            end = line * width + counts[line]
+            run.index[begin - first : rows[i].stop - first] = np.arange(end - wanted[line], end)
+            begin = rows[i].stop
+        self._embed(run, pieces)
+        found = self._execute(run, tuple({name for piece in pieces for name in piece.extras}))
+        lengths += counts
+        for line, (i, piece) in enumerate(zip(group, pieces, strict=True)):
+            extras[i] = {name: found[name][line, : counts[line]] for name in piece.extras}
+        return sum(wanted)
+
+    def _embed(self, run: _Run, pieces: Sequence[Segment]) -> None:
+        """Bind the rows that stand in for embeddings, where there are any."""
+        given = [(line, piece.embeddings) for line, piece in enumerate(pieces) if piece.embeddings is not None]
+        if not given:
+            return
+        places = np.concatenate([np.stack([np.full_like(e.places, line), e.places], axis=1) for line, e in given])
+        rows = np.concatenate([e.rows for _, e in given]).astype(self._no_embeddings[1].dtype)
+        run.feeds.update({surgery.PROMPT_PLACES: places, surgery.PROMPT_ROWS: rows})  # keeps them alive
+        _bind_input(run.binding, surgery.PROMPT_PLACES, places)
+        _bind_input(run.binding, surgery.PROMPT_ROWS, rows)
+
+    def _execute(self, run: _Run, extras: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run; with extra outputs, bind them for this run only."""
+        for name in extras:
+            run.binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(run.binding)
+        if not extras:
+            return {}
+        self._decode_runs = {key: kept for key, kept in self._decode_runs.items() if kept is not run}
+        # Outputs come in the order in which they were bound, and these were bound last.
+        return dict(zip(extras, (value.numpy() for value in run.binding.get_outputs()[-len(extras) :]), strict=True))
+
+    def _bind(self, row: int, batch: int, width: int, first: int, asked: int) -> _Run:
+        """Bind the cache of ``batch`` rows from ``row`` on, and ``asked`` rows of logits from ``first`` on."""
+        run = _Run(
+            self._session.io_binding(),
+            np.zeros((batch, width), np.int64),
+            np.zeros(asked, np.int64),
+            self._feeds.arrays(batch, width),
+        )
+        _bind_input(run.binding, "input_ids", run.tokens)
+        _bind_input(run.binding, surgery.INDEX, run.index)
+        for name, array in run.feeds.items():
+            if name != "position_ids" or self._takes_positions:
+                _bind_input(run.binding, name, array)
+        if self._info.hidden_size is not None:
+            _bind_input(run.binding, surgery.PROMPT_PLACES, self._no_embeddings[0])
+            _bind_input(run.binding, surgery.PROMPT_ROWS, self._no_embeddings[1])
+        for name, array in self._adapters.window(row, row + batch).items():
+            _bind_input(run.binding, name, array)
+        _bind_output(run.binding, surgery.ROW_LOGITS, self._rows_out.logits[first : first + asked])
+        _bind_output(run.binding, surgery.ARGMAX, self._rows_out.argmax[first : first + asked])
+        for layer in range(self._spec.layers):
+            names = zip(self._spec.past(layer), self._spec.present(layer), strict=True)
+            for part, (past, present) in enumerate(names):
+                window = self._slab.data[layer, part, row : row + batch]
+                _bind_input(run.binding, past, window)
+                _bind_output(run.binding, present, window)
+        return run
+
+    def forget_bindings(self) -> None:
+        """Drop the kept runs; they point at arrays that are about to be replaced."""
+        self._decode_runs.clear()
+        self._layout = None
+
+
+class _LogitRows:
+    """The arrays that logits are written to; they grow when a step asks for more rows than ever before."""
+
+    def __init__(self, rows: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._allocate(rows)
+
+    def _allocate(self, rows: int) -> None:
+        self.logits = np.zeros((rows, self._vocab_size), np.float32)
+        self.argmax = np.zeros(rows, np.int64)
+
+    def ensure(self, rows: int, runner: OrtRunner) -> None:
+        if rows > len(self.logits):
+            runner.forget_bindings()
+            self._allocate(rows)
+
+
+def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
+    names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
+    return {name: (inputs[f"lora.{name}.a"].shape[1], inputs[f"lora.{name}.b"].shape[2]) for name in names}
+
+
+def _is_plain(segment: Segment) -> bool:
+    return _is_single(segment) and segment.logits is Logits.LAST and not segment.extras
+
+
+def _is_single(segment: Segment) -> bool:
+    return len(segment.tokens) == 1 and segment.embeddings is None
+
+
+def _rows_wanted(segment: Segment) -> int:
+    if segment.logits is Logits.ALL:
+        return len(segment.tokens)
+    return 1 if segment.logits is Logits.LAST else 0
+
+
+def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def check_form(model: Path | DecoderSpec, *, standard: bool) -> DecoderSpec:
+    """The specification of a folder, or this one; raises if its graph has the other form."""
+    spec = read_spec(model) if isinstance(model, Path) else model
+    if spec.standard != standard:
+        forms = {True: "of standard operators", False: "with GroupQueryAttention"}
+        raise CheckError(f"{spec.place}: the graph is one {forms[spec.standard]}, expected one {forms[standard]}")
+    return spec

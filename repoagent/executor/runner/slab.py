@@ -1,0 +1,109 @@
+"""The KV cache as one slab [layer, key or value, row, KV head, token, head size], and the rows in it.
+
+A window of rows of one layer is contiguous, so it can be bound by its address. Rows in use are kept packed at the
+front: freeing one moves the last row into the hole.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.runner.protocol import Seq
+
+__all__ = ["Slab"]
+
+
+class Slab:
+    """Rows of keys and values. Memory that was never written costs nothing but address space.
+
+    ``wipe``: what one sequence left behind is cleared before another can come near it.
+    """
+
+    def __init__(
+        self, *, layers: int, rows: int, kv_heads: int, tokens: int, head_size: int, dtype: Any, wipe: bool = False
+    ) -> None:
+        self.data: npt.NDArray[Any] = np.zeros((layers, 2, rows, kv_heads, tokens, head_size), dtype)
+        self.lengths: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        # Of each row, how far it may have been written.
+        self._written: npt.NDArray[np.int64] | None = np.zeros(rows, np.int64) if wipe else None
+        self._rows: list[Seq] = []
+        self._row_of: dict[Seq, int] = {}
+        self._next = 0
+        #: Changes whenever a sequence comes, goes or moves.
+        self.version = 0
+
+    @property
+    def used(self) -> int:
+        """How many rows are in use; they are rows 0 to used - 1."""
+        return len(self._rows)
+
+    def row(self, seq: Seq) -> int:
+        """Where a sequence lies now; any ``free`` may move it."""
+        return self._row_of[seq]
+
+    def take(self) -> Seq | None:
+        """A new sequence in the first free row; None when all are in use."""
+        row = len(self._rows)
+        if row == len(self.lengths):
+            return None
+        self._next += 1
+        self.version += 1
+        seq = Seq(self._next)
+        self._rows.append(seq)
+        self._row_of[seq] = row
+        self._wipe(row, 0)
+        self.lengths[row] = 0
+        return seq
+
+    def free(self, seq: Seq) -> None:
+        """Give a row back; the last row moves into its place."""
+        self.version += 1
+        hole = self._row_of.pop(seq)
+        last = self._rows.pop()
+        if last == seq:
+            return
+        self.copy(len(self._rows), hole, 0, int(self.lengths[len(self._rows)]))
+        self._wipe(hole, int(self.lengths[hole]))
+        self._rows[hole] = last
+        self._row_of[last] = hole
+
+    def note(self, start: int, stop: int, tokens: int) -> None:
+        """A run writes ``tokens`` tokens behind each of the rows [start, stop)."""
+        if self._written is not None:
+            written = self._written[start:stop]
+            np.maximum(written, self.lengths[start:stop] + tokens, out=written)
+
+    def _wipe(self, row: int, start: int) -> None:
+        if self._written is not None:
+            self.data[:, :, row, :, start : self._written[row]] = 0
+            self._written[row] = start
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copy tokens [start, stop) of a row; the target's length becomes ``stop``."""
+        self.data[:, :, target, :, start:stop] = self.data[:, :, source, :, start:stop]
+        self.lengths[target] = stop
+        self.note(target, target + 1, 0)
+
+    def reorder(self, rows: Sequence[int], parents: Sequence[int], common: int) -> None:
+        """Row ``rows[i]`` gets what row ``rows[parents[i]]`` held after its first ``common`` tokens."""
+        changed = [(rows[i], rows[parent]) for i, parent in enumerate(parents) if i != parent]
+        if not changed:
+            return
+        targets, sources = [target for target, _ in changed], [source for _, source in changed]
+        lengths = self.lengths[sources]
+        stop = int(lengths.max())
+        self.data[:, :, targets, :, common:stop] = self.data[:, :, sources, :, common:stop]
+        self.lengths[targets] = lengths
+
+    def export(self, row: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """A copy [layer, 2, KV head, tokens, head size] of tokens [start, stop)."""
+        return self.data[:, :, row, :, start:stop].copy()
+
+    def load(self, row: int, piece: npt.NDArray[Any], tokens: int) -> None:
+        """Append the first ``tokens`` tokens of an exported piece."""
+        start = int(self.lengths[row])
+        self.data[:, :, row, :, start : start + tokens] = piece[:, :, :, :tokens]
+        self.lengths[row] = start + tokens
+        self.note(row, row + 1, 0)

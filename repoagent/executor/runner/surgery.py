@@ -1,0 +1,171 @@
+"""Changes to a decoder graph at load; the weights file is not touched.
+
+A graph as published computes the mask from ``attention_mask`` and logits for every token. Ours takes the row
+lengths directly, computes logits only for the rows asked for, and their largest token beside them. The embeddings of
+some tokens may be given with a run.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.executor.errors import CheckError
+from repoagent.executor.runner.adapter_surgery import take_adapters
+from repoagent.executor.runner.spec import DecoderSpec
+
+__all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
+
+LENGTHS: Final = "row_lengths"
+TOTAL: Final = "longest"
+INDEX: Final = "logits_index"
+ROW_LOGITS: Final = "row_logits"
+ARGMAX: Final = "row_argmax"
+PROMPT_PLACES: Final = "prompt_places"
+PROMPT_ROWS: Final = "prompt_rows"
+_HEADS: Final = ("MatMul", "MatMulNBits", "Gemm")
+
+
+def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool = False) -> bytes:
+    """The serialized graph of ``spec`` with our inputs and outputs, and ``extra_outputs`` by name.
+
+    ``lora``: let its linear layers take adapters.
+    """
+    model, path = _load(spec), spec.place
+    graph = model.graph
+    if not spec.standard:
+        _feed_lengths(graph, path)
+        _gather_rows(graph, spec.logits, path)
+    _take_embeddings(graph, spec)
+    if lora:
+        take_adapters(graph, path)
+    _finish_logits(graph, spec)
+    _add_outputs(graph, extra_outputs, path)
+    _drop_unused(graph)
+    return bytes(model.SerializeToString())
+
+
+def _load(spec: DecoderSpec) -> Any:
+    if spec.graph is None:
+        return onnx.load(str(spec.folder / spec.filename), load_external_data=False)
+    try:
+        model = onnx.load_model_from_string(spec.graph)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"the engine buffer is not an ONNX model: {error}") from error
+    _check_weights(model.graph, spec.weights)
+    return model
+
+
+def _check_weights(graph: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Managed weights are exactly those that the graph keeps elsewhere."""
+    outside = {item.name: item for item in graph.initializer if item.data_location == TensorProto.EXTERNAL}
+    for name, tensor in outside.items():
+        expected = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if name not in weights:
+            raise CheckError(f"managed_weights lacks {name!r}, which the engine buffer keeps outside")
+        found = weights[name]
+        if found.dtype != expected or found.shape != tuple(tensor.dims):
+            raise CheckError(
+                f"managed_weights[{name!r}] is {found.dtype} {list(found.shape)}, the engine buffer expects "
+                f"{expected} {list(tensor.dims)}"
+            )
+    unknown = sorted(set(weights) - set(outside))
+    if unknown:
+        raise CheckError(f"managed_weights: the engine buffer keeps no weight {unknown[0]!r} outside")
+
+
+def _producers(graph: Any) -> dict[str, Any]:
+    return {name: node for node in graph.node for name in node.output if name}
+
+
+def _feed_lengths(graph: Any, path: str) -> None:
+    nodes = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+    if not nodes:
+        raise InvalidArgumentError(
+            f"{path}: no GroupQueryAttention node; folders for CPU are made with onnxruntime-genai's builder (-e cpu) "
+            "or with repoagent.executor.builder"
+        )
+    for node in nodes:
+        node.input[5], node.input[6] = LENGTHS, TOTAL
+    graph.input.append(helper.make_tensor_value_info(LENGTHS, TensorProto.INT32, ["batch"]))
+    graph.input.append(helper.make_tensor_value_info(TOTAL, TensorProto.INT32, []))
+
+
+def _gather_rows(graph: Any, logits: str, path: str) -> None:
+    """Put Flatten and Gather before the LM head, so that it sees only the rows asked for."""
+    producers = _producers(graph)
+    head = producers.get(logits)
+    while head is not None and head.op_type not in _HEADS:
+        head = producers.get(head.input[0])
+    if head is None:
+        raise InvalidArgumentError(f"{path}: no LM head ({', '.join(_HEADS)}) leads to the output {logits!r}")
+    flatten = helper.make_node("Flatten", [head.input[0]], ["rows.all"], axis=2)
+    gather = helper.make_node("Gather", ["rows.all", INDEX], ["rows.wanted"], axis=0)
+    head.input[0] = "rows.wanted"
+    graph.input.append(helper.make_tensor_value_info(INDEX, TensorProto.INT64, ["rows"]))
+    place = list(graph.node).index(head)
+    graph.node.insert(place, gather)
+    graph.node.insert(place, flatten)
+
+
+def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
+    """Let rows come in that stand in for the embeddings of some tokens, by (row, column); usually there are none."""
+    lookup = next((node for node in graph.node if node.op_type == "Gather" and node.input[1] == "input_ids"), None)
+    table = next((item for item in graph.initializer if lookup is not None and item.name == lookup.input[0]), None)
+    if lookup is None or table is None:
+        return  # an embedding of another kind: prompt tables are refused by name then
+    embedded = lookup.output[0]
+    lookup.output[0] = f"{embedded}.looked_up"
+    scatter = helper.make_node("ScatterND", [lookup.output[0], PROMPT_PLACES, PROMPT_ROWS], [embedded])
+    graph.node.insert(list(graph.node).index(lookup) + 1, scatter)
+    rows: list[str | int | None] = ["embeddings", spec.hidden_size]
+    graph.input.append(helper.make_tensor_value_info(PROMPT_PLACES, TensorProto.INT64, ["embeddings", 2]))
+    graph.input.append(helper.make_tensor_value_info(PROMPT_ROWS, table.data_type, rows))
+
+
+def _finish_logits(graph: Any, spec: DecoderSpec) -> None:
+    """Logits as float32 under our name, and their largest token."""
+    graph.node.append(helper.make_node("Cast", [spec.logits], [ROW_LOGITS], to=TensorProto.FLOAT))
+    graph.node.append(helper.make_node("ArgMax", [ROW_LOGITS], [ARGMAX], axis=1, keepdims=0))
+    _remove(graph.output, [spec.logits])
+    shape: list[str | int | None] = ["rows", spec.vocab_size]
+    graph.output.append(helper.make_tensor_value_info(ROW_LOGITS, TensorProto.FLOAT, shape))
+    graph.output.append(helper.make_tensor_value_info(ARGMAX, TensorProto.INT64, ["rows"]))
+
+
+def _add_outputs(graph: Any, names: Iterable[str], path: str) -> None:
+    known = _producers(graph)
+    for name in names:
+        if name not in known:
+            close = sorted(item for item in known if name.lower() in item.lower())[:5]
+            hint = f"; names like it: {', '.join(close)}" if close else ""
+            raise InvalidArgumentError(f"{path}: no tensor is named {name!r}, so it cannot be an output{hint}")
+        graph.output.append(onnx.ValueInfoProto(name=name))
+
+
+def _drop_unused(graph: Any) -> None:
+    """Remove nodes, inputs and initializers that no output needs."""
+    producers = _producers(graph)
+    needed: set[str] = set()
+    waiting = [output.name for output in graph.output]
+    while waiting:
+        name = waiting.pop()
+        if name and name not in needed:
+            needed.add(name)
+            waiting += producers[name].input if name in producers else []
+    unused = [node for node in graph.node if not needed.intersection(node.output)]
+    for node in unused:
+        graph.node.remove(node)
+    for group in (graph.input, graph.initializer):
+        _remove(group, [item.name for item in group if item.name not in needed])
+
+
+def _remove(group: Any, names: Iterable[str]) -> None:
+    gone = set(names)
+    kept = [item for item in group if item.name not in gone]
+    del group[:]
+    group.extend(kept)

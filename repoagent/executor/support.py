@@ -1,0 +1,78 @@
+"""What an ExecutorConfig may ask for that no runner here can do; refused by name when an executor is made."""
+
+from repoagent.executor.errors import CheckError, UnsupportedFeatureError
+from repoagent.executor.types.cache_config import KvCacheConfig
+from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig
+from repoagent.executor.types.enums import BatchingType, CommunicationMode, ModelType
+from repoagent.executor.types.executor_config import ExecutorConfig
+from repoagent.executor.types.scheduling_config import ParallelConfig
+
+__all__ = ["check_config", "check_model_type"]
+
+_ONE_DEVICE = "one process serves one model here"
+
+
+def check_model_type(model_type: ModelType) -> None:
+    """Raise unless the model is a decoder alone."""
+    if model_type is not ModelType.DECODER_ONLY:
+        raise UnsupportedFeatureError(f"ModelType.{ModelType(model_type).name}", "runners serve decoder-only models")
+
+
+def check_config(config: ExecutorConfig) -> None:
+    """Raise for the first thing in ``config`` that cannot be done."""
+    if config.batching_type is BatchingType.STATIC:
+        raise CheckError("BatchingType.STATIC is deprecated; use BatchingType.INFLIGHT")
+    _check_parallel(config.parallel_config)
+    _check_cache(config.kv_cache_config)
+    _check_decoding(config.decoding_config)
+    transceiver = config.cache_transceiver_config
+    if transceiver is not None and transceiver.backend is not None:
+        raise UnsupportedFeatureError("CacheTransceiverConfig.backend", "prompts and generation run in one executor")
+    if config.spec_dec_config is not None and config.spec_dec_config.fast_logits:
+        raise UnsupportedFeatureError("SpeculativeDecodingConfig.fast_logits")
+    _check_debug(config.debug_config)
+    if config.gpu_weights_percent != 1.0:
+        raise UnsupportedFeatureError("ExecutorConfig.gpu_weights_percent", "weights lie in host memory")
+    for name in ("use_gpu_direct_storage", "mm_embedding_offloading", "enable_trt_overlap"):
+        if getattr(config, name):
+            raise UnsupportedFeatureError(f"ExecutorConfig.{name}")
+
+
+def _check_debug(config: DebugConfig | None) -> None:
+    if config is None or config.debug_tensors_max_iterations > 0:
+        return
+    if config.debug_input_tensors or config.debug_output_tensors or config.debug_tensor_names:
+        raise UnsupportedFeatureError(
+            "DebugConfig with debug_tensors_max_iterations 0",
+            "tensors are kept for get_latest_debug_tensors, not written to files; set how many iterations",
+        )
+
+
+def _check_parallel(config: ParallelConfig | None) -> None:
+    if config is None:
+        return
+    if config.communication_mode is CommunicationMode.ORCHESTRATOR or config.orchestrator_config is not None:
+        raise UnsupportedFeatureError("CommunicationMode.ORCHESTRATOR", _ONE_DEVICE)
+    for name in ("device_ids", "participant_ids"):
+        if len(getattr(config, name) or ()) > 1:
+            raise UnsupportedFeatureError(f"ParallelConfig.{name} with several entries", _ONE_DEVICE)
+    if (config.num_nodes or 1) > 1:
+        raise UnsupportedFeatureError("ParallelConfig.num_nodes above 1", _ONE_DEVICE)
+
+
+def _check_cache(config: KvCacheConfig) -> None:
+    for name in ("sink_token_length", "cross_kv_cache_fraction", "max_attention_window"):
+        if getattr(config, name) is not None:
+            raise UnsupportedFeatureError(f"KvCacheConfig.{name}", "the model's own attention window is used")
+    if config.use_uvm:
+        raise UnsupportedFeatureError("KvCacheConfig.use_uvm", "the cache lies in host memory")
+
+
+def _check_decoding(config: DecodingConfig | None) -> None:
+    if config is None or config.decoding_mode is None:
+        return
+    mode = config.decoding_mode
+    if mode.isMedusa() or mode.isEagle() or mode.isExplicitDraftTokens():
+        raise UnsupportedFeatureError(
+            f"DecodingMode.{mode.name}", "speculative decoding takes ExternalDraftTokensConfig or lookahead here"
+        )

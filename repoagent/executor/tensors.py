@@ -1,0 +1,43 @@
+"""Tensors of any framework in, NumPy arrays out; and back into the caller's framework when asked."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "to_framework", "to_numpy"]
+
+Array = npt.NDArray[Any]
+
+
+def to_numpy(value: object, where: str = "tensor") -> Array:
+    """The value as a NumPy array, without a copy where the producer allows it.
+
+    Accepts NumPy arrays and scalars, sequences of numbers, and anything with ``__dlpack__``, ``__array__`` or the
+    buffer protocol. Raises ``TypeError`` for anything else, for device memory, and for element types NumPy lacks.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if not hasattr(value, "__array__"):
+                raise TypeError(f"{where}: this {type(value).__name__} cannot be read on the CPU: {error}") from error
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise TypeError(f"{where} must be a tensor, not {type(value).__name__}")
+    return array
+
+
+def to_framework(array: Array, like: object) -> Any:
+    """``array`` as a tensor of the framework that ``like`` belongs to; NumPy if that is unknown.
+
+    Frameworks are never imported here: one whose tensor the caller holds is loaded already.
+    """
+    package = type(like).__module__.partition(".")[0]
+    framework = sys.modules.get(package)
+    if package == "numpy" or framework is None or not hasattr(framework, "from_dlpack"):
+        return array
+    return framework.from_dlpack(array)

@@ -1,0 +1,87 @@
+"""How an executor decodes: the mode, speculation, logits post-processors, debugging."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from repoagent.executor.errors import CheckError
+from repoagent.executor.types import rules
+from repoagent.executor.types.adapters import EagleConfig
+from repoagent.executor.types.decoding_mode import DecodingMode
+from repoagent.executor.types.record import Record
+from repoagent.executor.types.speculation import LookaheadDecodingConfig
+
+__all__ = [
+    "DebugConfig",
+    "DecodingConfig",
+    "ExtendedRuntimePerfKnobConfig",
+    "LogitsPostProcessorConfig",
+    "SpeculativeDecodingConfig",
+]
+
+_flag = Annotated[bool, rules.boolean]
+
+
+def _alone(value: object, where: str) -> DecodingMode:
+    mode: DecodingMode = rules.instance(DecodingMode)(value, where)
+    if mode.isMedusa() or mode.isLookahead() or mode.isExplicitDraftTokens():
+        raise CheckError(f"{where}: {mode.name} needs its own configuration and cannot be set alone")
+    return mode
+
+
+@dataclass(eq=False)
+class DecodingConfig(Record, pickled=4):
+    """The decoding mode. Setting lookahead, medusa or eagle sets the mode that belongs to it."""
+
+    decoding_mode: Annotated[DecodingMode | None, rules.maybe(_alone)] = None
+    lookahead_decoding_config: Annotated[
+        LookaheadDecodingConfig | None, rules.maybe(rules.instance(LookaheadDecodingConfig))
+    ] = None
+    medusa_choices: Annotated[list[list[int]] | None, rules.maybe(rules.list_of(rules.tokens))] = None
+    eagle_config: Annotated[EagleConfig | None, rules.maybe(rules.instance(EagleConfig))] = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        modes = {
+            "lookahead_decoding_config": DecodingMode.Lookahead,
+            "medusa_choices": DecodingMode.Medusa,
+            "eagle_config": DecodingMode.Eagle,
+        }
+        if name in modes and value is not None:
+            self.__dict__["decoding_mode"] = modes[name]()
+
+
+@dataclass(eq=False)
+class DebugConfig(Record, pickled=4):
+    """Which tensors of an iteration are kept for ``get_latest_debug_tensors``."""
+
+    debug_input_tensors: _flag = False
+    debug_output_tensors: _flag = False
+    debug_tensor_names: Annotated[list[str], lambda value, where: rules.list_of(rules.text)(value or [], where)] = ()  # type: ignore[assignment]
+    debug_tensors_max_iterations: Annotated[int, rules.integer(0)] = 0
+
+
+@dataclass(eq=False)
+class LogitsPostProcessorConfig(Record, pickled=3):
+    """Named post-processors, and one that sees all requests of an iteration at once."""
+
+    processor_map: Annotated[dict[str, Callable[..., Any]] | None, rules.maybe(rules.mapping)] = None
+    processor_batched: Annotated[Callable[..., Any] | None, rules.maybe(rules.function)] = None
+    replicate: _flag = True
+
+
+@dataclass(eq=False)
+class ExtendedRuntimePerfKnobConfig(Record, pickled=4):
+    """Knobs of the TensorRT runtime; without meaning for a CPU runner."""
+
+    multi_block_mode: _flag = True
+    enable_context_fmha_fp32_acc: _flag = False
+    cuda_graph_mode: _flag = False
+    cuda_graph_cache_size: Annotated[int, rules.integer(0)] = 0
+
+
+@dataclass(eq=False)
+class SpeculativeDecodingConfig(Record, pickled=1):
+    """Whether a draft model's logits travel directly between processes."""
+
+    fast_logits: _flag = False

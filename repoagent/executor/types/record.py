@@ -1,0 +1,100 @@
+"""The base of all configuration, request and result classes: checked attributes and compact pickles.
+
+A subclass is a dataclass whose annotations carry rules::
+
+    @dataclass(eq=False)
+    class AdditionalModelOutput(Record, pickled=2):
+        name: Annotated[str, rules.text]
+        gather_context: Annotated[bool, rules.boolean] = False
+
+Every assignment goes through the rule of its field. Class options: ``readonly`` (fields are set once, by the
+constructor), ``extensible`` (other attributes may be set too), ``pickled`` (length of the state tuple; None: the
+class cannot be pickled), ``lost`` (fields that a pickle leaves out).
+"""
+
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+
+from repoagent.executor.errors import CheckError
+from repoagent.executor.types.rules import Rule
+
+__all__ = ["Record"]
+
+
+def _rules_of(cls: type) -> dict[str, Rule | None]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {name: _rule_of(hint) for name, hint in hints.items() if get_origin(hint) is not ClassVar and name != "_"}
+
+
+def _rule_of(hint: object) -> Rule | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((meta for meta in get_args(hint)[1:] if callable(meta)), None)
+
+
+class Record:
+    """Checked attributes; see the module's text for how a subclass is written."""
+
+    _rules: ClassVar[dict[str, Rule | None]] = {}
+    _readonly: ClassVar[bool] = False
+    _extensible: ClassVar[bool] = False
+    _state: ClassVar[tuple[str, ...] | None] = None
+
+    def __init_subclass__(
+        cls, *, readonly: bool = False, extensible: bool = False, pickled: int | None = None, lost: tuple[str, ...] = ()
+    ) -> None:
+        super().__init_subclass__()
+        cls._rules = _rules_of(cls)
+        cls._readonly = readonly
+        cls._extensible = extensible
+        cls._state = None if pickled is None else tuple(name for name in cls._rules if name not in lost)
+        assert pickled is None or len(cls._state or ()) == pickled, f"{cls.__name__}: {len(cls._state or ())} fields"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in self._rules:
+            return self._set_extra(name, value)
+        again = name in self.__dict__
+        if again and self._readonly:
+            raise AttributeError(f"{type(self).__name__}.{name} is read-only")
+        rule = self._rules[name]
+        stored = value if rule is None else rule(value, f"{type(self).__name__}.{name}")
+        if not again:
+            self.__dict__[name] = stored
+            return None
+        return self._replace(name, stored)
+
+    def _set_extra(self, name: str, value: object) -> None:
+        if not self._extensible:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        object.__setattr__(self, name, value)
+
+    def _replace(self, name: str, stored: object) -> None:
+        before = self.__dict__[name]
+        self.__dict__[name] = stored
+        try:
+            self._check_together()
+        except CheckError:
+            self.__dict__[name] = before
+            raise
+
+    def __post_init__(self) -> None:
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Rules between fields; called after construction and after each assignment, which it may undo by raising."""
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        if self._state is None:
+            raise TypeError(f"cannot pickle '{type(self).__name__}' object")
+        return tuple(self.__dict__[name] for name in self._state)
+
+    def __setstate__(self, state: object) -> None:
+        names = self._state
+        if names is None or not isinstance(state, tuple) or len(state) != len(names):
+            raise CheckError(f"Invalid {type(self).__name__} state!")
+        self._restore(dict(zip(names, state, strict=True)))
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        """Fill the fields from a pickle; fields that a pickle leaves out get their defaults."""
+        fields: dict[str, Any] = getattr(type(self), "__dataclass_fields__", {})
+        for name, field in fields.items():
+            self.__dict__[name] = values.get(name, field.default)

@@ -1,0 +1,149 @@
+"""Result and Response: what comes back."""
+
+import struct
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from repoagent.executor.errors import CheckError
+from repoagent.executor.tensors import Array
+from repoagent.executor.types import rules
+from repoagent.executor.types.adapters import ContextPhaseParams
+from repoagent.executor.types.enums import FinishReason
+from repoagent.executor.types.metrics import RequestPerfMetrics
+from repoagent.executor.types.record import Record
+
+__all__ = ["AdditionalOutput", "Response", "Result", "SpeculativeDecodingFastLogitsInfo"]
+
+_tensor = rules.maybe(rules.tensor())
+
+
+@dataclass(eq=False)
+class SpeculativeDecodingFastLogitsInfo(Record):
+    """Where the logits of a draft model are fetched from."""
+
+    draft_request_id: Annotated[int, rules.unsigned64] = 0
+    draft_participant_id: Annotated[int, rules.integer()] = 0
+
+    def to_tensor(self) -> Array:
+        """Both numbers as the bytes of a float32 row, the form in which they travel in place of logits."""
+        return np.frombuffer(struct.pack("<Qixxxx", self.draft_request_id, self.draft_participant_id), np.float32)
+
+
+@dataclass(eq=False)
+class AdditionalOutput(Record):
+    """A named tensor of the model; ``context:`` is put before the name for the prompt's part."""
+
+    name: Annotated[str, rules.text]
+    output: Annotated[Any, rules.tensor()]
+
+
+@dataclass(eq=False)
+class Result(Record, pickled=14, lost=("spec_dec_fast_logits_info", "additional_outputs")):
+    """What one response carries.
+
+    output_token_ids: one list per beam. log_probs: one list per beam. cum_log_probs: one number per beam.
+    context_logits: [prompt, vocabulary]. generation_logits: [beams, tokens, vocabulary]; while streaming
+    [tokens, beams, vocabulary]. finish_reasons: one per beam.
+    """
+
+    is_final: Annotated[bool, rules.boolean] = False
+    output_token_ids: Annotated[list[list[int]], rules.list_of(rules.tokens)] = ()  # type: ignore[assignment]
+    cum_log_probs: Annotated[list[float] | None, rules.maybe(rules.list_of(rules.float32()))] = None
+    log_probs: Annotated[list[list[float]] | None, rules.maybe(rules.list_of(rules.list_of(rules.float32())))] = None
+    context_logits: Annotated[Any, _tensor] = None
+    generation_logits: Annotated[Any, _tensor] = None
+    spec_dec_fast_logits_info: Annotated[
+        SpeculativeDecodingFastLogitsInfo | None, rules.maybe(rules.instance(SpeculativeDecodingFastLogitsInfo))
+    ] = None
+    encoder_output: Annotated[Any, _tensor] = None
+    finish_reasons: Annotated[list[FinishReason], rules.list_of(rules.instance(FinishReason))] = ()  # type: ignore[assignment]
+    sequence_index: Annotated[int, rules.integer()] = 0
+    is_sequence_final: Annotated[bool, rules.boolean] = False
+    decoding_iter: Annotated[int, rules.integer()] = 0
+    avg_decoded_tokens_per_iter: Annotated[float, rules.float32()] = 0.0
+    context_phase_params: Annotated[ContextPhaseParams | None, rules.maybe(rules.instance(ContextPhaseParams))] = None
+    request_perf_metrics: Annotated[RequestPerfMetrics | None, rules.maybe(rules.instance(RequestPerfMetrics))] = None
+    additional_outputs: Annotated[list[AdditionalOutput], rules.list_of(rules.instance(AdditionalOutput))] = ()  # type: ignore[assignment]
+
+    @classmethod
+    def trusted(cls, **values: Any) -> "Result":
+        """A result of values that are known to be right: no rule is applied, lists are not copied. For the engine."""
+        result = cls.__new__(cls)
+        result.__dict__.update(_DEFAULTS)
+        result.__dict__.update(values)
+        result.__dict__.setdefault("additional_outputs", [])
+        return result
+
+    def _restore(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values, spec_dec_fast_logits_info=None, additional_outputs=[])
+
+
+_DEFAULTS = {name: value for name, value in Result().__dict__.items() if not isinstance(value, list)}
+
+
+class Response:
+    """One answer to one request: an error text or a ``Result``."""
+
+    __slots__ = ("_client_id", "_outcome", "_request_id")
+
+    def __init__(self, request_id: int, outcome: "str | Result", client_id: int | None = None) -> None:
+        """``outcome``: a text makes an error response, a ``Result`` a good one."""
+        if not isinstance(outcome, (str, Result)):
+            raise TypeError(f"Response needs an error message or a Result, not {type(outcome).__name__}")
+        if outcome == "":
+            raise CheckError("Error message should not be empty")
+        self._request_id: int = rules.unsigned64(request_id, "Response.request_id")
+        self._client_id: int | None = rules.maybe(rules.unsigned64)(client_id, "Response.client_id")
+        self._outcome: str | Result = outcome
+
+    @property
+    def request_id(self) -> int:
+        """The id that ``Executor.enqueue_request`` returned."""
+        return self._request_id
+
+    @property
+    def client_id(self) -> int | None:
+        """The id that the request brought along."""
+        return self._client_id
+
+    def has_error(self) -> bool:
+        """Whether this response carries an error text."""
+        return isinstance(self._outcome, str)
+
+    @property
+    def error_msg(self) -> str:
+        """The error text; raises on a good response."""
+        if not isinstance(self._outcome, str):
+            raise CheckError("Cannot get the error message for a response without error")
+        return self._outcome
+
+    @property
+    def result(self) -> Result:
+        """The result, by reference; raises on an error response."""
+        if isinstance(self._outcome, str):
+            raise CheckError(f"Cannot get the result for a response with an error: {self._outcome}")
+        return self._outcome
+
+    def clear_context_logits(self) -> None:
+        """Drop the context logits of a good response, to save memory."""
+        if isinstance(self._outcome, Result):
+            self._outcome.context_logits = None
+
+    def clear_generation_logits(self) -> None:
+        """Drop the generation logits of a good response, to save memory."""
+        if isinstance(self._outcome, Result):
+            self._outcome.generation_logits = None
+
+    def __getstate__(self) -> tuple[int, Result, int | None]:
+        return (self._request_id, self.result, self._client_id)
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) != 3:
+            raise CheckError("Invalid Response state!")
+        Response.__init__(self, *state)
+
+    def __repr__(self) -> str:
+        kind = "error" if self.has_error() else "result"
+        return f"Response(request_id={self._request_id}, {kind}={self._outcome!r})"

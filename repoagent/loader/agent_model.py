@@ -1,0 +1,208 @@
+"""One agent's view of one load: the implementation of :class:`repoagent.api.AgentModel`."""
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repoagent.api.actions import Action, ArtifactType
+from repoagent.api.model import Cache, Parameters
+from repoagent.config import ModelConfig, copy, read_text, write_text
+from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.loader.child import run_child
+from repoagent.loader.context import LoadContext
+from repoagent.loader.plan import PlannedAgent
+from repoagent.loader.report import EntryRecorder
+from repoagent.storage.keys import resolve_key
+from repoagent.storage.sources import ModelSource, open_source
+
+__all__ = ["EntryModel"]
+
+_OVER = frozenset({Action.LOAD_FAIL, Action.UNLOAD_COMPLETE})
+_MAY_ASK_TO_UNLOAD = frozenset({Action.LOAD, Action.LOAD_COMPLETE})
+
+
+class EntryModel:
+    """What the entry number ``index`` of a chain sees. ``action`` is set by the chain around each call."""
+
+    def __init__(self, load: LoadContext, index: int, planned: PlannedAgent, recorder: EntryRecorder) -> None:
+        self.state: Any = None
+        self.action: Action | None = None
+        self._load = load
+        self._agent = planned.name
+        self._label = f"{index}-{planned.name}"
+        self._parameters = planned.parameters
+        self._trust_roots = planned.trust_roots
+        self._recorder = recorder
+        self._progress = load.progress_sink(planned.name)
+        self._source = load.place.source
+        self._config = load.config
+        self._acquired: Path | None = None
+        self._updated = False
+        self._read_file = False
+        self._wrote_file = False
+        self._asked_to_unload = False
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self._load.name
+
+    @property
+    def location(self) -> str:
+        """Where the model is for this entry: a directory or a URL."""
+        return self._source.location
+
+    @property
+    def artifact_type(self) -> ArtifactType:
+        """Whether :attr:`location` is a directory of this machine."""
+        return self._source.artifact_type
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters of this entry."""
+        return self._parameters
+
+    @property
+    def trust_roots(self) -> Mapping[str, Path]:
+        """What the operator's policy lets this entry trust."""
+        return self._trust_roots
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """A private copy of the configuration of this load."""
+        return None if self._config is None else copy(self._config)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for this load any more."""
+        return self._load.cancelled
+
+    def read_config(self) -> ModelConfig | None:
+        """The configuration file at :attr:`location`, read anew."""
+        self._read_file = True
+        text = self._source.read_config_text(self._load.config_file)
+        return None if text is None else read_text(text, source=self._load.config_file)
+
+    def write_config(self, config: ModelConfig) -> None:
+        """Write the configuration file of the acquired location."""
+        if self._acquired is None:
+            raise UnavailableError("write_config writes into the acquired location; call acquire_location first")
+        file = self._acquired / self._load.config_file
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(write_text(config), encoding="utf-8")
+        self._wrote_file = True
+
+    def acquire_location(self, *, confidential: bool = False, size_hint: int | None = None) -> Path:
+        """The private directory of this entry."""
+        self._acquired = self._load.directories.get(self._label, confidential=confidential, size_hint=size_hint)
+        return self._acquired
+
+    def release_location(self) -> None:
+        """Remove the acquired directory."""
+        if self._acquired is None:
+            raise UnavailableError("No mutable location to be deleted")
+        if self.action not in _OVER and self._is_used(self._acquired):
+            raise UnavailableError("the acquired location is where the model is loaded from; it goes with the model")
+        self._load.directories.remove(self._acquired)
+        self._acquired = None
+
+    def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:
+        """Move the model."""
+        if self.action is not Action.LOAD:
+            current = "not set" if self.action is None else _triton_name(self.action)
+            raise InvalidArgumentError(
+                f"location can only be updated during {_triton_name(Action.LOAD)}, current action type is {current}"
+            )
+        if artifact_type is ArtifactType.FILESYSTEM:
+            self._source = self._local_place(Path(location))
+        else:
+            self._source = self._remote_place(str(location))
+        self._updated = True
+
+    def filesystem(self) -> Any:
+        """The fsspec filesystem of :attr:`location`."""
+        return self._source.fs
+
+    def root(self) -> str:
+        """:attr:`location` as a path of :meth:`filesystem`."""
+        return self._source.root
+
+    def localize(self) -> Path:
+        """:attr:`location` as a directory of this machine."""
+        return self._load.localize(self._source)
+
+    def key(self, uri: str) -> bytes:
+        """The secret behind a reference."""
+        return resolve_key(uri, self._load.services.key_providers)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache of this program, for what is not confidential."""
+        return _LoadCache(self._load)
+
+    def run_child(
+        self, argv: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program to its end."""
+        return run_child(argv, timeout=timeout, env=env, cancelled=lambda: self._load.cancelled)
+
+    def request_unload(self, reason: str) -> None:
+        """Ask the server to unload the model, once and while that makes sense."""
+        if self._asked_to_unload or self.action not in _MAY_ASK_TO_UNLOAD:
+            return
+        self._asked_to_unload = True
+        self._load.services.request_unload(self.name, f"agent '{self._agent}': {reason}")
+
+    def progress(self, done: int, total: int | None = None, what: str = "") -> None:
+        """Say how far the work is."""
+        self._progress(done, total, what)
+
+    def report(
+        self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""
+    ) -> None:
+        """Add to the line of the current call."""
+        self._recorder.add(bytes_read, bytes_written, digests, note)
+
+    def hand_on(self) -> None:
+        """After a LOAD that went well: where this entry moved the model to is where it is from now on."""
+        if self._updated:
+            self._load.move(self._source, from_effective=self._wrote_file and not self._read_file)
+            self._config = self._load.config
+
+    def _is_used(self, directory: Path) -> bool:
+        places = (self._source, self._load.place.source)
+        return any(not place.is_remote and Path(place.root).is_relative_to(directory) for place in places)
+
+    def _local_place(self, path: Path) -> ModelSource:
+        if not path.is_dir():
+            raise InvalidArgumentError(
+                f"update_location needs a directory, and '{path.name}' is none; for a URL pass "
+                "ArtifactType.REMOTE_FILESYSTEM"
+            )
+        return self._load.local_source(path.absolute())
+
+    def _remote_place(self, url: str) -> ModelSource:
+        here = self._source
+        place = open_source(self.name, url, filesystems=self._load.services.filesystems)
+        if here.is_remote and place.location.startswith(f"{here.location}/"):
+            # Below where the model already is: that filesystem has the credentials of the repository.
+            place = ModelSource(self.name, fs=here.fs, root=place.root, location=place.location)
+        if not place.fs.isdir(place.root):
+            raise InvalidArgumentError(f"update_location: there is no directory {place.location}")
+        return place
+
+
+class _LoadCache:
+    """The cache as a load may use it; it looks at every call whether the load has become confidential."""
+
+    def __init__(self, load: LoadContext) -> None:
+        self._load = load
+
+    def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
+        """See :meth:`repoagent.api.Cache.get_or_build`."""
+        return self._load.cache.get_or_build(key, build)
+
+
+def _triton_name(action: Action) -> str:
+    return f"TRITONREPOAGENT_ACTION_{action.name}"

@@ -1,0 +1,75 @@
+"""One place where an agent was found, and the check of what came out of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from repoagent.api.agent import SUPPORTED_API_VERSIONS, Agent
+from repoagent.errors import AgentError
+
+__all__ = ["AgentSource", "Candidate", "LoadedAgent", "check_agent"]
+
+LoadedAgent = type[Agent] | Agent
+"""A class, of which one object is made per period of use, or an object to be used as it is."""
+
+
+class AgentSource(Protocol):
+    """Where the loader gets agents from; :class:`~repoagent.loader.discovery.AgentRegistry` is one."""
+
+    def load(self, name: str) -> LoadedAgent:
+        """The agent called ``name``.
+
+        Raises:
+            AgentError: there is none, or it cannot be used.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An agent that is offered under ``name``. Nothing has been imported yet.
+
+    ``origin`` is "package", "directory" or "native"; ``target`` is ``module:attribute`` or a path. ``resolve`` imports
+    and returns whatever is there; it may raise anything.
+    """
+
+    name: str
+    origin: str
+    target: str
+    resolve: Callable[[], object]
+    distribution: str | None = None
+    version: str | None = None
+
+    def __str__(self) -> str:
+        """Where it comes from, for messages."""
+        if self.distribution is None:
+            return self.target
+        return f"{self.target} of package {self.distribution} {self.version}"
+
+
+def check_agent(name: str, found: object, where: str) -> LoadedAgent:
+    """Return ``found`` if it is an agent that this program can run.
+
+    Raises:
+        AgentError: it is something else, or it was written for another version of the interface.
+    """
+    kind = found if isinstance(found, type) else type(found)
+    if not issubclass(kind, Agent):
+        what = found.__name__ if isinstance(found, type) else f"a {kind.__name__}"
+        raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent")
+    _check_api_version(name, kind, where)
+    return found if isinstance(found, Agent) else kind
+
+
+def _check_api_version(name: str, kind: type[Agent], where: str) -> None:
+    supported = ", ".join(str(version) for version in sorted(SUPPORTED_API_VERSIONS))
+    stated: object = getattr(kind, "api_version", None)
+    if stated is None:
+        raise AgentError(
+            name,
+            f"{where}: {kind.__name__} states no api_version; this program supports {supported}: "
+            f"write api_version = {max(SUPPORTED_API_VERSIONS)} in the class",
+        )
+    if type(stated) is not int or stated not in SUPPORTED_API_VERSIONS:
+        raise AgentError(
+            name, f"{where}: {kind.__name__} was written for api_version {stated!r}; this program supports {supported}"
+        )

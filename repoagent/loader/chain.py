@@ -1,0 +1,232 @@
+"""The chain: who is called when. The whole of docs/reference/agents-api.md's order of calls is in this file."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+
+from repoagent.api.actions import Action
+from repoagent.api.hooks import LoadEvent
+from repoagent.config import ModelConfig, check
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.loader.calls import reason_of
+from repoagent.loader.context import LoadContext
+from repoagent.loader.entry import ChainEntry, open_entry
+from repoagent.loader.handover import open_files
+from repoagent.loader.lifetime import AgentPool
+from repoagent.loader.machine import Lifecycle, State
+from repoagent.loader.plan import PlannedAgent
+from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.storage.files import ModelFiles
+
+__all__ = ["LoadedChain"]
+
+logger = logging.getLogger("repoagent.loader")
+
+
+class LoadedChain:
+    """A model that went through its agents, for as long as it lives.
+
+    :meth:`~repoagent.loader.loader.Loader.load` returns one. Its user then calls exactly one of :meth:`complete` (the
+    model is ready) and :meth:`fail` (it could not be loaded), and after ``complete``, once each, :meth:`unload` and
+    :meth:`unload_complete`. To call one a second time does nothing; to call one out of order raises
+    ``InvalidTransitionError``. None of them raises because an agent did: that is in the log and the report.
+    Safe to use from any thread; the agents are called on the caller's.
+    """
+
+    def __init__(
+        self, load: LoadContext, pool: AgentPool, report: ReportBuilder, on_end: "Callable[[LoadedChain], object]"
+    ) -> None:
+        self._load = load
+        self._pool = pool
+        self._report = report
+        self._on_end = on_end
+        self._lock = threading.RLock()
+        self._life = Lifecycle(f"model '{load.name}'", State.LOAD)
+        self._entries: list[ChainEntry] = []
+        self._files: ModelFiles = open_files(load)
+        self._settled = False
+        self._plaintext_may_go = False
+        self._unload_started = 0.0
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self._load.name
+
+    @property
+    def config(self) -> ModelConfig | None:
+        """The configuration to load by, read again where the agents left the model; None if there is none.
+
+        The chain's own object: copy it before a change.
+        """
+        return self._load.config
+
+    @property
+    def files(self) -> ModelFiles:
+        """The model's files where the agents left them, valid until :meth:`unload_complete`."""
+        return self._files
+
+    @property
+    def location(self) -> str:
+        """Where the agents left the model: a directory or a URL."""
+        return self._load.place.source.location
+
+    @property
+    def report(self) -> LoadReport:
+        """The report as it stands."""
+        return self._report.build()
+
+    @property
+    def version_dirs(self) -> list[int]:
+        """The numbers of the version directories at :attr:`location`, ascending. Lists them anew."""
+        return self._load.place.source.versions()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the forward pass is over, so that it is somebody's turn to end what was begun."""
+        return self._settled
+
+    def run(self, plan: Sequence[PlannedAgent]) -> None:
+        """The forward pass: every agent of ``plan`` in order, up to the first failure. The loader calls it once.
+
+        Raises:
+            RepoAgentError: the load must not go on; call :meth:`fail`.
+        """
+        with self._lock:
+            for index, planned in enumerate(plan):
+                self._load.check_cancelled()
+                self._enter(index, planned)
+            self._load.check_cancelled()
+            self._settle()
+
+    def complete(self) -> None:
+        """The model is ready: ``LOAD_COMPLETE``, last entry first."""
+        with self._lock:
+            if not self._advance(State.LOAD_COMPLETE):
+                return
+            self._load.settle()
+            self._walk(Action.LOAD_COMPLETE, reversed(self._entries))
+            self._remove_plaintext()
+            self._report.end("loaded")
+            self._tell_end("loaded")
+
+    def fail(self, error: BaseException) -> None:
+        """The model could not be loaded because of ``error``: ``LOAD_FAIL``, last entry first, then the end."""
+        with self._lock:
+            if not self._advance(State.LOAD_FAIL):
+                return
+            self._load.settle()
+            self._walk(Action.LOAD_FAIL, reversed(self._entries))
+            self._report.end("failed", reason_of(error))
+            self._end()
+            self._tell_end("failed")
+
+    def unload(self) -> None:
+        """The model is about to go: ``UNLOAD``, in order."""
+        with self._lock:
+            if not self._advance(State.UNLOAD):
+                return
+            self._unload_started = time.monotonic()
+            self._report.end("unloading")
+            self._walk(Action.UNLOAD, self._entries)
+
+    def unload_complete(self) -> None:
+        """The model is gone: ``UNLOAD_COMPLETE``, last entry first, then the end."""
+        with self._lock:
+            if not self._advance(State.UNLOAD_COMPLETE):
+                return
+            self._walk(Action.UNLOAD_COMPLETE, reversed(self._entries))
+            self._report.end("unloaded")
+            self._end()
+            seconds = time.monotonic() - self._unload_started
+            self._load.services.notify("unload_finished", LoadEvent(self.name, "unloaded", seconds, None, self.report))
+
+    def files_no_longer_needed(self) -> None:
+        """The backend has read all it needs: confidential plaintext goes now, or right after ``LOAD_COMPLETE``."""
+        with self._lock:
+            self._plaintext_may_go = True
+            if self._life.state is not State.LOAD:
+                self._remove_plaintext()
+
+    def finish(self) -> None:
+        """Whatever is still to be called, at shutdown. Every promise to the agents is kept here too."""
+        with self._lock:
+            if self._life.state is State.LOAD:
+                self.fail(UnavailableError("the server is shutting down"))
+            if self._life.state is State.LOAD_COMPLETE:
+                self.unload()
+            if self._life.state is State.UNLOAD:
+                self.unload_complete()
+
+    def _enter(self, index: int, planned: PlannedAgent) -> None:
+        try:
+            self._load_entry(index, planned)
+        except RepoAgentError as error:
+            if planned.required or isinstance(error, CancelledError):
+                raise
+            logger.warning("model '%s' is loaded all the same, as its policy only warns: %s", self.name, error)
+
+    def _load_entry(self, index: int, planned: PlannedAgent) -> None:
+        recorder = self._report.entry(planned.name, planned.origin)
+        entry = open_entry(index, planned, self._pool, self._load, recorder)
+        self._entries.append(entry)
+        entry.initialize()
+        try:
+            entry.load()
+        except RepoAgentError:
+            if not planned.required:
+                # The load goes on, but for this entry it is over: it hears LOAD_FAIL, and nothing more.
+                entry.tell(Action.LOAD_FAIL)
+            raise
+
+    def _settle(self) -> None:
+        """After the last agent: the configuration is final, and the files are where they are."""
+        if self._load.moved and self._load.config is not None:
+            check(self._load.config, model_name=self.name, source=self._load.config_file)
+        self._files = open_files(self._load)
+        self._settled = True
+
+    def _advance(self, to: State) -> bool:
+        """Go on to ``to``; False if it is there already."""
+        if self._life.state is to:
+            return False
+        self._life.advance(to)
+        return True
+
+    @staticmethod
+    def _walk(action: Action, entries: Iterable[ChainEntry]) -> None:
+        for entry in entries:
+            if entry.may(action):
+                entry.tell(action)
+
+    def _remove_plaintext(self) -> None:
+        if not self._plaintext_may_go:
+            return
+        try:
+            self._load.directories.remove_confidential()
+        except RepoAgentError:
+            logger.exception("plaintext of model '%s' could not be removed", self.name)
+
+    def _end(self) -> None:
+        """``model_finalize`` in order, then everything private goes; nothing of this stops the rest."""
+        with ExitStack() as stack:
+            stack.callback(self._on_end, self)
+            stack.callback(self._close_load)
+            for entry in reversed(self._entries):
+                stack.callback(entry.close)
+
+    def _close_load(self) -> None:
+        try:
+            self._load.close()
+        except RepoAgentError:
+            logger.exception("the workspace of model '%s' could not be removed; the next start will", self.name)
+
+    def _tell_end(self, outcome: str) -> None:
+        report = self.report
+        logger.info("%s", report.summary)
+        for line in report.lines():
+            logger.info("%s: %s", self.name, line)
+        event = LoadEvent(self.name, outcome, report.seconds, report.error, report)
+        self._load.services.notify("load_finished", event)

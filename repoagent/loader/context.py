@@ -1,0 +1,225 @@
+"""What all entries of one load share: where the model is now, how it is configured, and the services of the loader."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from repoagent.config import ModelConfig
+from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
+from repoagent.loader.directories import Directories
+from repoagent.loader.reread import Move, reread
+from repoagent.storage.cache import Cache, CacheScope
+from repoagent.storage.fetch import Fetcher
+from repoagent.storage.keys import KeyProvider
+from repoagent.storage.snapshot import snapshot
+from repoagent.storage.sources import ModelSource, open_source
+
+__all__ = ["LoadContext", "Place", "Progress", "Services"]
+
+logger = logging.getLogger("repoagent.loader")
+
+CONFIG_FILE: Final = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an agent is, or a download (``agent`` is empty then). ``total`` is None where it is not known."""
+
+    model: str
+    agent: str
+    done: int
+    total: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What outlives a load.
+
+    ``notify(event_name, event)`` tells observers, ``request_unload(model, reason)`` the server; both return at once.
+    """
+
+    cache: Cache | None = None
+    key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
+    filesystems: Mapping[str, str] = field(default_factory=dict)
+    notify: Callable[[str, object], None] = lambda _name, _event: None
+    request_unload: Callable[[str, str], None] = lambda _model, _reason: None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the model is, and what its configuration file says there (None: there is no such file)."""
+
+    source: ModelSource
+    config_text: str | None
+
+
+class LoadContext:
+    """The state of one load that moves on from entry to entry. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        place: Place,
+        config: ModelConfig | None,
+        directories: Directories,
+        services: Services,
+        *,
+        config_file: str = CONFIG_FILE,
+        overridden: bool = False,
+        cancelled: Callable[[], bool] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.name = place.source.name
+        self.place = place
+        self.config = config
+        self.config_file = config_file
+        self.directories = directories
+        self.services = services
+        self.moved = False
+        self._overridden = overridden
+        self._cancelled = cancelled
+        self._on_progress = on_progress
+        self._cache = services.cache.scope(cancelled=lambda: self.cancelled) if services.cache else None
+        self._fetchers: dict[ModelSource, Fetcher] = {}
+        self._numbers = itertools.count(1)
+        self._download_progress = self.progress_sink("")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the load was given up. Never true after :meth:`settle`: what follows a load has to be done."""
+        ask = self._cancelled  # a thread of an agent may look while the load settles
+        return ask is not None and ask()
+
+    @property
+    def cache(self) -> CacheScope:
+        """What this load takes from the cache stays there until the load is closed.
+
+        Raises:
+            UnsupportedError: the load is confidential, or there is no cache.
+        """
+        if self.directories.confidential:
+            raise UnsupportedError("the load is confidential: what an agent makes of its plaintext may not be cached")
+        if self._cache is None:
+            raise UnsupportedError("this program has no cache; give it a cache directory")
+        return self._cache
+
+    def check_cancelled(self) -> None:
+        """Raise ``CancelledError`` if nobody waits any more."""
+        if self.cancelled:
+            raise CancelledError(f"the load of model '{self.name}' was cancelled")
+
+    def settle(self) -> None:
+        """The load is over, well or badly; until then a backend's downloads can be cancelled too."""
+        self._cancelled = None
+
+    def close(self) -> None:
+        """Remove the directories and let go of what came from the cache."""
+        with ExitStack() as stack:
+            stack.callback(self.directories.close)
+            if self._cache is not None:
+                stack.callback(self._cache.close)
+
+    def localize(self, source: ModelSource) -> Path:
+        """``source`` as a directory of this machine, downloaded at most once per load."""
+        return self.fetcher(source)("") if source.is_remote else Path(source.root)
+
+    def fetcher(self, source: ModelSource) -> Fetcher:
+        """What brings the remote ``source`` here, whole or in part; one per source, so nothing comes twice."""
+        if source not in self._fetchers:
+            self._fetchers[source] = Fetcher(
+                source,
+                directory=self._download_directory,
+                cache=None if self.directories.confidential else self._cache,
+                progress=lambda done, total: self._download_progress(done, total, "download"),
+                cancelled=lambda: self.cancelled,
+            )
+        return self._fetchers[source]
+
+    def _download_directory(self, size: int) -> Path:
+        return self.directories.get(f"download-{next(self._numbers)}", size_hint=size)
+
+    def local_source(self, path: Path) -> ModelSource:
+        """A directory of this machine as the place of this model."""
+        return open_source(self.name, str(path))
+
+    def move(self, source: ModelSource, *, from_effective: bool = False) -> None:
+        """An agent moved the model to ``source``: read the configuration there.
+
+        Raises:
+            ConfigError: it does not parse.
+        """
+        text = source.read_config_text(self.config_file)
+        change = Move(self.place.config_text, text, from_effective, self._overridden)
+        self.config = reread(self.config, change, source=self.config_file)
+        self.place = Place(source, text)
+        self.moved = True
+
+    def isolate(self) -> bool:
+        """Go on with a private copy of the model, so that nobody outside can change what is judged now.
+
+        Returns whether one had to be made: what an earlier agent of this load made is private already, and what lies
+        in the cache is read-only.
+
+        Raises:
+            UnavailableError: the configuration file changed between the start of the load and the copy.
+        """
+        source = self.place.source
+        if not source.is_remote and self._is_private(Path(source.root)):
+            return False
+        copied = self.local_source(self._private_copy(source))
+        text = copied.read_config_text(self.config_file)
+        if text != self.place.config_text and not self._overridden:
+            raise UnavailableError(
+                f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"
+            )
+        self.place = Place(copied, text)
+        return True
+
+    def _is_private(self, path: Path) -> bool:
+        cache = self.services.cache
+        return self.directories.holds(path) or (cache is not None and path.is_relative_to(cache.path))
+
+    def _private_copy(self, source: ModelSource) -> Path:
+        if source.is_remote:
+            return self.localize(source)
+        target = self.directories.get(f"snapshot-{next(self._numbers)}")
+        snapshot(Path(source.root), target, cancelled=lambda: self.cancelled)
+        return target
+
+    def progress_sink(self, agent: str) -> Callable[[int, int | None, str], None]:
+        """A cheap function for ``AgentModel.progress``: at most twenty calls a second get through, and the last."""
+        tell = self._on_progress
+        if tell is None:
+            return _ignore
+        return _Throttle(tell, self.name, agent)
+
+
+def _ignore(done: int, total: int | None, what: str) -> None:
+    """Nobody looks."""
+
+
+class _Throttle:
+    """Passes progress on, but not more often than a person can see."""
+
+    _SECONDS = 0.05
+
+    def __init__(self, tell: Callable[[Progress], None], model: str, agent: str) -> None:
+        self._tell = tell
+        self._model = model
+        self._agent = agent
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int | None, what: str) -> None:
+        now = time.monotonic()
+        if now < self._next and done != total:
+            return
+        self._next = now + self._SECONDS
+        try:
+            self._tell(Progress(self._model, self._agent, done, total, what))
+        except Exception:
+            logger.exception("showing progress failed")

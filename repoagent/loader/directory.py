@@ -1,0 +1,85 @@
+"""Agents that lie in ``--repoagent-directory``: ``DIR/NAME/agent.py``, or a native library as a stock Triton has it."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Final, NoReturn
+
+from repoagent.api.agent import Agent
+from repoagent.errors import AgentError, AgentUnsupportedError
+from repoagent.loader.candidates import Candidate
+
+__all__ = ["DEFAULT_DIRECTORY", "directory_candidates"]
+
+DEFAULT_DIRECTORY: Final = Path("/opt/tritonserver/repoagents")
+_MODULE_PREFIX = "_repoagent_directory_agent_"
+
+
+def directory_candidates(directory: Path) -> Iterator[Candidate]:
+    """What ``directory`` offers, by name. Imports nothing; other files and directories are passed over."""
+    if not directory.is_dir():
+        return
+    for entry in sorted(directory.iterdir()):
+        if (entry / "agent.py").is_file():
+            yield _python_candidate(entry)
+        if native_library(entry).is_file():
+            yield _native_candidate(entry)
+
+
+def native_library(entry: Path) -> Path:
+    """Where a stock Triton looks for the agent of the directory ``entry``."""
+    return entry / f"libtritonrepoagent_{entry.name}.so"
+
+
+def _python_candidate(entry: Path) -> Candidate:
+    file = entry / "agent.py"
+    return Candidate(entry.name, "directory", str(file), partial(_load_file, entry.name, file))
+
+
+def _native_candidate(entry: Path) -> Candidate:
+    library = native_library(entry)
+    return Candidate(entry.name, "native", str(library), partial(_refuse_native, entry.name, library))
+
+
+def _refuse_native(name: str, library: Path) -> NoReturn:
+    raise AgentUnsupportedError(name, f"{library}: native agents cannot be loaded yet; use a Python agent of that name")
+
+
+def _load_file(name: str, file: Path) -> object:
+    module = _import_privately(name, file)
+    if hasattr(module, "agent"):
+        return module.agent
+    return _only_agent_class(name, module, file)
+
+
+def _import_privately(name: str, file: Path) -> ModuleType:
+    """Run ``file`` as a package of its own, so that ``from . import helper`` finds the files beside it."""
+    module_name = _MODULE_PREFIX + "".join(char if char.isalnum() else "_" for char in name)
+    spec = importlib.util.spec_from_file_location(module_name, file, submodule_search_locations=[str(file.parent)])
+    if spec is None or spec.loader is None:
+        raise AgentError(name, f"{file} cannot be imported as Python source")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses, pickle and relative imports look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _only_agent_class(name: str, module: ModuleType, file: Path) -> type[Agent]:
+    classes = [
+        found
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, Agent) and found.__module__ == module.__name__
+    ]
+    if not classes:
+        raise AgentError(name, f"{file} defines no subclass of repoagent.api.Agent")
+    if len(classes) > 1:
+        names = ", ".join(found.__name__ for found in classes)
+        raise AgentError(name, f"{file} defines more than one agent ({names}); say which with a line 'agent = ...'")
+    return classes[0]

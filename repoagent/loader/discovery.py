@@ -1,0 +1,185 @@
+"""Which agents there are, and how a name in a configuration becomes a class."""
+
+import difflib
+import inspect
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from repoagent.errors import AgentError, AgentNotFoundError, NotFoundError
+from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
+from repoagent.loader.directory import DEFAULT_DIRECTORY, directory_candidates
+from repoagent.loader.packages import AGENTS_GROUP, distribution_metadata, package_candidates
+
+__all__ = ["OFFICIAL_AGENTS", "AgentDetails", "AgentInfo", "AgentRegistry"]
+
+_Found = dict[str, list[Candidate]]
+
+logger = logging.getLogger("repoagent.loader")
+
+OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt", "fetch", "verify")
+"""Names whose package is ``repoagent-NAME``; a message about one that is missing says how to get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """One line of ``repoagent agents list``.
+
+    ``origin`` is "package", "directory" or "native"; ``target`` is ``module:attribute`` or a path; ``state`` is
+    "available", "loaded" (imported by this process) or "error", with the reason in ``error``.
+    """
+
+    name: str
+    version: str | None
+    distribution: str | None
+    origin: str
+    target: str
+    state: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDetails:
+    """What ``repoagent agents inspect NAME`` shows. ``metadata`` is empty for an agent of a directory."""
+
+    info: AgentInfo
+    class_name: str
+    docstring: str
+    api_version: int
+    guard: bool
+    module_file: str | None
+    metadata: Mapping[str, str]
+
+
+class AgentRegistry:
+    """Every agent that is installed or lies in ``directory``, found without importing any.
+
+    The installed packages are looked through once, on first use; the directory each time a name is not known yet, so
+    an agent can be added while the server runs. Safe to use from any thread.
+
+    Raises:
+        NotFoundError: ``directory`` does not exist and is not the default one.
+    """
+
+    def __init__(self, directory: Path | None = DEFAULT_DIRECTORY, *, group: str = AGENTS_GROUP) -> None:
+        if directory is not None and directory != DEFAULT_DIRECTORY and not directory.is_dir():
+            raise NotFoundError(f"the repository-agent directory {directory} does not exist")
+        self._directory = directory
+        self._group = group
+        self._lock = threading.RLock()
+        self._packages: tuple[Candidate, ...] | None = None
+        self._loaded: dict[str, LoadedAgent] = {}
+        self._errors: dict[str, str] = {}
+
+    def list(self) -> list[AgentInfo]:
+        """All agents by name. Imports nothing; a name with two origins is shown in state "error"."""
+        with self._lock:
+            found = self._candidates()
+            return [self._info(name, found[name]) for name in sorted(found)]
+
+    def find(self, name: str) -> AgentInfo:
+        """The agent called ``name``, without importing it.
+
+        Raises:
+            AgentNotFoundError: there is none; the message suggests a name or a package and lists what there is.
+        """
+        with self._lock:
+            return self._info(name, self._find(name))
+
+    def load(self, name: str) -> LoadedAgent:
+        """Import the agent called ``name``; the same class or object each time.
+
+        Raises:
+            AgentNotFoundError: there is none.
+            AgentError: two origins claim the name, the import failed, or what came is not an agent for this program.
+        """
+        with self._lock:
+            if name not in self._loaded:
+                self._loaded[name] = self._load(name)
+            return self._loaded[name]
+
+    def inspect(self, name: str) -> AgentDetails:
+        """Import the agent and describe it. Raises as :meth:`load`."""
+        with self._lock:
+            found = self.load(name)
+            info = self.find(name)
+        kind = found if isinstance(found, type) else type(found)
+        return AgentDetails(
+            info=info,
+            class_name=kind.__qualname__,
+            docstring=inspect.getdoc(kind) or "",
+            api_version=kind.api_version,
+            guard=found.guard,
+            module_file=inspect.getsourcefile(kind),
+            metadata=distribution_metadata(info.distribution) if info.distribution else {},
+        )
+
+    def _load(self, name: str) -> LoadedAgent:
+        candidates = self._find(name)
+        if len(candidates) > 1:
+            raise AgentError(name, _clash(candidates))
+        try:
+            loaded = _import(name, candidates[0])
+        except AgentError as error:
+            self._remember(name, error)
+            raise
+        self._errors.pop(name, None)
+        return loaded
+
+    def _remember(self, name: str, error: AgentError) -> None:
+        """Keep the reason for :meth:`list`, and log it with its traceback, but only when it is news."""
+        if self._errors.get(name) != error.reason:
+            logger.error("agent '%s' cannot be used: %s", name, error.reason, exc_info=error.__cause__)
+        self._errors[name] = error.reason
+
+    def _candidates(self) -> _Found:
+        if self._packages is None:
+            self._packages = tuple(package_candidates(self._group))
+        nearby = directory_candidates(self._directory) if self._directory is not None else ()
+        found: _Found = {}
+        for candidate in (*self._packages, *nearby):
+            found.setdefault(candidate.name, []).append(candidate)
+        return found
+
+    def _find(self, name: str) -> Sequence[Candidate]:
+        found = self._candidates()
+        if name not in found:
+            raise AgentNotFoundError(name, _not_found(name, found, self._directory))
+        return found[name]
+
+    def _info(self, name: str, candidates: Sequence[Candidate]) -> AgentInfo:
+        first = candidates[0]
+        error = _clash(candidates) if len(candidates) > 1 else self._errors.get(name)
+        state = "error" if error else "loaded" if name in self._loaded else "available"
+        return AgentInfo(name, first.version, first.distribution, first.origin, first.target, state, error)
+
+
+def _import(name: str, candidate: Candidate) -> LoadedAgent:
+    try:
+        found = candidate.resolve()
+    except AgentError:
+        raise
+    except BaseException as error:  # a module may raise anything, also SystemExit; only this agent is lost
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise AgentError(name, f"cannot import {candidate}: {reason}") from error
+    return check_agent(name, found, candidate.target)
+
+
+def _clash(candidates: Iterable[Candidate]) -> str:
+    return f"is offered more than once, remove all but one: {'; '.join(str(candidate) for candidate in candidates)}"
+
+
+def _not_found(name: str, installed: Iterable[str], directory: Path | None) -> str:
+    names = sorted(installed)
+    parts = ["no such agent in the installed packages" + (f" or in {directory}" if directory is not None else "")]
+    close = difflib.get_close_matches(name, sorted({*names, *OFFICIAL_AGENTS}), n=1)
+    meant = close[0] if close else None
+    if meant is not None and meant != name:
+        parts.append(f"did you mean '{meant}'")
+    if meant in OFFICIAL_AGENTS and meant not in names:
+        parts.append(f"to get it: pip install repoagent-{meant}")
+    parts.append(f"installed agents: {', '.join(names) or 'none'}")
+    return "; ".join(parts)

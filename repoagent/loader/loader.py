@@ -1,0 +1,220 @@
+"""The loader: a model's directory and configuration in, a chain of agents that have accepted it out."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from repoagent.api.hooks import LoadEvent
+from repoagent.config import ModelConfig, check, copy, read_text
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.loader.admission import Admission
+from repoagent.loader.calls import reason_of
+from repoagent.loader.candidates import AgentSource
+from repoagent.loader.chain import LoadedChain
+from repoagent.loader.context import CONFIG_FILE, LoadContext, Place, Progress, Services
+from repoagent.loader.directories import Directories
+from repoagent.loader.lifetime import AgentPool
+from repoagent.loader.plan import ChainPlanner, ConfigPlanner
+from repoagent.loader.plugins import PluginManager
+from repoagent.loader.report import LoadReport, ReportBuilder
+from repoagent.loader.unload_requests import request_unload
+from repoagent.storage.cache import Cache
+from repoagent.storage.keys import KeyProvider, builtin_providers
+from repoagent.storage.sources import ModelSource
+from repoagent.storage.workspace import WorkspaceRoot
+
+__all__ = ["Loader"]
+
+logger = logging.getLogger("repoagent.loader")
+
+
+class Loader:
+    """Loads models through their agents, any number at a time, on the threads of its callers.
+
+    It owns the agents in use, nothing else: ``workspace_root``, ``cache`` and ``plugins`` are closed by who made them,
+    after :meth:`close`.
+
+    Args:
+        registry: Where agents are found.
+        workspace_root: Where loads keep their private directories.
+        cache: For agents and downloads; without one nothing is kept between loads.
+        planner: Which agents run; by default those that the configuration names.
+        plugins: Told of loads and actions; none if not given.
+        key_providers: URI scheme -> provider; by default those that need no plug-in.
+        filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
+        model_config_name: ``configs/NAME.pbtxt`` is used instead of ``config.pbtxt`` in models that have it.
+        on_unload_request: Called with a model's name and a reason when one of its agents asks for it to be unloaded,
+            on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
+    """
+
+    def __init__(
+        self,
+        registry: AgentSource,
+        workspace_root: WorkspaceRoot,
+        cache: Cache | None = None,
+        *,
+        planner: ChainPlanner | None = None,
+        plugins: PluginManager | None = None,
+        key_providers: Mapping[str, KeyProvider] | None = None,
+        filesystems: Mapping[str, str] | None = None,
+        model_config_name: str | None = None,
+        on_unload_request: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._workspace_root = workspace_root
+        self._planner = planner or ConfigPlanner()
+        self._pool = AgentPool(registry.load)
+        self._services = Services(
+            cache=cache,
+            key_providers=builtin_providers() if key_providers is None else key_providers,
+            filesystems=filesystems or {},
+            notify=plugins.notify if plugins is not None else _tell_nobody,
+            request_unload=partial(request_unload, on_unload_request),
+        )
+        self._config_files = [CONFIG_FILE]
+        if model_config_name:
+            self._config_files.insert(0, f"configs/{model_config_name}.pbtxt")
+        self._admission = Admission()
+        self._lock = threading.Lock()
+        self._living: dict[LoadedChain, None] = {}
+
+    def load(
+        self,
+        source: ModelSource,
+        *,
+        override: ModelConfig | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> LoadedChain:
+        """Run the agents of ``source`` up to and including ``LOAD``.
+
+        The caller then owes the chain that is returned one ``complete`` or one ``fail``.
+
+        Args:
+            source: The model where its owner put it.
+            override: Used instead of the configuration file, agents included; not changed.
+            cancelled: Asked between agents and during long steps; true gives the load up.
+            on_progress: Told how far agents and downloads are, on the thread that works.
+
+        Raises:
+            AgentError: an agent cannot be had, or refused the model.
+            ConfigError: the configuration does not parse, or makes no sense.
+            CancelledError: ``cancelled()`` became true, or :meth:`close` was called.
+            RepoAgentError: something else failed: a snapshot, a download, the planner.
+
+        Whatever is raised, every agent has been told and everything private is gone; ``error.report`` says what ran.
+        """
+        report = ReportBuilder(source.name)
+        with self._admission.enter(), self._failures(source.name, report):
+            self._tell("load_started", source.name, "started", None)
+            load = self._prepare(source, override, self._or_closed(cancelled), on_progress)
+            chain = LoadedChain(load, self._pool, report, self._forget)
+            with self._lock:
+                self._living[chain] = None
+            try:
+                chain.run(self._planner.plan(source.name, None if load.config is None else copy(load.config)))
+                if chain.config is not None:
+                    self.admit(source.name, chain.config)
+            except BaseException as error:
+                chain.fail(error)
+                raise
+            return chain
+
+    def admit(self, model_name: str, config: ModelConfig) -> None:
+        """Whether the operator lets ``model_name`` be loaded by ``config``; to be asked again once it is complete.
+
+        Raises:
+            RepoAgentError: the planner refuses it.
+        """
+        self._planner.admit(model_name, config)
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Let no more loads in, cancel those that run, and take every living model through its last actions.
+
+        Loads that have not given up after ``timeout`` seconds are left alone, and logged. Again is fine.
+        """
+        stuck = self._admission.close(timeout)
+        if stuck:
+            logger.warning("%d loads did not stop within %s s; their agents will not hear the end", stuck, timeout)
+        with self._lock:
+            living = list(self._living)
+        for chain in reversed(living):
+            if chain.settled:
+                chain.finish()
+
+    def agents_in_use(self) -> dict[str, int]:
+        """Name of every agent that is alive -> how many chain entries share it."""
+        return self._pool.in_use()
+
+    def _prepare(
+        self,
+        source: ModelSource,
+        override: ModelConfig | None,
+        cancelled: Callable[[], bool],
+        on_progress: Callable[[Progress], None] | None,
+    ) -> LoadContext:
+        config_file, text = self._config_text(source)
+        config = copy(override) if override is not None else None
+        if config is None and text is not None:
+            config = read_text(text, source=config_file)
+        if config is not None:
+            if source.renamed:
+                config.name = source.name
+            check(config, model_name=source.name, source="<override>" if override is not None else config_file)
+            config.name = config.name or source.name
+        return LoadContext(
+            Place(source, text),
+            config,
+            Directories(self._workspace_root.new(source.name)),
+            self._services,
+            config_file=config_file,
+            overridden=override is not None,
+            cancelled=cancelled,
+            on_progress=on_progress,
+        )
+
+    def _config_text(self, source: ModelSource) -> tuple[str, str | None]:
+        """The configuration file that this model has, by preference, and its text."""
+        for name in self._config_files:
+            text = source.read_config_text(name)
+            if text is not None:
+                return name, text
+        return CONFIG_FILE, None
+
+    def _or_closed(self, cancelled: Callable[[], bool] | None) -> Callable[[], bool]:
+        return lambda: self._admission.closed or (cancelled is not None and cancelled())
+
+    @contextmanager
+    def _failures(self, model: str, report: ReportBuilder) -> Iterator[None]:
+        """Put the report on what is raised, and tell observers of a load that ended before there was a chain."""
+        try:
+            yield
+        except Exception as error:
+            if report.build().outcome == "loading":
+                report.end("failed", reason_of(error))
+                self._tell("load_finished", model, "failed", report.build())
+            if not isinstance(error, RepoAgentError):
+                logger.exception("loading model '%s' failed unexpectedly", model)
+                raise _unexpected(error, report) from error
+            error.report = report.build()
+            raise
+
+    def _tell(self, event: str, model: str, outcome: str, report: LoadReport | None) -> None:
+        seconds, error = (report.seconds, report.error) if report is not None else (0.0, None)
+        self._services.notify(event, LoadEvent(model, outcome, seconds, error, report))
+
+    def _forget(self, chain: LoadedChain) -> None:
+        with self._lock:
+            self._living.pop(chain, None)
+
+
+def _unexpected(error: Exception, report: ReportBuilder) -> InternalError:
+    """What is no error of ours (a full disk, a broken planner) as one, so that callers have one kind to catch."""
+    wrapped = InternalError(reason_of(error))
+    wrapped.report = report.build()
+    return wrapped
+
+
+def _tell_nobody(_event_name: str, _event: object) -> None:
+    """There are no plug-ins."""

@@ -1,0 +1,161 @@
+"""Plug-in modules: finding them, the registries they fill, the observers they are."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import pluggy
+
+from repoagent.api import hooks
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError
+from repoagent.loader.observers import ObserverThread
+
+__all__ = ["BUILT_IN", "PLUGINS_GROUP", "PluginManager"]
+
+logger = logging.getLogger("repoagent.loader")
+
+PLUGINS_GROUP: Final = "repoagent.plugins"
+BUILT_IN: Final = "repoagent itself"
+_KINDS: Final = ("backends", "key_providers", "converters", "filesystems", "commands")
+_OBSERVERS: Final = ("load_started", "action_finished", "load_finished", "unload_finished")
+
+
+class PluginManager:
+    """The plug-ins of one program.
+
+    Modules of the entry-point ``group`` are imported at construction, except those named in ``blocked`` or, where
+    ``allowed`` is given, not named there. One that cannot be imported, or that implements a hook which does not exist,
+    is logged, kept in :attr:`failed`, and left out: a broken plug-in must not keep the program from starting.
+    ``group=None`` looks for none. Close it at the end; it is a context manager too.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str | None = PLUGINS_GROUP,
+        blocked: Collection[str] = (),
+        allowed: Collection[str] | None = None,
+        queue_limit: int = 1024,
+    ) -> None:
+        self._manager = pluggy.PluginManager(hooks.PROJECT)
+        self._manager.add_hookspecs(hooks)
+        self._observers = ObserverThread(queue_limit)
+        self._failed: dict[str, str] = {}
+        for point in entry_points(group=group) if group is not None else ():
+            if point.name not in blocked and (allowed is None or point.name in allowed):
+                self._discover(point)
+
+    def __enter__(self) -> "PluginManager":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Name of a plug-in that could not be used -> why."""
+        return dict(self._failed)
+
+    @property
+    def names(self) -> list[str]:
+        """The plug-ins in use, sorted."""
+        return sorted(name for name, _ in self._manager.list_name_plugin())
+
+    @property
+    def dropped(self) -> int:
+        """How many events were lost because observers were too slow."""
+        return self._observers.dropped
+
+    def register(self, plugin: object, name: str) -> None:
+        """Add a module or object with ``hookimpl`` functions by hand.
+
+        Raises:
+            AlreadyExistsError: the name or the object is registered.
+            InvalidArgumentError: it implements a hook that does not exist, or with parameters that it does not have.
+        """
+        try:
+            self._manager.register(plugin, name)
+        except ValueError as error:
+            raise AlreadyExistsError(f"plug-in '{name}' is registered already") from error
+        except pluggy.PluginValidationError as error:
+            self._forget(plugin)
+            raise InvalidArgumentError(f"plug-in '{name}': {error}") from error
+        self._refuse_unknown_hooks(plugin, name)
+
+    def registry(self, kind: str, built_in: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
+        """All that plug-ins registered of one ``kind``, on top of ``built_in``.
+
+        ``kind`` is "backends", "key_providers", "converters", "filesystems" or "commands"; what keys and values are
+        is said at the hook ``register_KIND`` in :mod:`repoagent.api.hooks`.
+
+        Raises:
+            AlreadyExistsError: two claim one name; the message has both.
+        """
+        if kind not in _KINDS:
+            raise InvalidArgumentError(f"there is no registry '{kind}'; there are {', '.join(_KINDS)}")
+        merged: dict[Any, Any] = dict(built_in or {})
+        owners = dict.fromkeys(merged, BUILT_IN)
+        hook: pluggy.HookCaller = getattr(self._manager.hook, f"register_{kind}")
+        for implementation in hook.get_hookimpls():
+            owner = f"plug-in '{implementation.plugin_name}'"
+            offered: Any = implementation.function()
+            for name, target in offered.items():
+                if name in merged:
+                    raise AlreadyExistsError(f"{kind}: '{name}' is claimed by {owners[name]} and by {owner}")
+                merged[name] = target
+                owners[name] = owner
+        return merged
+
+    def observes(self, event_name: str) -> bool:
+        """Whether anybody listens to ``event_name``."""
+        return bool(self._observer(event_name).get_hookimpls())
+
+    def notify(self, event_name: str, event: object) -> None:
+        """Tell every observer of ``event_name``, soon and on another thread. Never waits, never raises."""
+        for implementation in reversed(self._observer(event_name).get_hookimpls()):
+            self._observers.submit(partial(_observe, implementation, event))
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the observers have heard all; False if ``timeout`` seconds passed first."""
+        return self._observers.flush(timeout)
+
+    def close(self) -> None:
+        """Let the observers hear what is queued, then stop their thread."""
+        self._observers.close()
+
+    def _observer(self, event_name: str) -> pluggy.HookCaller:
+        if event_name not in _OBSERVERS:
+            raise InvalidArgumentError(f"there is no event '{event_name}'; there are {', '.join(_OBSERVERS)}")
+        caller: pluggy.HookCaller = getattr(self._manager.hook, event_name)
+        return caller
+
+    def _discover(self, point: EntryPoint) -> None:
+        try:
+            self.register(point.load(), point.name)
+        except Exception as error:
+            self._failed[point.name] = str(error) or type(error).__name__
+            logger.exception("plug-in '%s' (%s) is left out", point.name, point.value)
+
+    def _refuse_unknown_hooks(self, plugin: object, name: str) -> None:
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            self._forget(plugin)
+            raise InvalidArgumentError(
+                f"plug-in '{name}': {error}; this program knows version {hooks.HOOKS_VERSION} of the hooks"
+            ) from error
+
+    def _forget(self, plugin: object) -> None:
+        # Older versions of pluggy validate only after they have taken the plug-in in.
+        if self._manager.get_name(plugin) is not None:
+            self._manager.unregister(plugin)
+
+
+def _observe(implementation: pluggy.HookImpl, event: object) -> None:
+    call: Callable[..., object] = implementation.function
+    try:
+        call(*([event] if implementation.argnames else []))
+    except Exception:
+        logger.exception("observer '%s' raised; the load it was told about is not touched", implementation.plugin_name)

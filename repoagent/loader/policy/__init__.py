@@ -1,0 +1,11 @@
+"""What the operator demands of every model, whatever the model itself says.
+
+A model names its own agents, so whoever can change a model could drop its guards. A policy closes that: a file that
+only the operator writes (``--agent-policy policy.toml``) says which agents always run, and what a model may use.
+"""
+
+from repoagent.loader.policy.planner import PolicyPlanner
+from repoagent.loader.policy.read import read_policy
+from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
+
+__all__ = ["AllowedAgent", "DemandedAgent", "Mode", "Policy", "PolicyPlanner", "Rule", "read_policy"]

@@ -1,0 +1,84 @@
+"""The planner that puts the operator's agents around the model's own, and checks what the model asks for."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from repoagent.api.model import Parameters
+from repoagent.config import ModelConfig, backend_of
+from repoagent.errors import AgentError, InternalError
+from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.plan import ChainPlanner, ConfigPlanner, PlannedAgent
+from repoagent.loader.policy.admission import objection
+from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
+
+__all__ = ["PolicyPlanner"]
+
+logger = logging.getLogger("repoagent.loader.policy")
+
+
+class PolicyPlanner:
+    """A :class:`~repoagent.loader.plan.ChainPlanner` that applies a policy to what another planner says.
+
+    Every load asks the planner, wherever it comes from (a file, an override, contents sent along, polling, an
+    ensemble, on demand), so no road leads round the policy.
+    """
+
+    def __init__(self, policy: Policy, registry: AgentRegistry, inner: ChainPlanner | None = None) -> None:
+        self._policy = policy
+        self._registry = registry
+        self._inner = inner or ConfigPlanner()
+
+    def plan(self, model_name: str, config: ModelConfig | None) -> Sequence[PlannedAgent]:
+        """The demanded agents before, the model's own, the demanded agents after.
+
+        Raises:
+            AgentError: in mode enforce, an agent that the rule does not allow. Its code is not imported.
+            InternalError: in mode enforce, a backend or platform that the rule does not allow.
+        """
+        own = self._inner.plan(model_name, config)
+        rule = self._policy.rule_for(model_name)
+        if rule.mode is Mode.OFF:
+            return own
+        for entry in own:
+            self._check_agent(model_name, rule, entry.name)
+        if config is not None:
+            self.admit(model_name, config)
+        trusting = [replace(entry, trust_roots=rule.trust_roots) for entry in own]
+        before = [_planned(demand, rule) for demand in rule.before]
+        return [*before, *trusting, *(_planned(demand, rule) for demand in rule.after)]
+
+    def admit(self, model_name: str, config: ModelConfig) -> None:
+        """Check the backend and platform of a configuration, before the agents run and after.
+
+        Raises:
+            InternalError: in mode enforce, they are not allowed.
+        """
+        self._inner.admit(model_name, config)
+        rule = self._policy.rule_for(model_name)
+        if rule.mode is Mode.OFF:
+            return
+        if rule.platforms is not None and config.platform and config.platform not in rule.platforms:
+            self._complain(model_name, rule, InternalError(_not_allowed("platform", config.platform, rule.platforms)))
+        backend = backend_of(config)
+        if rule.backends is not None and backend and backend not in rule.backends:
+            self._complain(model_name, rule, InternalError(_not_allowed("backend", backend, rule.backends)))
+
+    def _check_agent(self, model_name: str, rule: Rule, agent: str) -> None:
+        reason = objection(self._registry.find(agent), rule.agents)
+        if reason is not None:
+            self._complain(model_name, rule, AgentError(agent, f"not allowed for model '{model_name}': {reason}"))
+
+    def _complain(self, model_name: str, rule: Rule, error: InternalError) -> None:
+        if rule.mode is Mode.ENFORCE:
+            raise error
+        logger.warning("policy %s, model '%s' (mode warn): %s", self._policy.source, model_name, error)
+
+
+def _planned(demand: DemandedAgent, rule: Rule) -> PlannedAgent:
+    required = rule.mode is Mode.ENFORCE
+    return PlannedAgent(demand.name, Parameters(demand.parameters), "policy", required, rule.trust_roots)
+
+
+def _not_allowed(what: str, name: str, allowed: Sequence[str]) -> str:
+    return f"the policy does not allow {what} '{name}'; allowed: {', '.join(allowed) or 'none'}"

@@ -1,0 +1,91 @@
+"""Building a :class:`~repoagent.api.report.LoadReport` while a load runs."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from repoagent.api.report import ActionReport, EntryReport, LoadReport
+
+__all__ = ["ActionReport", "EntryRecorder", "EntryReport", "LoadReport", "ReportBuilder"]
+
+
+class EntryRecorder:
+    """Collects the calls of one entry. Agents may report from threads of their own, so it is locked."""
+
+    def __init__(self, index: int, agent: str, origin: str) -> None:
+        self._index = index
+        self._agent = agent
+        self._origin = origin
+        self._lock = threading.Lock()
+        self._done: list[ActionReport] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._bytes_read = 0
+        self._bytes_written = 0
+        self._digests: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    def add(self, bytes_read: int, bytes_written: int, digests: Mapping[str, str] | None, note: str) -> None:
+        """Take what an agent reports for the call it is in."""
+        with self._lock:
+            self._bytes_read += bytes_read
+            self._bytes_written += bytes_written
+            self._digests.update(digests or {})
+            if note:
+                self._notes.append(note)
+
+    def finish(self, action: str, outcome: str, seconds: float, error: str | None) -> None:
+        """Close the line of one call; what was added since the last one belongs to it."""
+        with self._lock:
+            self._done.append(
+                ActionReport(
+                    action=action,
+                    outcome=outcome,
+                    seconds=seconds,
+                    bytes_read=self._bytes_read,
+                    bytes_written=self._bytes_written,
+                    digests=self._digests,
+                    notes=tuple(self._notes),
+                    error=error,
+                )
+            )
+            self._clear()
+
+    def build(self) -> EntryReport:
+        """The entry as it stands."""
+        with self._lock:
+            return EntryReport(self._index, self._agent, self._origin, tuple(self._done))
+
+
+class ReportBuilder:
+    """The report of one load as it grows. ``clock`` gives seconds."""
+
+    def __init__(self, model: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._model = model
+        self._clock = clock
+        self._started = clock()
+        self._seconds: float | None = None
+        self._outcome = "loading"
+        self._error: str | None = None
+        self._entries: list[EntryRecorder] = []
+
+    def entry(self, agent: str, origin: str) -> EntryRecorder:
+        """Begin the next entry of the chain."""
+        recorder = EntryRecorder(len(self._entries), agent, origin)
+        self._entries.append(recorder)
+        return recorder
+
+    def end(self, outcome: str, error: str | None = None) -> None:
+        """Set the outcome. The first end of a load, good or bad, stops the clock."""
+        self._outcome = outcome
+        if error is not None:
+            self._error = error
+        if self._seconds is None:
+            self._seconds = self._clock() - self._started
+
+    def build(self) -> LoadReport:
+        """The report as it stands: an immutable value."""
+        seconds = self._seconds if self._seconds is not None else self._clock() - self._started
+        entries = tuple(recorder.build() for recorder in self._entries)
+        return LoadReport(self._model, self._outcome, seconds, entries, self._error)

@@ -1,0 +1,113 @@
+"""Traces: what happened to a request, and when."""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from repoagent.server.enums import InferenceTraceActivity, InferenceTraceLevel
+from repoagent.server.tensor import from_core
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.types import Tensor as CoreTensor
+
+__all__ = ["InferenceTrace", "TraceGuard"]
+
+_IDS: Final = itertools.count(1)
+_TIMESTAMPS: Final = int(InferenceTraceLevel.TIMESTAMPS) | int(InferenceTraceLevel.MIN) | int(InferenceTraceLevel.MAX)
+_TENSORS: Final = int(InferenceTraceLevel.TENSORS)
+
+
+class InferenceTrace:
+    """Calls back with the steps of one request.
+
+    ``InferenceTrace(level, parent_id, activity, tensor_activity, release, user_object)``; without ``tensor_activity``
+    there are five arguments. ``level`` is a sum of :class:`InferenceTraceLevel`. Times are nanoseconds of the
+    monotonic clock. A step is told when its request is answered, except for the first ones.
+    """
+
+    __slots__ = (
+        "_activity",
+        "_level",
+        "_release",
+        "_tensor_activity",
+        "_userp",
+        "id",
+        "model_name",
+        "model_version",
+        "parent_id",
+        "request_id",
+    )
+
+    def __init__(self, level: int, parent_id: int, activity_function: Callable[..., Any], *rest: Any) -> None:
+        self._tensor_activity: Callable[..., Any] | None = None
+        if len(rest) == 3:
+            self._tensor_activity, *rest = rest  # type: ignore[assignment]
+        if len(rest) != 2:
+            raise TypeError(f"InferenceTrace takes 5 or 6 arguments, not {len(rest) + 3}")
+        self._release, self._userp = rest
+        self._level = int(level)
+        self._activity = activity_function
+        self.id = next(_IDS)
+        self.parent_id = parent_id
+        self.model_name = ""
+        self.model_version = -1
+        self.request_id = ""
+
+    def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
+        """``request`` goes to ``version`` of its model."""
+        self.model_name = request.model_name
+        self.model_version = version
+        self.request_id = request.id
+        self._tell(InferenceTraceActivity.REQUEST_START, now_ns)
+        self._tell(InferenceTraceActivity.QUEUE_START, now_ns)
+        for name, tensor in request.inputs.items():
+            self._tell_tensor(InferenceTraceActivity.TENSOR_QUEUE_INPUT, name, tensor)
+
+    def answer(self, response: InferResponse) -> None:
+        """A response of the model."""
+        for name, tensor in response.outputs.items():
+            self._tell_tensor(InferenceTraceActivity.TENSOR_BACKEND_OUTPUT, name, tensor)
+
+    def end(self, request: InferRequest, now_ns: int) -> None:
+        """The final response is there."""
+        times = request.times
+        if times is not None:
+            self._tell(InferenceTraceActivity.COMPUTE_START, times.start_ns)
+            self._tell(InferenceTraceActivity.COMPUTE_INPUT_END, times.input_end_ns)
+            self._tell(InferenceTraceActivity.COMPUTE_OUTPUT_START, times.output_start_ns)
+            self._tell(InferenceTraceActivity.COMPUTE_END, times.end_ns)
+        self._tell(InferenceTraceActivity.REQUEST_END, now_ns)
+
+    def release(self) -> None:
+        """Give the trace back to who made it."""
+        self._release(self, self._userp)
+
+    def _tell(self, activity: InferenceTraceActivity, timestamp_ns: int) -> None:
+        if self._level & _TIMESTAMPS:
+            self._activity(self, activity, timestamp_ns, self._userp)
+
+    def _tell_tensor(self, activity: InferenceTraceActivity, name: str, core: CoreTensor) -> None:
+        if self._tensor_activity is None or not self._level & _TENSORS:
+            return
+        tensor = from_core(core)
+        self._tensor_activity(
+            self,
+            activity,
+            name,
+            tensor.data_type,
+            tensor.data_ptr,
+            tensor.size,
+            list(tensor.shape),
+            tensor.memory_type,
+            tensor.memory_type_id,
+            self._userp,
+        )
+
+
+class TraceGuard:
+    """Kept by every response to a request; the trace is given back when the last of them has gone."""
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, trace: InferenceTrace) -> None:
+        weakref.finalize(self, trace.release).atexit = False

@@ -1,0 +1,102 @@
+"""What the data types of tensors and the kinds of memory are called in Triton, NumPy and DLPack."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.server.enums import MemoryType
+from repoagent.server.structs import DLDataTypeCode, DLDeviceType
+from repoagent.serving.types import NUMPY_TYPES, DataType
+
+__all__ = [
+    "Array",
+    "dl_device_to_memory_type",
+    "dl_type_to_type",
+    "lookup",
+    "memory_type_to_dl_device",
+    "numpy_to_type",
+    "type_to_dl_type",
+    "type_to_numpy",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_FROM_NUMPY: Final = MappingProxyType(
+    {dtype.type: kind for kind, dtype in NUMPY_TYPES.items() if kind is not DataType.BF16}
+    | {np.bytes_: DataType.BYTES, np.str_: DataType.BYTES}
+)
+_DL_CODES: Final = MappingProxyType(
+    {
+        "b": DLDataTypeCode.kDLBool,
+        "u": DLDataTypeCode.kDLUInt,
+        "i": DLDataTypeCode.kDLInt,
+        "f": DLDataTypeCode.kDLFloat,
+    }
+)
+_TO_DL: Final = MappingProxyType(
+    {
+        kind: (_DL_CODES[dtype.kind], dtype.itemsize * 8)
+        for kind, dtype in NUMPY_TYPES.items()
+        if dtype.kind in _DL_CODES
+    }
+    | {DataType.BF16: (DLDataTypeCode.kDLBfloat, 16)}
+)
+_FROM_DL: Final = MappingProxyType({(int(code), bits): kind for kind, (code, bits) in _TO_DL.items()})
+_DEVICES: Final = MappingProxyType(
+    {
+        MemoryType.CPU: DLDeviceType.kDLCPU,
+        MemoryType.CPU_PINNED: DLDeviceType.kDLCUDAHost,
+        MemoryType.GPU: DLDeviceType.kDLCUDA,
+    }
+)
+_FROM_DEVICE: Final[Mapping[int, MemoryType]] = MappingProxyType({device: kind for kind, device in _DEVICES.items()})
+
+
+def lookup(table: Mapping[Key, Value], key: Key, source: str, target: str) -> Value:
+    """``table[key]``.
+
+    Raises:
+        InvalidArgumentError: it is not in there; ``source`` and ``target`` say what was to be converted into what.
+    """
+    try:
+        return table[key]
+    except KeyError:
+        raise InvalidArgumentError(f"Unsupported {source}. Can't convert {key} to {target}") from None
+
+
+def numpy_to_type(dtype: "np.dtype[Any] | type") -> DataType:
+    """The data type of arrays of ``dtype``; text, bytes and objects are BYTES."""
+    kind = np.dtype(dtype).type
+    return lookup(_FROM_NUMPY, kind, "Numpy data type", "Triton server data type")
+
+
+def type_to_numpy(data_type: DataType) -> "np.dtype[Any]":
+    """The NumPy type that holds ``data_type``; BF16 has none."""
+    table: Mapping[DataType, Any] = {kind: dtype for kind, dtype in NUMPY_TYPES.items() if kind is not DataType.BF16}
+    dtype: np.dtype[Any] = lookup(table, data_type, "Triton data type", "Numpy data type")
+    return dtype
+
+
+def dl_type_to_type(code: int, bits: int) -> DataType:
+    """The data type of a DLPack type with one lane."""
+    return lookup(_FROM_DL, (code, bits), "DLPack data type", "Triton server data type")
+
+
+def type_to_dl_type(data_type: DataType) -> tuple[DLDataTypeCode, int]:
+    """The DLPack type code and the number of bits of ``data_type``; BYTES has none."""
+    return lookup(_TO_DL, data_type, "Triton server data type", "DLPack data type")
+
+
+def dl_device_to_memory_type(device: int) -> MemoryType:
+    """The kind of memory of a DLPack device."""
+    return lookup(_FROM_DEVICE, device, "DLPack device type", "Triton server memory type")
+
+
+def memory_type_to_dl_device(memory_type: MemoryType) -> DLDeviceType:
+    """The DLPack device of a kind of memory."""
+    return lookup(_DEVICES, memory_type, "Triton server memory type", "DLPack device type")

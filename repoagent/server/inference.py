@@ -1,0 +1,65 @@
+"""Sending a request to the core: at once on this thread where that is the fastest way, through its queues elsewhere.
+
+Handing a request to another thread and its answer back costs about ten times a small model's execution. So a request
+to a model that is known to be quick is executed by the thread that asks, and its response waits in the iterator. All
+others are submitted, so that several requests of one thread can run, and batch, together.
+"""
+
+import asyncio
+import queue
+from typing import TYPE_CHECKING, Any
+
+from repoagent.errors import RepoAgentError
+from repoagent.server.iterators import AsyncQueueSender, AsyncResponseIterator, QueueSender, ResponseIterator
+from repoagent.server.request import InferenceRequest, core_request
+from repoagent.server.response import InferenceResponse, error_response, make_response
+from repoagent.serving.request import InferRequest
+
+if TYPE_CHECKING:
+    from repoagent.serving.core import ServingCore
+
+__all__ = ["infer", "infer_async"]
+
+
+def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) -> ResponseIterator:
+    """Send ``request`` and return its responses.
+
+    Raises:
+        RepoAgentError: the request does not fit the model, or there is no such model. Failures of the model itself
+            come with the response.
+    """
+    prepared = core_request(request)
+    if core.quick(prepared):
+        return ResponseIterator(prepared, [_execute(core, request, prepared)].pop, raise_on_error)
+    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+    prepared.sender = QueueSender(request, responses)
+    core.check(prepared)
+    core.submit(prepared)
+    return ResponseIterator(prepared, responses.get, raise_on_error)
+
+
+def _execute(core: "ServingCore", request: InferenceRequest, prepared: InferRequest) -> InferenceResponse:
+    try:
+        response = make_response(request, core.infer(prepared), True)
+    except RepoAgentError as error:
+        # Whatever is wrong with the request itself is told at once, as Triton does, the rest through the response.
+        core.check(prepared)
+        response = error_response(request, error)
+    if request.response_queue is not None:
+        user_queue: Any = request.response_queue
+        user_queue.put(response)
+    return response
+
+
+def infer_async(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) -> AsyncResponseIterator:
+    """The same for the running event loop, which is never blocked.
+
+    Raises:
+        RepoAgentError: the request does not fit the model, or there is no such model.
+        RuntimeError: no event loop is running.
+    """
+    responses: asyncio.Queue[InferenceResponse] = asyncio.Queue()
+    prepared = core_request(request, AsyncQueueSender(request, responses))
+    core.check(prepared)
+    core.submit(prepared)
+    return AsyncResponseIterator(prepared, responses, raise_on_error)

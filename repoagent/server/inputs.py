@@ -1,0 +1,54 @@
+"""What may be given as an input of a request, and how it becomes a tensor of the serving core."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.server.datatypes import Array, numpy_to_type
+from repoagent.server.strings import as_bytes_array
+from repoagent.server.tensor import Tensor, to_core
+from repoagent.serving.types import NUMPY_TYPES, DataType
+from repoagent.serving.types import Tensor as CoreTensor
+
+__all__ = ["core_input"]
+
+#: The types whose arrays go to the core as they are.
+_DIRECT: Final = {dtype: kind for kind, dtype in NUMPY_TYPES.items() if kind not in (DataType.BYTES, DataType.BF16)}
+_ACCEPTED: Final = [Tensor, np.ndarray, np.generic, list]
+
+
+def core_input(value: Any) -> CoreTensor:
+    """The value of an input as a tensor of the core; arrays of numbers are not copied.
+
+    Raises:
+        InvalidArgumentError: it is nothing that can be an input, or of a type that models do not have.
+    """
+    if type(value) is np.ndarray:
+        return _from_array(value)
+    if isinstance(value, Tensor):
+        return to_core(value)
+    if isinstance(value, np.ndarray | np.generic | list):
+        return _from_array(np.array(value) if isinstance(value, list) else np.asarray(value))
+    if hasattr(value, "__dlpack__"):
+        return to_core(Tensor.from_dlpack(value))
+    raise InvalidArgumentError(
+        f"Input type {type(value)} not supported. Must be one of {_ACCEPTED} or the type must support __dlpack__"
+    )
+
+
+def _from_array(array: Array) -> CoreTensor:
+    kind = _DIRECT.get(array.dtype)
+    if kind is None:
+        return _from_unusual_array(array)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return CoreTensor(kind, array)
+
+
+def _from_unusual_array(array: Array) -> CoreTensor:
+    kind = numpy_to_type(array.dtype)
+    if kind is DataType.BYTES:
+        return CoreTensor(kind, as_bytes_array(array))
+    # A known type in the byte order of another machine.
+    return CoreTensor(kind, np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))

@@ -1,0 +1,122 @@
+"""The responses to one request, for ``for`` and ``async for``."""
+
+import asyncio
+import queue
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from repoagent.server.response import InferenceResponse, make_response
+from repoagent.serving.request import InferRequest, InferResponse
+
+if TYPE_CHECKING:
+    from repoagent.server.request import InferenceRequest
+
+__all__ = ["AsyncQueueSender", "AsyncResponseIterator", "QueueSender", "ResponseIterator"]
+
+
+class QueueSender:
+    """Puts responses into the queue of an iterator, and into the user's if there is one, on the answering thread."""
+
+    __slots__ = ("_more", "_queue", "_request")
+
+    def __init__(self, request: "InferenceRequest", responses: "queue.SimpleQueue[InferenceResponse]") -> None:
+        self._request = request
+        self._queue = responses
+        self._more: Any = request.response_queue
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """See :class:`~repoagent.serving.request.ResponseSender`."""
+        made = make_response(self._request, response, final)
+        self._queue.put(made)
+        if self._more is not None:
+            self._more.put(made)
+
+
+class ResponseIterator:
+    """The responses to a request, in order; it ends after the one whose ``final`` is set.
+
+    Every response is given out once. With ``raise_on_error`` a response with an error is raised instead.
+    """
+
+    __slots__ = ("__weakref__", "_core_request", "_ended", "_raise_on_error", "_take")
+
+    def __init__(
+        self, core_request: InferRequest, take: Callable[[], InferenceResponse], raise_on_error: bool = True
+    ) -> None:
+        """``take`` gives the next response, when it is there."""
+        self._core_request = core_request
+        self._take = take
+        self._raise_on_error = raise_on_error
+        self._ended = False
+
+    def __iter__(self) -> "ResponseIterator":
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        if self._ended:
+            raise StopIteration
+        response = self._take()
+        self._ended = response.final
+        if response.error is not None and self._raise_on_error:
+            raise response.error
+        return response
+
+    def cancel(self) -> None:
+        """Give the request up. It still gets a final response, unless it already had one."""
+        self._core_request.cancel()
+
+
+class AsyncQueueSender:
+    """Puts responses into asyncio queues, from the thread of whatever answers."""
+
+    __slots__ = ("_loop", "_more", "_queue", "_request")
+
+    def __init__(self, request: "InferenceRequest", responses: "asyncio.Queue[InferenceResponse]") -> None:
+        self._request = request
+        self._queue = responses
+        self._more: Any = request.response_queue
+        self._loop = asyncio.get_running_loop()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """See :class:`~repoagent.serving.request.ResponseSender`. Nobody hears once the loop is closed."""
+        made = make_response(self._request, response, final)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._put, made)
+
+    def _put(self, response: InferenceResponse) -> None:
+        self._queue.put_nowait(response)
+        if self._more is not None:
+            self._more.put_nowait(response)
+
+
+class AsyncResponseIterator:
+    """The responses to a request for ``async for``, on the loop where the request was made."""
+
+    __slots__ = ("__weakref__", "_core_request", "_ended", "_queue", "_raise_on_error")
+
+    def __init__(
+        self,
+        core_request: InferRequest,
+        responses: "asyncio.Queue[InferenceResponse]",
+        raise_on_error: bool = True,
+    ) -> None:
+        self._core_request = core_request
+        self._queue = responses
+        self._raise_on_error = raise_on_error
+        self._ended = False
+
+    def __aiter__(self) -> "AsyncResponseIterator":
+        return self
+
+    async def __anext__(self) -> InferenceResponse:
+        if self._ended:
+            raise StopAsyncIteration
+        response = await self._queue.get()
+        self._ended = response.final
+        if response.error is not None and self._raise_on_error:
+            raise response.error
+        return response
+
+    def cancel(self) -> None:
+        """Give the request up. It still gets a final response, unless it already had one."""
+        self._core_request.cancel()

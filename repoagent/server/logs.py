@@ -1,0 +1,195 @@
+"""The log of the process in Triton's form. As in Triton there is one, whatever the number of servers.
+
+It is a handler on the logger ``repoagent`` of the standard library, which keeps the settings. Records also go where
+the program's own handlers send them.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TextIO
+
+from repoagent.server.enums import LogFormat, LogLevel
+from repoagent.serving.json_logs import JsonFormatter
+
+__all__ = ["FORMATS", "LogMessage", "ServerLog", "TritonFormatter", "log_message", "server_log"]
+
+_LOGGER: Final = "repoagent"
+_LETTERS: Final = {logging.CRITICAL: "E", logging.ERROR: "E", logging.WARNING: "W", logging.INFO: "I"}
+_LEVELS: Final = {
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARN: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+    LogLevel.VERBOSE: logging.DEBUG,
+}
+
+
+class TritonFormatter(logging.Formatter):
+    """``I1121 10:00:00.123456 4711 server.py:42] "message"``, or with an ISO 8601 stamp in front.
+
+    Tables (they begin with a line break) stand without quotes.
+    """
+
+    def __init__(self, log_format: LogFormat = LogFormat.DEFAULT) -> None:
+        super().__init__()
+        self.log_format = log_format
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if not message.startswith("\n"):
+            message = f'"{message}"'
+        text = f"{self._head(record)} {record.process} {record.filename}:{record.lineno}] {message}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+    def _head(self, record: logging.LogRecord) -> str:
+        letter = _LETTERS.get(record.levelno, "V")
+        if self.log_format is LogFormat.ISO8601:
+            return f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(record.created))} {letter}"
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        return f"{letter}{stamp}.{int(record.created % 1 * 1e6):06d}"
+
+
+#: The forms of a line by name: Triton's two, and JSON objects.
+FORMATS: Final[Mapping[str, Callable[[], logging.Formatter]]] = MappingProxyType(
+    {
+        "default": TritonFormatter,
+        "ISO8601": partial(TritonFormatter, LogFormat.ISO8601),
+        "json": JsonFormatter,
+    }
+)
+_FORMAT_NAMES: Final = MappingProxyType({LogFormat.DEFAULT: "default", LogFormat.ISO8601: "ISO8601"})
+
+
+class ServerLog(logging.Handler):
+    """The settings, each of which acts at once, and the place where the lines go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loggers: list[logging.Logger] = []
+        self._path = ""
+        self._file: TextIO | None = None
+        self._enabled = dict.fromkeys(LogLevel, False)
+        self.verbose = 0
+        self.around: Callable[[], AbstractContextManager[object]] = nullcontext
+        """What a line on the standard error is written within."""
+        self.set_format(LogFormat.DEFAULT)
+
+    @property
+    def path(self) -> str:
+        """The file that is written to; empty for the standard error."""
+        return self._path
+
+    @property
+    def format_name(self) -> str:
+        """Which of :data:`FORMATS` a line has."""
+        return self._format_name
+
+    def attach(self, name: str) -> None:
+        """Take what is logged under ``name``, too."""
+        logger = logging.getLogger(name)
+        if logger not in self._loggers:
+            self._loggers.append(logger)
+            logger.addHandler(self)
+            logger.setLevel(self._lowest())
+
+    def detach(self) -> None:
+        """Take nothing any more, and close the file."""
+        for logger in self._loggers:
+            logger.removeHandler(self)
+            logger.setLevel(logging.NOTSET)
+        self._loggers = []
+        self.set_file(None)
+
+    def enabled(self, level: LogLevel) -> bool:
+        """Whether messages of ``level`` are written."""
+        return self._enabled[level]
+
+    def enable(self, level: LogLevel, on: bool) -> None:
+        """Write messages of ``level``, or do not."""
+        self._enabled[level] = on
+        for logger in self._loggers:
+            logger.setLevel(self._lowest())
+
+    def _lowest(self) -> int:
+        return min((_LEVELS[each] for each, enabled in self._enabled.items() if enabled), default=logging.NOTSET)
+
+    def set_verbose(self, level: int) -> None:
+        """Write verbose messages if ``level`` is above 0."""
+        self.verbose = level
+        self.enable(LogLevel.VERBOSE, level > 0)
+
+    def set_format(self, log_format: LogFormat | str) -> None:
+        """Choose the form of a line, by Triton's enumeration or by one of the names in :data:`FORMATS`."""
+        self._format_name = log_format if isinstance(log_format, str) else _FORMAT_NAMES[log_format]
+        self.setFormatter(FORMATS[self._format_name]())
+
+    def set_file(self, path: str | None) -> None:
+        """Append to a file; nothing or an empty text is the standard error again.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        opened = Path(path).open("a", encoding="utf-8") if path else None  # noqa: SIM115 - open until the next call
+        self.acquire()
+        try:
+            old, self._file = self._file, opened
+            self._path = path or ""
+        finally:
+            self.release()
+        if old is not None:
+            old.close()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if self._enabled[_level_of(record)]:
+                self._write(self.format(record) + "\n")
+        except Exception:  # A log must not bring down what it tells of; logging's own rule for handlers.
+            self.handleError(record)
+
+    def _write(self, line: str) -> None:
+        stream = self._file
+        if stream is not None:
+            stream.write(line)
+            stream.flush()
+            return
+        with self.around():
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def _level_of(record: logging.LogRecord) -> LogLevel:
+    for level in (LogLevel.ERROR, LogLevel.WARN, LogLevel.INFO):
+        if record.levelno >= _LEVELS[level]:
+            return level
+    return LogLevel.VERBOSE
+
+
+def server_log() -> ServerLog:
+    """The log of this process; made and attached at the first call."""
+    logger = logging.getLogger(_LOGGER)
+    for handler in logger.handlers:
+        if isinstance(handler, ServerLog):
+            return handler
+    log = ServerLog()
+    log.attach(_LOGGER)
+    return log
+
+
+def log_message(level: LogLevel, filename: str, line: int, message: str) -> None:
+    """Write a message under a place of the caller's choice."""
+    server_log()
+    logger = logging.getLogger(_LOGGER)
+    number = _LEVELS[level]
+    if logger.isEnabledFor(number):
+        logger.handle(logger.makeRecord(_LOGGER, number, filename, line, message, (), None))
+
+
+def LogMessage(level: LogLevel, message: str) -> None:  # noqa: N802 - Triton's name
+    """Write a message under the caller's file and line."""
+    caller = sys._getframe(1)
+    log_message(level, Path(caller.f_code.co_filename).name, caller.f_lineno, message)

@@ -1,0 +1,159 @@
+"""Models of a server."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.server.enums import ModelBatchFlag, ModelTxnPropertyFlag
+from repoagent.server.inference import infer, infer_async
+from repoagent.server.inputs import core_input
+from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
+from repoagent.server.request import InferenceRequest
+from repoagent.serving.request import InferRequest
+
+if TYPE_CHECKING:
+    from repoagent.server.datatypes import Array
+    from repoagent.server.server import Server
+
+__all__ = ["Model", "ModelDictionary"]
+
+
+class Model:
+    """A model of a server, by name and version; -1 is the highest version that is ready.
+
+    It is only a name: making one asks the server nothing. ``state`` and ``reason`` are what an index said when this
+    object came out of one.
+    """
+
+    __slots__ = ("__weakref__", "_server", "name", "reason", "state", "version")
+
+    def __init__(
+        self,
+        server: "Server",
+        name: str,
+        version: int = -1,
+        state: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._server = server
+        self.name = name
+        self.version = version
+        self.state = state
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str({"name": self.name, "version": self.version, "state": self.state})
+
+    __repr__ = __str__
+
+    def at_version(self, version: int | str) -> "Model":
+        """The same model at one version; an empty text leaves it as it is."""
+        return Model(self._server, self.name, int(version)) if version else self
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def create_request(self, **fields: Any) -> InferenceRequest:
+        """A request to this model; ``fields`` are those of :class:`InferenceRequest`."""
+        return InferenceRequest(self, **fields)
+
+    def infer(
+        self, inference_request: InferenceRequest | None = None, raise_on_error: bool = True, **fields: Any
+    ) -> ResponseIterator:
+        """Send a request, the one given or a new one, after setting ``fields`` in it, and return its responses.
+
+        Raises:
+            InvalidArgumentError: the request does not fit the model; the server is not started.
+            NotFoundError: there is no such model or version.
+            UnavailableError: it is not ready.
+        """
+        return infer(self._server.core, self._request(inference_request, fields), raise_on_error)
+
+    def async_infer(
+        self, inference_request: InferenceRequest | None = None, raise_on_error: bool = True, **fields: Any
+    ) -> AsyncResponseIterator:
+        """The same for ``async for``. Call it where an event loop is running."""
+        return infer_async(self._server.core, self._request(inference_request, fields), raise_on_error)
+
+    def _request(self, request: InferenceRequest | None, fields: dict[str, Any]) -> InferenceRequest:
+        if request is None:
+            return InferenceRequest(self, **fields)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        return request
+
+    def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] = ()) -> "dict[str, Array]":
+        """Arrays in, arrays out, on this thread where possible; the shortest way to use a model.
+
+        Args:
+            inputs: See :class:`InferenceRequest`.
+            outputs: Names of the outputs wanted; all of them if empty.
+
+        Returns:
+            NumPy arrays by name. BYTES outputs are object arrays of ``bytes``; BF16 ones are their bits, as uint16.
+
+        Raises:
+            RepoAgentError: the request failed, or the model is decoupled.
+        """
+        prepared = InferRequest(
+            self.name,
+            {name: core_input(value) for name, value in inputs.items()},
+            None,
+            self._version_text(),
+            requested_outputs=tuple(outputs),
+        )
+        response = self._server.core.infer(prepared)
+        return {name: tensor.array for name, tensor in response.outputs.items()}
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def _version_text(self) -> str:
+        return "" if self.version == -1 else str(self.version)
+
+    def metadata(self) -> dict[str, Any]:
+        """Name, versions, platform, inputs and outputs, as the KServe v2 protocol gives them."""
+        return self._server.core.model_metadata(self.name, self._version_text())
+
+    def ready(self) -> bool:
+        """Whether a request would be taken."""
+        return self._server.core.model_ready(self.name, self._version_text())
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts and durations, in the form of Triton's statistics JSON."""
+        return self._server.core.statistics(self.name, self._version_text())
+
+    def config(self, config_version: int = 1) -> dict[str, Any]:
+        """The completed configuration.
+
+        Raises:
+            InvalidArgumentError: ``config_version`` is not 1, the only one there is.
+        """
+        if config_version != 1:
+            raise InvalidArgumentError(
+                f"model configuration version {config_version} not supported, supported versions are: 1"
+            )
+        return self._server.core.model_config(self.name, self._version_text())
+
+    def batch_properties(self) -> ModelBatchFlag:
+        """FIRST_DIM if the first dimension of its tensors is a batch size."""
+        return ModelBatchFlag.FIRST_DIM if self.config()["max_batch_size"] > 0 else ModelBatchFlag.UNKNOWN
+
+    def transaction_properties(self) -> ModelTxnPropertyFlag:
+        """DECOUPLED if a request can have any number of responses."""
+        decoupled = self.config().get("model_transaction_policy", {}).get("decoupled", False)
+        return ModelTxnPropertyFlag.DECOUPLED if decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
+
+
+class ModelDictionary(dict[tuple[str, int], Model]):
+    """Models by (name, version). A name alone gives the model at its highest ready version."""
+
+    def __init__(self, server: "Server", models: Iterable[Model]) -> None:
+        super().__init__({(model.name, model.version): model for model in models})
+        self._server = server
+
+    def __getitem__(self, key: Any) -> Model:
+        if isinstance(key, str) and any(name == key for name, _ in self):
+            return Model(self._server, key)
+        try:
+            return super().__getitem__(key)
+        except KeyError:
+            raise KeyError(f"Unknown Model: {key}") from None

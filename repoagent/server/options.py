@@ -1,0 +1,238 @@
+"""The settings of a server, under the names and with the defaults of Triton's ``tritonserver.Options``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.server.enums import (
+    InstanceGroupKind,
+    LogFormat,
+    ModelControlMode,
+    RateLimitMode,
+)
+from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
+from repoagent.serving.options import ControlMode, CoreOptions
+from repoagent.serving.options import RateLimitMode as CoreRateLimitMode
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
+
+__all__ = [
+    "ModelLoadDeviceLimit",
+    "Options",
+    "RateLimiterResource",
+    "check_device_limit",
+    "check_host_policy",
+    "check_types",
+    "core_options",
+    "metrics_settings",
+]
+
+_RATE_LIMITS: Final = {
+    RateLimitMode.OFF: CoreRateLimitMode.OFF,
+    RateLimitMode.EXEC_COUNT: CoreRateLimitMode.EXECUTION_COUNT,
+}
+_HOST_POLICIES: Final = ("numa-node", "cpu-cores")
+
+
+@dataclass(slots=True)
+class RateLimiterResource:
+    """``count`` units of a resource on ``device``; -1 is each."""
+
+    name: str
+    count: int
+    device: int
+
+
+@dataclass(slots=True)
+class ModelLoadDeviceLimit:
+    """No model is loaded onto ``device`` once ``fraction`` of its memory is in use. Only GPUs can have one."""
+
+    kind: InstanceGroupKind
+    device: int
+    fraction: float
+
+
+@dataclass(slots=True)
+class Options:
+    """What a :class:`~repoagent.server.Server` can be told. Times are seconds unless the name says otherwise.
+
+    The keyword-only fields at the end are this project's own. Which of the others have no effect here, and why, is in
+    ``docs/reference/server-api.md``.
+    """
+
+    model_repository: str | Sequence[str] = field(default_factory=list)
+    """A directory or URL, or several."""
+    server_id: str = "triton"
+    model_control_mode: ModelControlMode = ModelControlMode.NONE
+    startup_models: list[str] = field(default_factory=list)
+    """EXPLICIT only: what to load at the start; ``"*"`` is everything."""
+    strict_model_config: bool = False
+    rate_limiter_mode: RateLimitMode = RateLimitMode.OFF
+    rate_limiter_resources: list[RateLimiterResource] = field(default_factory=list)
+    pinned_memory_pool_size: int = 1 << 28
+    cuda_memory_pool_sizes: dict[int, int] = field(default_factory=dict)
+    cache_config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cache_directory: str = "/opt/tritonserver/caches"
+    min_supported_compute_capability: float = 6.0
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    exit_timeout: int = 30
+    buffer_manager_thread_count: int = 0
+    model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    model_namespacing: bool = False
+    enable_peer_access: bool = True
+    log_file: str | None = None
+    log_info: bool = False
+    log_warn: bool = False
+    log_error: bool = False
+    log_format: LogFormat = LogFormat.DEFAULT
+    log_verbose: int = 0
+    metrics: bool = True
+    gpu_metrics: bool = True
+    cpu_metrics: bool = True
+    metrics_interval: int = 2000
+    """Milliseconds."""
+    backend_directory: str = "/opt/tritonserver/backends"
+    repo_agent_directory: str = "/opt/tritonserver/repoagents"
+    model_load_device_limits: list[ModelLoadDeviceLimit] = field(default_factory=list)
+    backend_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
+    host_policies: dict[str, dict[str, str]] = field(default_factory=dict)
+    metrics_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    poll_interval: float = field(default=15, kw_only=True)
+    """POLL only: how often the repositories are looked at."""
+    drain_timeout: float = field(default=30, kw_only=True)
+    """How long an unload waits for running requests."""
+    on_demand: bool = field(default=False, kw_only=True)
+    """EXPLICIT only: load a model of the repositories when the first request for it comes."""
+    memory_budget: int | None = field(default=None, kw_only=True)
+    """EXPLICIT only: bytes of model files that may be loaded on demand before those used least lately are unloaded."""
+    model_config_name: str | None = field(default=None, kw_only=True)
+    """Read ``configs/NAME.pbtxt`` of a model, where there is one, instead of ``config.pbtxt``."""
+    storage_options: Mapping[str, object] | None = field(default=None, kw_only=True)
+    """Passed to the filesystems of remote repositories."""
+    workspace_directory: str | None = field(default=None, kw_only=True)
+    """Where agents get their private directories."""
+    agent_cache_directory: str | None = field(default=None, kw_only=True)
+    """Where agents and downloads keep what can be used again."""
+    agent_cache_quota: int | None = field(default=None, kw_only=True)
+    """Bytes."""
+    allow_swap: bool = field(default=False, kw_only=True)
+    """Let confidential plaintext lie in memory although the machine may swap it to disk."""
+
+
+_ENUMS: Final[dict[str, type]] = {
+    "model_control_mode": ModelControlMode,
+    "rate_limiter_mode": RateLimitMode,
+    "log_format": LogFormat,
+}
+_PLAIN: Final = {"str": str, "bool": bool, "int": int, "float": (int, float), "str | None": (str, type(None))}
+
+
+def check_types(options: Options) -> None:
+    """Refuse values that can never work.
+
+    Raises:
+        TypeError: a field has a value of another type than its own.
+    """
+    for item in fields(options):
+        value = getattr(options, item.name)
+        expected: Any = _ENUMS.get(item.name) or _PLAIN.get(str(getattr(item.type, "__name__", item.type)))
+        if expected is not None and not isinstance(value, expected):
+            wanted = getattr(expected, "__name__", item.type)
+            raise TypeError(f"Options.{item.name} must be {wanted}, not {type(value).__name__}: {value!r}")
+
+
+def metrics_settings(options: Options) -> MetricsSettings:
+    """What the metrics show of latencies.
+
+    Raises:
+        InvalidArgumentError: ``metrics_configuration`` has a name or a value that is not known.
+    """
+    known = dict(options.metrics_configuration)
+    settings = read_metrics_settings(known.pop("", {}))
+    if known:
+        raise InvalidArgumentError(f"metrics_configuration: there is nothing named '{next(iter(known))}' to configure")
+    return settings
+
+
+def core_options(options: Options) -> CoreOptions:
+    """The same for the serving core.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        InvalidArgumentError: there is no model repository.
+        UnsupportedError: something is asked for that this server cannot do.
+    """
+    check_types(options)
+    if not options.model_repository:
+        raise InvalidArgumentError("Model repository must be specified.")
+    _refuse_unsupported(options)
+    repositories = options.model_repository
+    return CoreOptions(
+        repositories=(repositories,) if isinstance(repositories, str) else tuple(map(str, repositories)),
+        control_mode=ControlMode[options.model_control_mode.name],
+        poll_seconds=options.poll_interval,
+        startup_models=tuple(options.startup_models),
+        strict_model_config=options.strict_model_config,
+        exit_on_error=options.exit_on_error,
+        strict_readiness=options.strict_readiness,
+        exit_timeout_seconds=options.exit_timeout,
+        drain_timeout_seconds=options.drain_timeout,
+        load_threads=options.model_load_thread_count,
+        load_retry_count=options.model_load_retry_count,
+        repoagent_directory=Path(options.repo_agent_directory),
+        workspace_directory=_path(options.workspace_directory),
+        cache_directory=_path(options.agent_cache_directory),
+        cache_quota_bytes=options.agent_cache_quota,
+        allow_swap=options.allow_swap,
+        model_namespacing=options.model_namespacing,
+        on_demand=options.on_demand,
+        memory_budget_bytes=options.memory_budget,
+        model_config_name=options.model_config_name,
+        cache_config=options.cache_config,
+        latencies=metrics_settings(options).kept,
+        rate_limit=_RATE_LIMITS[options.rate_limiter_mode],
+        rate_limit_resources=tuple(
+            CoreResource(resource.name, resource.count, resource.device) for resource in options.rate_limiter_resources
+        ),
+        server_id=options.server_id,
+        backend_config=options.backend_configuration,
+        storage_options=options.storage_options,
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _refuse_unsupported(options: Options) -> None:
+    for limit in options.model_load_device_limits:
+        check_device_limit(limit.kind)
+    for settings in options.host_policies.values():
+        for setting in settings:
+            check_host_policy(setting)
+
+
+def check_device_limit(kind: InstanceGroupKind) -> None:
+    """Only GPUs can have a limit.
+
+    Raises:
+        UnsupportedError: ``kind`` is another one.
+    """
+    if kind is not InstanceGroupKind.GPU:
+        raise UnsupportedError(f"given device kind is not supported, got: KIND_{kind.name}")
+
+
+def check_host_policy(setting: str) -> None:
+    """Only what Triton knows can be set.
+
+    Raises:
+        UnsupportedError: ``setting`` is something else.
+    """
+    if setting not in _HOST_POLICIES:
+        raise UnsupportedError(
+            f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'"
+        )

@@ -1,0 +1,76 @@
+"""Requests of the Server API, and how they become requests of the serving core."""
+
+import asyncio
+import queue
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.server.enums import RequestFlag
+from repoagent.server.inputs import core_input
+from repoagent.server.memory import DeviceOrMemoryType
+from repoagent.serving.request import InferRequest, ResponseSender
+
+if TYPE_CHECKING:
+    from repoagent.server.model import Model
+
+__all__ = ["InferenceRequest", "core_request"]
+
+_START: Final = int(RequestFlag.SEQUENCE_START)
+_END: Final = int(RequestFlag.SEQUENCE_END)
+_PARAMETER_TYPES: Final = frozenset({str, bool, int, float})
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class InferenceRequest:
+    """What is asked of a model. It can be used again, also while an earlier use is still running."""
+
+    model: "Model"
+    request_id: str | None = None
+    flags: int = 0
+    """Bits of :class:`~repoagent.server.enums.RequestFlag`."""
+    correlation_id: int | str | None = None
+    """The sequence that the request belongs to."""
+    priority: int = 0
+    timeout: int = 0
+    """Microseconds that the request may wait; 0 is for ever."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """Tensors, NumPy arrays and scalars, lists, and objects with ``__dlpack__``. They are not copied: leave them as
+    they are until the final response."""
+    parameters: dict[str, str | int | bool | float] = field(default_factory=dict)
+    output_memory_type: DeviceOrMemoryType | None = None
+    response_queue: "queue.SimpleQueue[Any] | asyncio.Queue[Any] | None" = None
+    """Gets every response, beside the iterator: a SimpleQueue for ``infer``, an asyncio.Queue for ``async_infer``."""
+
+
+def core_request(request: InferenceRequest, sender: ResponseSender | None = None) -> InferRequest:
+    """The request in the form of the serving core.
+
+    Raises:
+        InvalidArgumentError: an input or a parameter has a type that no model takes.
+    """
+    version = request.model.version
+    prepared = InferRequest(
+        request.model.name,
+        {name: core_input(value) for name, value in request.inputs.items()},
+        sender,
+        "" if version == -1 else str(version),
+        request.request_id or "",
+        priority=request.priority,
+        timeout_us=request.timeout,
+    )
+    if request.parameters:
+        prepared.parameters = _parameters(request.parameters)
+    if request.correlation_id:
+        prepared.correlation_id = request.correlation_id
+    if request.flags:
+        prepared.sequence_start = bool(request.flags & _START)
+        prepared.sequence_end = bool(request.flags & _END)
+    return prepared
+
+
+def _parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    for value in parameters.values():
+        if type(value) not in _PARAMETER_TYPES:
+            raise InvalidArgumentError(f"Unsupported Value. Can't convert {type(value)} to Request Parameter")
+    return dict(parameters)

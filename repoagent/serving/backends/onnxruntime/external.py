@@ -1,0 +1,32 @@
+"""Weights in files of their own, for models whose files are in memory.
+
+``benchmarks/external_data.py`` loads a model with more than 2 GiB of them, which no ONNX file of its own may have.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from repoagent.storage.files import ModelFiles
+
+__all__ = ["add_external_data", "walk"]
+
+
+def walk(files: ModelFiles, directory: str) -> Iterator[str]:
+    """The paths of all files in ``directory`` of a model, relative to it."""
+    for name in files.names(directory):
+        path = f"{directory}/{name}"
+        if files.names(path):
+            yield from (f"{name}/{inside}" for inside in walk(files, path))
+        else:
+            yield name
+
+
+def add_external_data(options: Any, contents: Mapping[str, bytes]) -> None:
+    """Let a session find the files that its model names in memory; keep ``contents`` until it is made.
+
+    ONNX Runtime copies what it needs while it makes the session, and looks at no file that the model does not name.
+    It takes any number of bytes, but refuses a single tensor of more than 2 GiB.
+    """
+    if contents:
+        lengths = [len(content) for content in contents.values()]
+        options.add_external_initializers_from_files_in_memory(list(contents), list(contents.values()), lengths)

@@ -1,0 +1,78 @@
+"""Large outputs made where the caller wants them, instead of being copied there."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.serving.backends.onnxruntime.signature import Signature, TensorInfo
+from repoagent.serving.request import OutputPlace
+from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
+
+__all__ = ["Placer"]
+
+_WORTHWHILE: Final = 1 << 16
+"""Bytes. Telling ONNX Runtime where an output goes takes longer than copying a smaller one."""
+_ALIGNMENT: Final = 64
+_UNPLACEABLE: Final = frozenset({DataType.BYTES, DataType.BF16})
+
+
+class Placer:
+    """Knows the shapes that the outputs of a model will have, as far as its inputs tell."""
+
+    def __init__(self, signature: Signature, *, batching: bool) -> None:
+        """``batching``: the first dimension of every tensor is that of the batch."""
+        self._batching = batching
+        self._outputs = {info.name: info for info in signature.outputs if info.data_type not in _UNPLACEABLE}
+        self._plain = not any(
+            info.data_type in _UNPLACEABLE for info in (*signature.inputs, *signature.optional, *signature.outputs)
+        )
+
+    def targets(
+        self, inputs: Mapping[str, Tensor], names: Sequence[str], places: Mapping[str, OutputPlace]
+    ) -> dict[str, Array]:
+        """The arrays in ``places`` for those of the outputs ``names`` that can and should be made there.
+
+        Raises:
+            InvalidArgumentError: a place is gone.
+        """
+        if not self._plain or not inputs:
+            return {}
+        batch = next(iter(inputs.values())).array.shape[:1] if self._batching else ()
+        wanted = ((name, _place(self._outputs[name], batch, places[name])) for name in names if name in places)
+        return {name: target for name, target in wanted if target is not None}
+
+    @staticmethod
+    def run(
+        session: Any, inputs: Mapping[str, Tensor], names: Sequence[str], targets: Mapping[str, Array], options: Any
+    ) -> list[Array]:
+        """Run ``session``; the outputs ``names``, those of ``targets`` in them.
+
+        Raises:
+            Exception: whatever ONNX Runtime raises, also if an output has another shape than its target.
+        """
+        binding = session.io_binding()
+        arrays = {name: np.ascontiguousarray(tensor.array) for name, tensor in inputs.items()}
+        for name, array in arrays.items():
+            binding.bind_cpu_input(name, array)
+        for name in names:
+            target = targets.get(name)
+            if target is None:
+                binding.bind_output(name)
+            else:
+                address = target.ctypes.data
+                binding.bind_output(name, "cpu", 0, target.dtype.type, list(target.shape), address)
+        session.run_with_iobinding(binding, options)
+        values = binding.get_outputs()
+        return [targets[name] if name in targets else values[at].numpy() for at, name in enumerate(names)]
+
+
+def _place(info: TensorInfo, batch: tuple[int, ...], place: OutputPlace) -> Array | None:
+    shape = batch + info.dims[len(batch) :]
+    dtype = NUMPY_TYPES[info.data_type]
+    size = prod(shape) * dtype.itemsize
+    if -1 in shape or not _WORTHWHILE <= size <= place.byte_size:
+        return None
+    target: Array = np.ndarray(shape, dtype, place.view())
+    return target if target.ctypes.data % _ALIGNMENT == 0 else None

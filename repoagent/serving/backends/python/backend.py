@@ -1,0 +1,172 @@
+"""The Python backend: a version directory with a ``model.py`` in it, run in this process or in processes of its own."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from repoagent.config import read_json, write_json
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.base import BackendInstance, InstanceSpec
+from repoagent.serving.backends.python.context import CoreAccess, ModelContext
+from repoagent.serving.backends.python.process.hosting import Hosting, program_for, runs_in_process_of_its_own
+from repoagent.serving.backends.python.process.instance import ProcessInstance
+from repoagent.serving.backends.python.process.starting import Blueprint, completed_in_child, new_child
+from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.backends.python.running import completed, started
+from repoagent.serving.instances import instance_specs
+from repoagent.storage.files import ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["PythonBackend"]
+
+
+class PythonBackend:
+    """Triton's Python backend protocol: ``TritonPythonModel`` with ``initialize``, ``execute``, ``finalize``.
+
+    By default the code runs inside the server: it starts in milliseconds and shares memory with the core, and it can
+    take the server down. A model may have a process per instance instead (parameter ``EXECUTION``), which cannot. It
+    runs as many instances as its instance groups say, each with modules of its own.
+    """
+
+    name: ClassVar[str] = "python"
+    platforms: ClassVar[tuple[str, ...]] = ()
+    default_model_filename: ClassVar[str] = "model.py"
+    needs_local_files: ClassVar[bool] = True
+    keeps_files_open: ClassVar[bool] = True
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._hosting = Hosting.of(settings)
+        self._core: CoreAccess | None = None
+
+    def gpus(self) -> Sequence[int]:
+        """None: a model's code decides for itself what it uses."""
+        return ()
+
+    def bind(self, core: CoreAccess) -> None:
+        """Tell which server the models run in; they reach other models through it."""
+        self._core = core
+
+    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+        """Let the model's ``auto_complete_config``, if it has one, fill in what ``config`` leaves open.
+
+        It runs where the model is going to run.
+
+        Raises:
+            InternalError: the file cannot be run, or the function raised.
+        """
+        context = self._context(config, files, version)
+        given = json.dumps(write_json(config))
+        if runs_in_process_of_its_own(config, self._hosting):
+            result: Any = completed_in_child(self._blueprint(config, context), given)
+        else:
+            result = completed(context.model_dir / _file_name(config), context, given)
+        if result is not None:
+            _apply(config, result)
+
+    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "PythonModel":
+        """Make sure that there is a file to run; it runs once for every instance."""
+        context = self._context(config, files, version)
+        path = context.model_dir / _file_name(config)
+        if not path.is_file():
+            raise InvalidArgumentError(f"there is no {version}/{path.name} in model '{config.name}'")
+        own_process = runs_in_process_of_its_own(config, self._hosting)
+        return PythonModel(config, context, path, self._blueprint(config, context) if own_process else None)
+
+    def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> ModelContext:
+        assert self._core is not None, "the backend was not bound to a core"
+        return ModelContext(config.name, str(version), files.local_path(str(version)), self._core)
+
+    def _blueprint(self, config: "ModelConfig", context: ModelContext) -> Blueprint:
+        return Blueprint(
+            program_for(config, context.model_dir.parent),
+            context.core,
+            context.model_name,
+            context.model_version,
+            str(context.model_dir),
+            _file_name(config),
+            decoupled=config.model_transaction_policy.decoupled,
+            grace_seconds=self._hosting.grace_seconds,
+        )
+
+
+class PythonModel:
+    """One version of a model; with a ``blueprint`` its instances are processes."""
+
+    def __init__(self, config: "ModelConfig", context: ModelContext, path: Path, blueprint: Blueprint | None) -> None:
+        self._decoupled = config.model_transaction_policy.decoupled
+        self._context = context
+        self._path = path
+        self._blueprint = blueprint
+        self._json = json.dumps(write_json(config))
+        self._processes: list[ProcessInstance] = []
+        # All at once: to start is mostly to import, which processes can do at the same time.
+        self._started: dict[str, ChildProcess] = {}
+        if blueprint is not None:
+            self._start(blueprint, [spec.name for spec in instance_specs(config)])
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process that can execute; always true of a model in this process."""
+        return not self._processes or any(process.child is not None for process in self._processes)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the process of an instance could not be started again."""
+        return any(process.given_up for process in self._processes)
+
+    def create_instance(self, spec: InstanceSpec) -> BackendInstance:
+        """Run the file again and initialise a model of its class.
+
+        Raises:
+            InternalError: the file or ``initialize`` raised, or their process ended.
+        """
+        arguments = {
+            "model_config": self._json,
+            "model_instance_kind": spec.kind,
+            "model_instance_name": spec.name,
+            "model_instance_device_id": str(spec.device_id),
+            "model_repository": str(self._context.model_dir.parent),
+            "model_version": self._context.model_version,
+            "model_name": self._context.model_name,
+        }
+        if self._blueprint is not None:
+            child = self._started.pop(spec.name, None) or new_child(self._blueprint, spec.name)
+            self._processes.append(ProcessInstance(self._blueprint, spec.name, arguments, child))
+            return self._processes[-1]
+        return started(self._path, self._context, arguments, decoupled=self._decoupled)
+
+    def close(self) -> None:
+        """End the processes that no instance was made of; nothing else is shared between instances."""
+        for child in self._started.values():
+            child.kill()
+        for child in self._started.values():
+            child.exited.wait()
+        self._started.clear()
+
+    def _start(self, blueprint: Blueprint, names: Sequence[str]) -> None:
+        try:
+            for name in names:
+                self._started[name] = new_child(blueprint, name)
+        except BaseException:
+            self.close()
+            raise
+
+
+def _file_name(config: "ModelConfig") -> str:
+    return config.default_model_filename or PythonBackend.default_model_filename
+
+
+def _apply(config: "ModelConfig", completed: Mapping[str, Any]) -> None:
+    name = config.name
+    agents = type(config)()
+    agents.model_repository_agents.CopyFrom(config.model_repository_agents)
+    had_agents = config.HasField("model_repository_agents")
+    config.CopyFrom(read_json(completed, source=f"auto_complete_config of '{name}'"))
+    # What the model's own code may not change: its name, and the agents that have already run.
+    config.name = name
+    config.ClearField("model_repository_agents")
+    if had_agents:
+        config.model_repository_agents.CopyFrom(agents.model_repository_agents)

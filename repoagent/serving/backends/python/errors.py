@@ -1,0 +1,70 @@
+"""Errors as a ``model.py`` makes and raises them."""
+
+from typing import ClassVar, Final
+
+from repoagent.errors import (
+    AlreadyExistsError,
+    CancelledError,
+    ErrorCode,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
+    UnavailableError,
+    UnknownError,
+    UnsupportedError,
+)
+
+__all__ = ["TritonError", "TritonModelException", "core_error"]
+
+_CLASSES: Final[dict[int, type[RepoAgentError]]] = {
+    kind.code: kind
+    for kind in (
+        UnknownError,
+        InternalError,
+        NotFoundError,
+        InvalidArgumentError,
+        UnavailableError,
+        UnsupportedError,
+        AlreadyExistsError,
+        CancelledError,
+    )
+}
+
+
+class TritonModelException(Exception):
+    """A model may raise it; its text is the whole message."""
+
+    def message(self) -> str:
+        return str(self)
+
+
+class TritonError:
+    """The error of one response: a text and a code."""
+
+    UNKNOWN: ClassVar[int] = ErrorCode.UNKNOWN
+    INTERNAL: ClassVar[int] = ErrorCode.INTERNAL
+    NOT_FOUND: ClassVar[int] = ErrorCode.NOT_FOUND
+    INVALID_ARG: ClassVar[int] = ErrorCode.INVALID_ARG
+    UNAVAILABLE: ClassVar[int] = ErrorCode.UNAVAILABLE
+    UNSUPPORTED: ClassVar[int] = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS: ClassVar[int] = ErrorCode.ALREADY_EXISTS
+    CANCELLED: ClassVar[int] = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
+        self._message = message
+        self._code = ErrorCode(code)
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> int:
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+
+def core_error(error: TritonError) -> RepoAgentError:
+    """The core's error of the same code and text."""
+    return _CLASSES[error.code()](error.message())

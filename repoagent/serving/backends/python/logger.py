@@ -1,0 +1,47 @@
+"""The logger of a ``model.py``: Triton's names over Python's logging."""
+
+import enum
+import logging
+from typing import Any, ClassVar, Final
+
+__all__ = ["LogLevel", "Logger"]
+
+_log: Final = logging.getLogger("repoagent.models")
+
+
+class LogLevel(enum.Enum):
+    """Levels by Triton's names; VERBOSE is Python's DEBUG."""
+
+    INFO = logging.INFO
+    WARNING = logging.WARNING
+    ERROR = logging.ERROR
+    VERBOSE = logging.DEBUG
+
+
+class Logger:
+    """Static methods that write to the server's log."""
+
+    INFO: ClassVar[LogLevel] = LogLevel.INFO
+    WARNING: ClassVar[LogLevel] = LogLevel.WARNING
+    ERROR: ClassVar[LogLevel] = LogLevel.ERROR
+    VERBOSE: ClassVar[LogLevel] = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: Any, level: LogLevel = LogLevel.INFO) -> None:
+        _log.log(level.value, "%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_info(message: Any) -> None:
+        _log.info("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_warn(message: Any) -> None:
+        _log.warning("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_error(message: Any) -> None:
+        _log.error("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_verbose(message: Any) -> None:
+        _log.debug("%s", message, stacklevel=2)

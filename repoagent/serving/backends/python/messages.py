@@ -1,0 +1,254 @@
+"""Requests and responses as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from repoagent.errors import InternalError
+from repoagent.serving.backends.python.calls import AsyncResponses, ResponseQueue
+from repoagent.serving.backends.python.context import ModelContext, current
+from repoagent.serving.backends.python.errors import TritonError, TritonModelException, core_error
+from repoagent.serving.backends.python.tensors import Tensor
+from repoagent.serving.request import InferRequest, InferResponse, ParameterValue
+
+__all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of", "to_core"]
+
+FINAL: Final = 1
+_SEQUENCE_START: Final = 1
+_SEQUENCE_END: Final = 2
+
+
+class InferenceResponse:
+    """One answer: tensors, or an error."""
+
+    __slots__ = ("_error", "_parameters", "_tensors")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
+    ) -> None:
+        self._tensors = list(output_tensors)
+        self._error = error
+        self._parameters = dict(parameters or {})
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def set_error(self, error: TritonError) -> None:
+        self._error = error
+
+    def parameters(self) -> str:
+        """The response's parameters as JSON text."""
+        return json.dumps(self._parameters, separators=(",", ":"))
+
+    def raw_parameters(self) -> dict[str, ParameterValue]:
+        """The same as a dictionary; not part of Triton's interface."""
+        return self._parameters
+
+
+class InferenceResponseSender:
+    """Where a decoupled model sends the responses to one request, from any thread."""
+
+    __slots__ = ("_open", "_request", "_version")
+
+    def __init__(self, request: InferRequest, version: str) -> None:
+        self._request = request
+        self._version = version
+        self._open = True
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send one response; with ``TRITONSERVER_RESPONSE_COMPLETE_FINAL`` it is the last, and may be None.
+
+        Raises:
+            TritonModelException: neither a response nor the final flag was given, or the last one has gone.
+        """
+        if flags not in (0, FINAL):
+            raise TritonModelException(
+                "Unable to send response. Unsupported flag provided to InferenceResponseSender.send: " + str(flags)
+            )
+        if not self._open:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if response is None and flags != FINAL:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        self._open = flags != FINAL
+        answer = None if response is None else response_of(self._request, self._version, response)
+        assert self._request.sender is not None
+        self._request.sender.send(answer, flags == FINAL)
+
+    def is_cancelled(self) -> bool:
+        return self._request.cancelled
+
+    @property
+    def open(self) -> bool:
+        """Whether the final response is still to come."""
+        return self._open
+
+
+class InferenceRequest:
+    """A request: one that the server hands to ``execute``, or one that the model makes of another model."""
+
+    context: ClassVar[ModelContext | None] = None
+    """The model whose class this is; the class that a model sees is a subclass with its own."""
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        inputs: Sequence[Tensor] = (),
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Any = None,
+        trace: Any = None,
+        parameters: Mapping[str, ParameterValue] | None = None,
+    ) -> None:
+        self._core = InferRequest(
+            model_name,
+            {tensor.name(): tensor.unwrap() for tensor in inputs},
+            model_version=str(model_version) if model_version > 0 else "",
+            id=request_id,
+            requested_outputs=tuple(requested_output_names),
+            parameters=dict(parameters or {}),
+            correlation_id=correlation_id,
+            timeout_us=timeout,
+        )
+        self.set_flags(flags)
+        self._preferred_memory = preferred_memory
+        self._trace = trace
+        self._sender: InferenceResponseSender | None = None
+
+    @classmethod
+    def wrap(cls, core: InferRequest, version: str) -> "InferenceRequest":
+        """The view of a request that the server hands over."""
+        request = cls.__new__(cls)
+        request._core = core
+        request._preferred_memory = None
+        request._trace = None
+        request._sender = InferenceResponseSender(core, version)
+        return request
+
+    def inputs(self) -> list[Tensor]:
+        return [Tensor.wrap(name, tensor) for name, tensor in self._core.inputs.items()]
+
+    def request_id(self) -> str:
+        return self._core.id
+
+    def correlation_id(self) -> int | str:
+        return self._core.correlation_id
+
+    def model_name(self) -> str:
+        return self._core.model_name
+
+    def requested_output_names(self) -> list[str]:
+        return list(self._core.requested_outputs)
+
+    def parameters(self) -> str:
+        """The request's parameters as JSON text."""
+        return json.dumps(self._core.parameters, separators=(",", ":"))
+
+    def preferred_memory(self) -> Any:
+        return self._preferred_memory
+
+    def trace(self) -> Any:
+        return self._trace
+
+    def priority(self) -> int:
+        return self._core.priority
+
+    def timeout(self) -> int:
+        """Microseconds that the client gave the request; 0 for none."""
+        return self._core.timeout_us
+
+    def flags(self) -> int:
+        return _SEQUENCE_START * self._core.sequence_start | _SEQUENCE_END * self._core.sequence_end
+
+    def set_flags(self, flags: int) -> None:
+        self._core.sequence_start = bool(flags & _SEQUENCE_START)
+        self._core.sequence_end = bool(flags & _SEQUENCE_END)
+
+    def is_cancelled(self) -> bool:
+        return self._core.cancelled
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Where the responses go.
+
+        Raises:
+            TritonModelException: the model itself made this request.
+        """
+        if self._sender is None:
+            raise TritonModelException("get_response_sender is only for requests that the server hands to execute")
+        return self._sender
+
+    def exec(self, decoupled: bool = False) -> "InferenceResponse | Iterator[InferenceResponse]":
+        """Run this request on its model and wait; with ``decoupled`` an iterator over the responses."""
+        responses = self._submit()
+        if decoupled:
+            return (_from_core(response) for response in responses)
+        return self._only(list(responses))
+
+    async def async_exec(self, decoupled: bool = False) -> "InferenceResponse | AsyncIterator[InferenceResponse]":
+        """As :meth:`exec`, without blocking the event loop."""
+        import asyncio
+
+        queue = AsyncResponses(asyncio.get_running_loop())
+        self._core.sender = queue
+        self._owner().core.submit(self._core)
+        if decoupled:
+            return (_from_core(response) async for response in queue)
+        return self._only([response async for response in queue])
+
+    def _submit(self) -> ResponseQueue:
+        queue = ResponseQueue()
+        self._core.sender = queue
+        self._owner().core.submit(self._core)
+        return queue
+
+    def _owner(self) -> ModelContext:
+        return self.context or current()
+
+    def _only(self, responses: list[InferResponse]) -> InferenceResponse:
+        if len(responses) != 1:
+            raise TritonModelException(
+                f"model '{self._core.model_name}' sent {len(responses)} responses; call exec(decoupled=True)"
+            )
+        return _from_core(responses[0])
+
+
+def _from_core(response: InferResponse) -> InferenceResponse:
+    error = TritonError(response.error.message, response.error.code) if response.error is not None else None
+    tensors = [Tensor.wrap(name, tensor) for name, tensor in response.outputs.items()]
+    return InferenceResponse(tensors, error, response.parameters)
+
+
+def response_of(request: InferRequest, version: str, response: InferenceResponse) -> InferResponse:
+    """The core's form of what a model answered; only the outputs that were asked for."""
+    answer = InferResponse(request.model_name, version, id=request.id, parameters=response.raw_parameters())
+    error = response.error()
+    if error is not None:
+        answer.error = core_error(error)
+        return answer
+    wanted = request.requested_outputs
+    outputs = response.output_tensors()
+    answer.outputs = {t.name(): t.unwrap() for t in outputs if not wanted or t.name() in wanted}
+    return answer
+
+
+def to_core(request: InferRequest, version: str, response: Any) -> InferResponse:
+    """As :func:`response_of`, for whatever ``execute`` returned."""
+    if isinstance(response, InferenceResponse):
+        return response_of(request, version, response)
+    found = type(response).__name__
+    error = InternalError(f"Expected an InferenceResponse object in the execute function return list, found {found}.")
+    return InferResponse(request.model_name, version, id=request.id, error=error)

@@ -1,0 +1,299 @@
+"""Messages between the server and a child: a kind, a body of plain values, and tensors in shared memory beside it.
+
+A message is one packet of a Unix socket, so a side that dies leaves whole messages only. The body is JSON: nothing
+that a child says can make the server run anything. Small tensors travel in the packet, larger ones in a block of the
+sender's arena; the packet that first mentions a segment brings its descriptor along.
+"""
+
+import array
+import contextlib
+import enum
+import json
+import os
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from repoagent.serving.backends.python.process.memory import (
+    Arena,
+    Block,
+    ClosedError,
+    Mapping,
+    Memory,
+    Place,
+    ProtocolError,
+)
+
+__all__ = ["Channel", "Kind", "Message", "PatientChannel", "Payload", "PeerGoneError", "UndeliveredError"]
+
+_HEAD: Final = struct.Struct("<BBI")
+_PACKET_BYTES: Final = 64 << 10
+_TEXT_BYTES: Final = 32 << 10
+_INLINE_BYTES: Final = 16 << 10
+"""What is copied through the kernel in less time than keeping account of a block takes."""
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+_decode: Final = json.JSONDecoder().raw_decode
+_REMEMBERED: Final = 1024
+# Numbers, as the members of an enumeration take microseconds to combine.
+_TRUNCATED: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+_NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
+_DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)
+
+
+class Kind(enum.IntEnum):
+    """What a message is about. The child answers each of the first four on the channel that it came on."""
+
+    COMPLETE = 1
+    """Complete a configuration."""
+    INITIALIZE = 2
+    EXECUTE = 3
+    FINALIZE = 4
+    DONE = 5
+    FAILED = 6
+    RESPONSE = 7
+    """One response of a decoupled model."""
+    CALL = 8
+    """A request that the model makes of another one."""
+    CALL_RESPONSE = 9
+    ASK = 10
+    """A question to the server that is answered once."""
+    ANSWER = 11
+    LOG = 12
+    METRIC = 13
+    RELEASE = 14
+    """Nothing but blocks that may be used again."""
+
+
+class PeerGoneError(Exception):
+    """The other side has gone."""
+
+
+class UndeliveredError(PeerGoneError):
+    """It had gone before the message was sent: nobody has seen any of it."""
+
+
+class Payload(Protocol):
+    """Tensors to be written into shared memory; ``size`` is how many bytes they need."""
+
+    size: int
+
+    def write(self, memory: Memory, start: int) -> None: ...
+
+
+class Message(NamedTuple):
+    """What arrived. ``payload`` is the memory that the tensors of ``body`` lie in."""
+
+    kind: int
+    body: Any
+    payload: Memory
+
+
+class Channel:
+    """One of the sockets between two processes. Any thread may send, one at a time may receive."""
+
+    def __init__(self, sock: socket.socket, arena: Arena, mapping: Mapping) -> None:
+        self._socket: Final = sock
+        self._arena: Final = arena
+        self._mapping: Final = mapping
+        self._lock: Final = threading.Lock()
+        self._announced: set[int] = set()
+        self._buffer: Final = bytearray(_PACKET_BYTES)
+        self._view: Final = memoryview(self._buffer)
+        self.sent = 0
+        """How many messages have been sent."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, kind: Kind, body: Any = None, payload: Payload | None = None) -> None:
+        """Send one message.
+
+        Raises:
+            PeerGoneError: there is nobody to receive it.
+            OSError: there is no memory for its tensors.
+            TypeError, ValueError: the body is not made of plain values.
+        """
+        place, inline = self._place(payload)
+        segments = [] if place is None else [place[0]]
+        with self._lock:
+            released, dropped = self._mapping.released(), self._arena.dropped()
+            text = _encode([body, place, released, dropped, self._new(segments)]).encode()
+            spilled = len(text) > _TEXT_BYTES
+            if spilled:
+                rest = self._spill(_encode([body, place]).encode(), segments)
+                text = _encode([None, rest, released, dropped, self._new(segments)]).encode()
+            head = _HEAD.pack(kind, spilled, len(text))
+            descriptors = [self._arena.file(number)[0] for number in segments if number not in self._announced]
+            self._transmit([head, text, inline], descriptors)
+            self._announced.update(segments)
+            if len(self._announced) > _REMEMBERED:
+                self._announced &= self._arena.numbers()
+            self.sent += 1
+
+    def receive(self, flags: int = 0) -> Message | None:
+        """The next message, or None if the other side has gone.
+
+        Raises:
+            ProtocolError: it makes no sense.
+            BlockingIOError: there is none, with ``MSG_DONTWAIT``.
+        """
+        try:
+            length, ancillary, seen, _ = self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES, flags)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return None
+        if not length:
+            return None
+        descriptors = _descriptors(ancillary) if ancillary else []
+        try:
+            if seen & _TRUNCATED:
+                raise ProtocolError("a message is too long")
+            return self._read(length, descriptors)
+        except (ValueError, TypeError, IndexError, KeyError, OSError, struct.error, RecursionError) as error:
+            raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def relieve(self) -> None:
+        """Send the blocks that nobody reads any more back by themselves, if they are many: no other message may come.
+
+        Raises:
+            PeerGoneError: there is nobody to receive them.
+        """
+        if self._mapping.pressing():
+            self.send(Kind.RELEASE)
+
+    def shutdown(self) -> None:
+        """Let nobody send or receive any more; whoever waits for a message learns that there is none."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; nobody may be receiving."""
+        with self._lock:
+            self._socket.close()
+
+    def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
+        try:
+            _send(self._socket, parts, descriptors, 0)
+        except OSError as error:
+            raise UndeliveredError(str(error)) from error
+
+    def _place(self, payload: Payload | None) -> tuple[Place | None, bytearray]:
+        """Write tensors where the other side will read them: shared memory, or the packet if they are small."""
+        inline = bytearray()
+        if payload is None or not payload.size:
+            return None, inline
+        if payload.size <= _INLINE_BYTES:
+            inline = bytearray(payload.size)
+            payload.write(inline, 0)
+            return None, inline
+        block = self._allocate(payload.size)
+        payload.write(block.memory, block.place[1])
+        return block.place, inline
+
+    def _allocate(self, size: int) -> Block:
+        try:
+            return self._arena.allocate(size)
+        except ClosedError as error:
+            raise UndeliveredError("the connection has ended") from error
+
+    def _new(self, segments: list[int]) -> list[tuple[int, int]]:
+        """The segments whose descriptors go along with a message, and their sizes."""
+        return [(number, self._arena.file(number)[1]) for number in segments if number not in self._announced]
+
+    def _spill(self, content: bytes, segments: list[int]) -> Place:
+        """Put a long body into a block of its own."""
+        block = self._allocate(len(content))
+        start = block.place[1]
+        block.memory[start : start + len(content)] = content
+        if block.place[0] not in segments:
+            segments.append(block.place[0])
+        return block.place
+
+    def _read(self, length: int, descriptors: list[int]) -> Message:
+        kind, spilled, text_length = _HEAD.unpack_from(self._buffer)
+        end = _HEAD.size + text_length
+        body, place, released, dropped, opened = _decoded(str(self._view[_HEAD.size : end], "ascii"))
+        for number, size in opened:
+            self._mapping.open(number, descriptors.pop(0), size)
+        for number in dropped:
+            self._mapping.forget(number)
+        for number, offset, _ in released:
+            self._arena.release(number, offset)
+        if spilled:
+            body, place = _decoded(str(self._mapping.view(place).data, "ascii"))
+        if place is not None:
+            return Message(kind, body, self._mapping.view(place))
+        return Message(kind, body, bytearray(self._view[end:length]))
+
+
+class PatientChannel(Channel):
+    """A channel whose ``send`` never waits for the other side: what does not fit is sent by :meth:`flush`.
+
+    ``on_backlog`` is called when there is something to flush.
+    """
+
+    def __init__(self, sock: socket.socket, arena: Arena, mapping: Mapping, on_backlog: Callable[[], None]) -> None:
+        super().__init__(sock, arena, mapping)
+        self._backlog: deque[tuple[bytes, list[int]]] = deque()
+        self._on_backlog = on_backlog
+
+    @property
+    def backlogged(self) -> bool:
+        return bool(self._backlog)
+
+    def flush(self) -> None:
+        """Send as much as the other side takes at the moment."""
+        with self._lock:
+            while self._backlog:
+                data, descriptors = self._backlog[0]
+                try:
+                    _send(self._socket, [data], descriptors, _DONT_WAIT)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._backlog.clear()
+                    return
+                self._backlog.popleft()
+
+    def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
+        try:
+            if not self._backlog:
+                _send(self._socket, parts, descriptors, _DONT_WAIT)
+                return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise UndeliveredError(str(error)) from error
+        self._backlog.append((b"".join(parts), descriptors))
+        self._on_backlog()
+
+
+def _send(sock: socket.socket, parts: list[Any], descriptors: list[int], flags: int) -> None:
+    ancillary = []
+    if descriptors:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    sock.sendmsg(parts, ancillary, flags | _NO_SIGNAL)
+
+
+def _decoded(text: str) -> Any:
+    # json.loads looks for white space around the value as well: a third of its time for a small one.
+    value, end = _decode(text)
+    if end != len(text):
+        raise ValueError("there is something behind the body")
+    return value
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    received = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    return received.tolist()

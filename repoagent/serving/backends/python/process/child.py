@@ -1,0 +1,184 @@
+"""A child process: one instance of a Python model, which does what the server says until that goes away."""
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.backends.python.context import ModelContext
+from repoagent.serving.backends.python.instance import PythonInstance
+from repoagent.serving.backends.python.metrics import MetricFamily
+from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
+from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
+from repoagent.serving.backends.python.process.memory import Arena, Mapping
+from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
+from repoagent.serving.backends.python.running import completed, started
+from repoagent.serving.request import InferResponse
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(work_fd: int, side_fd: int, parent: int) -> int:
+    """Serve the process ``parent`` over two sockets: the one for work to be done here, the other for all else."""
+    _end_with(parent)
+    faulthandler.enable()
+    # Who stops the server signals its whole group or container: its children finish what it still wants of them.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    # Copies that nothing closes: the server takes the end of a connection for the end of the process.
+    for fd in (work_fd, side_fd):
+        os.dup(fd)
+    arena, mapping = Arena(), Mapping()
+    side = Channel(socket.socket(fileno=side_fd), arena, mapping)
+    core = RemoteCore(side)
+    core.start()
+    MetricFamily.registry = RemoteRegistry(core)
+    handler = _LogSender(side)
+    logging.getLogger().addHandler(handler)
+    _Child(Channel(socket.socket(fileno=work_fd), arena, mapping), side, core).serve()
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, also while no Python code runs here."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Gathering:
+    """Keeps the responses to one request until ``execute`` has returned."""
+
+    def __init__(self, number: int, responses: list[tuple[int, InferResponse | None, bool]]) -> None:
+        self._number = number
+        self._responses = responses
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._responses.append((self._number, response, final))
+
+
+class _Child:
+    """Does what comes over the channel ``work``, one thing after the other."""
+
+    def __init__(self, work: Channel, side: Channel, core: RemoteCore) -> None:
+        self._work = work
+        self._side = side
+        self._core = core
+        self._instance: PythonInstance | None = None
+        self._decoupled = False
+
+    def serve(self) -> None:
+        actions = {
+            Kind.COMPLETE: self._complete,
+            Kind.INITIALIZE: self._initialize,
+            Kind.EXECUTE: self._execute,
+            Kind.FINALIZE: self._finalize,
+        }
+        try:
+            while (message := self._work.receive()) is not None:
+                try:
+                    actions[Kind(message.kind)](message)
+                except RepoAgentError as error:
+                    self._work.send(Kind.FAILED, error_body(error))
+                if message.kind == Kind.FINALIZE:
+                    return
+                del message
+        except PeerGoneError:
+            pass
+
+    def _complete(self, message: Message) -> None:
+        context, path, config = self._model(message.body)
+        result = completed(path, context, config)
+        try:
+            self._work.send(Kind.DONE, result)
+        except (TypeError, ValueError) as error:
+            raise InternalError(f"auto_complete_config left something in the configuration: {error}") from error
+
+    def _initialize(self, message: Message) -> None:
+        body = message.body
+        context, path, _ = self._model(body)
+        _set_levels(body["log_levels"])
+        self._decoupled = body["decoupled"]
+        self._instance = started(path, context, body["arguments"], decoupled=self._decoupled)
+        self._work.send(Kind.DONE)
+
+    def _model(self, body: dict[str, Any]) -> tuple[ModelContext, Path, str]:
+        directory = Path(body["model_dir"])
+        context = ModelContext(body["model_name"], body["model_version"], directory, self._core)
+        return context, directory / body["file"], body.get("config", "")
+
+    def _execute(self, message: Message) -> None:
+        assert self._instance is not None
+        level, bodies = message.body
+        _set_levels({"repoagent.models": level})
+        responses: list[tuple[int, InferResponse | None, bool]] = []
+        requests = []
+        for body in bodies:
+            number, request = request_of(body, message.payload, RemoteRequest)
+            assert isinstance(request, RemoteRequest)
+            request.number, request.core = number, self._core
+            request.sender = (
+                StreamSender(self._side, self._core, number) if self._decoupled else _Gathering(number, responses)
+            )
+            requests.append(request)
+        self._instance.execute(requests)
+        del requests, message
+        self._answer(responses)
+
+    def _answer(self, responses: list[tuple[int, InferResponse | None, bool]]) -> None:
+        """Everything at once, with the number of messages that were sent on the other channel before."""
+        packer = Packer()
+        try:
+            bodies = [_body(*response, packer) for response in responses]
+            self._work.send(Kind.DONE, [self._side.sent, bodies], packer)
+        except OSError as error:
+            failure = InternalError(f"the outputs cannot be handed over: {error}")
+            bodies = [
+                _body(number, InferResponse("", "", error=failure), final, packer) for number, _, final in responses
+            ]
+            self._work.send(Kind.DONE, [self._side.sent, bodies])
+
+    def _finalize(self, _: Message) -> None:
+        if self._instance is not None:
+            self._instance.close()
+        self._work.send(Kind.DONE)
+
+
+def _body(number: int, response: InferResponse | None, final: bool, packer: Packer) -> list[Any]:
+    try:
+        return response_body(number, response, final, packer)
+    except RepoAgentError as error:
+        return response_body(number, InferResponse("", "", error=error), final, packer)
+
+
+def _set_levels(levels: dict[str, int]) -> None:
+    for name, level in levels.items():
+        logger = logging.getLogger(name)
+        if logger.level != level:
+            logger.setLevel(level)
+
+
+class _LogSender(logging.Handler):
+    """Hands log records to the server, whose log they appear in."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+        self._formatter = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self._formatter.formatException(record.exc_info)
+        try:
+            self._channel.send(Kind.LOG, [record.name, record.levelno, record.pathname, record.lineno, text])
+        except (PeerGoneError, OSError):
+            self.handleError(record)

@@ -1,0 +1,200 @@
+"""Requests, responses and errors as bodies of messages."""
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import ErrorCode, InternalError, RepoAgentError
+from repoagent.serving.backends.python.errors import TritonError, core_error
+from repoagent.serving.backends.python.process.memory import Memory, ProtocolError
+from repoagent.serving.backends.python.tensors import deserialize_bytes_tensor, serialize_byte_tensor
+from repoagent.serving.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
+
+__all__ = [
+    "Packer",
+    "error_body",
+    "error_of",
+    "request_body",
+    "request_of",
+    "response_body",
+    "response_of",
+    "tensors_of",
+]
+
+_ALIGNMENT: Final = 64
+_PLAIN: Final = (bool, int, float, str)
+
+
+class Packer:
+    """Collects tensors, and writes them one behind the other."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[int, np.dtype[Any], Array]] = []
+        self.size = 0
+        """How many bytes are needed for all of them."""
+
+    def add(self, name: str, tensor: Tensor) -> list[Any]:
+        """What a message says about ``tensor``."""
+        array, dtype = tensor.array, NUMPY_TYPES[tensor.data_type]
+        shape = array.shape
+        if tensor.data_type is DataType.BYTES:
+            array = np.frombuffer(serialize_byte_tensor(array) or b"", np.uint8)
+            dtype = array.dtype
+        length = array.size * dtype.itemsize
+        offset = -(-self.size // _ALIGNMENT) * _ALIGNMENT if length else 0
+        if length:
+            self._parts.append((offset, dtype, array))
+            self.size = offset + length
+        return [name, int(tensor.data_type), shape, offset, length]
+
+    def write(self, memory: Memory, start: int) -> None:
+        """Copy everything to ``memory``, from byte ``start`` on."""
+        for offset, dtype, array in self._parts:
+            np.copyto(np.ndarray(array.shape, dtype, memory, start + offset), array)
+
+
+def tensors_of(entries: list[Any], memory: Memory) -> dict[str, Tensor]:
+    """Tensors over ``memory``; those of BYTES are copied.
+
+    Raises:
+        ProtocolError: they do not lie there.
+    """
+    try:
+        return {
+            name: _tensor(DataType(kind), tuple(shape), at, length, memory) for name, kind, shape, at, length in entries
+        }
+    except (TypeError, ValueError, KeyError, struct.error) as error:
+        raise ProtocolError(f"a tensor cannot be read: {error}") from error
+
+
+def _tensor(kind: DataType, shape: tuple[int, ...], offset: int, length: int, memory: Memory) -> Tensor:
+    # NumPy believes negative numbers.
+    if min(shape, default=0) < 0 or offset < 0 or length < 0 or offset + length > len(memory):
+        raise ValueError(f"shape {shape} at {offset}")
+    if kind is DataType.BYTES:
+        flat = deserialize_bytes_tensor(bytes(memory[offset : offset + length]))
+        return Tensor(kind, flat.reshape(shape))
+    if 0 in shape:
+        return Tensor(kind, np.empty(shape, NUMPY_TYPES[kind]))
+    return Tensor(kind, np.ndarray(shape, NUMPY_TYPES[kind], memory, offset))
+
+
+def request_body(number: int, request: InferRequest, packer: Packer) -> list[Any]:
+    """``request`` under a number that the answers will refer to."""
+    return [
+        number,
+        request.model_name,
+        request.model_version,
+        request.id,
+        request.correlation_id,
+        request.sequence_start | request.sequence_end << 1 | request.placeholder << 2,
+        request.priority,
+        request.timeout_us,
+        request.requested_outputs,
+        _plain(request.parameters),
+        [packer.add(name, tensor) for name, tensor in request.inputs.items()],
+    ]
+
+
+def request_of(body: list[Any], memory: Memory, kind: type[InferRequest] = InferRequest) -> tuple[int, InferRequest]:
+    """The number and the request of a :func:`request_body`; its sender is for the caller to set.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        number, name, version, id_, correlation, flags, priority, timeout, outputs, parameters, tensors = body
+        return number, kind(
+            name,
+            tensors_of(tensors, memory),
+            model_version=version,
+            id=id_,
+            requested_outputs=tuple(outputs),
+            parameters=_checked(parameters),
+            correlation_id=correlation,
+            sequence_start=bool(flags & 1),
+            sequence_end=bool(flags & 2),
+            placeholder=bool(flags & 4),
+            priority=priority,
+            timeout_us=timeout,
+        )
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"a request cannot be read: {error}") from error
+
+
+def response_body(number: int, response: InferResponse | None, final: bool, packer: Packer) -> list[Any]:
+    """A response to the request ``number``; None is an empty end.
+
+    Raises:
+        InternalError: its parameters are none.
+    """
+    if response is None:
+        return [number, final, None]
+    if response.error is not None:
+        outputs: list[Any] = []
+        return [number, final, [error_body(response.error), response.model_name, response.model_version, {}, outputs]]
+    parameters = _plain(response.parameters)
+    outputs = [packer.add(name, tensor) for name, tensor in response.outputs.items()]
+    return [number, final, [None, response.model_name, response.model_version, parameters, outputs]]
+
+
+def response_of(body: list[Any], memory: Memory) -> tuple[int, InferResponse | None, bool]:
+    """The number, the response and whether it is the last one; the response's id is for the caller to set.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        number, final, content = body
+        if content is None:
+            return number, None, final
+        error, name, version, parameters, outputs = content
+    except (TypeError, ValueError) as failure:
+        raise ProtocolError(f"a response cannot be read: {failure}") from failure
+    return (
+        number,
+        InferResponse(
+            name,
+            version,
+            outputs=tensors_of(outputs, memory),
+            parameters=_checked(parameters),
+            error=None if error is None else error_of(error),
+        ),
+        final,
+    )
+
+
+def error_body(error: RepoAgentError) -> list[Any]:
+    return [int(error.code), error.message]
+
+
+def error_of(body: list[Any]) -> RepoAgentError:
+    """The error of an :func:`error_body`.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        code, message = body
+        return core_error(TritonError(str(message), ErrorCode(code)))
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"an error cannot be read: {error}") from error
+
+
+def _plain(parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:
+    for name, value in parameters.items():
+        if not isinstance(value, _PLAIN):
+            raise InternalError(
+                f"parameter '{name}' has a value of type {type(value).__name__}; it must be bool, int, float or str"
+            )
+    return parameters
+
+
+def _checked(parameters: Any) -> dict[str, ParameterValue]:
+    if not isinstance(parameters, dict) or not all(isinstance(value, _PLAIN) for value in parameters.values()):
+        raise ProtocolError("parameters cannot be read")
+    return parameters

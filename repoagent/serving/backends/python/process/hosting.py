@@ -1,0 +1,129 @@
+"""Whether a Python model runs in the server's process or in processes of its own, and in which interpreter."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.serving.backends.python.process.supervisor import Program
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["EXECUTION", "Hosting", "program_for", "runs_in_process_of_its_own"]
+
+EXECUTION: Final = "EXECUTION"
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
+_MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
+_STUB: Final = Path(__file__).with_name("stub.py")
+_MODES: Final = {"process": True, "in-process": False}
+_FORCED: Final = "process-only"
+_GRACE: Final = "stub-timeout-seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """What the server's settings say for all Python models."""
+
+    own_process: bool = False
+    """Whether a model that does not say gets processes of its own."""
+    forced: bool = False
+    """Whether a model may not say otherwise."""
+    grace_seconds: float = 30.0
+    """How long the process of an instance may take to end before it is killed."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> "Hosting":
+        """Read the part of ``backend_config`` that is the Python backend's.
+
+        Raises:
+            InvalidArgumentError: a value makes no sense.
+        """
+        grace = settings.get(_GRACE, "30")
+        try:
+            seconds = float(grace)
+        except ValueError:
+            seconds = -1.0
+        if not seconds > 0:
+            raise InvalidArgumentError(f"--backend-config=python,{_GRACE} must be a positive number, not '{grace}'")
+        mode = settings.get("execution", "in-process")
+        if mode not in (*_MODES, _FORCED):
+            raise InvalidArgumentError(
+                f"--backend-config=python,execution must be 'process', 'in-process' or '{_FORCED}', not '{mode}'"
+            )
+        return cls(mode != "in-process", mode == _FORCED, seconds)
+
+
+def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:
+    """What ``EXECUTION`` says; a model with an interpreter of its own can run nowhere else.
+
+    Raises:
+        InvalidArgumentError: it says something else.
+    """
+    needs = bool(_environment(config))
+    if EXECUTION not in config.parameters:
+        return hosting.own_process or needs
+    text = config.parameters[EXECUTION].string_value
+    if text not in _MODES:
+        raise InvalidArgumentError(
+            f"parameter '{EXECUTION}' of model '{config.name}' must be 'process' or 'in-process', not '{text}'"
+        )
+    mode = _MODES[text]
+    if hosting.forced and not mode:
+        raise InvalidArgumentError(
+            f"model '{config.name}' asks for '{EXECUTION}' = 'in-process', but this server runs Python models only in "
+            f"processes of their own (--backend-config=python,execution={_FORCED})"
+        )
+    if needs and not mode:
+        raise InvalidArgumentError(
+            f"model '{config.name}' has an {_ENVIRONMENT}, which the server's own process cannot use: leave "
+            f"'{EXECUTION}' out, or say 'process'"
+        )
+    return mode
+
+
+def program_for(config: "ModelConfig", model_directory: Path) -> Program:
+    """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``.
+
+    Raises:
+        InvalidArgumentError: there is no interpreter.
+        UnsupportedError: the environment is an archive.
+    """
+    environment = dict(os.environ)
+    interpreter = sys.executable
+    if named := _environment(config):
+        given = Path(named.replace(_MODEL_DIRECTORY, str(model_directory)))
+        interpreter = str(_interpreter(given, config.name))
+        # What the server was started with is for the server's interpreter.
+        for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
+            environment.pop(name, None)
+        environment["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environment.get("PATH", os.defpath)])
+    if not interpreter:
+        raise InvalidArgumentError(
+            f"model '{config.name}' is to run in a process of its own, but this program does not know its Python "
+            f"interpreter: name one with the parameter {_ENVIRONMENT}"
+        )
+    return Program([interpreter, "-P", "-u", str(_STUB)], environment)
+
+
+def _environment(config: "ModelConfig") -> str:
+    # Asking a protobuf map for a key that it has not would add it.
+    return config.parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in config.parameters else ""
+
+
+def _interpreter(given: Path, model_name: str) -> Path:
+    """The interpreter that is ``given``, or that of the environment in the directory ``given``."""
+    found = given / "bin" / "python" if given.is_dir() else given
+    if given.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
+        raise UnsupportedError(
+            f"{_ENVIRONMENT} of model '{model_name}' is an archive ({given.name}): unpack it and name its directory"
+        )
+    if not os.access(found, os.X_OK) or found.is_dir():
+        raise InvalidArgumentError(
+            f"{_ENVIRONMENT} of model '{model_name}' is '{given}', where no interpreter can be run; name a virtual "
+            "environment's directory, or a Python program"
+        )
+    return found

@@ -1,0 +1,265 @@
+"""One instance of a Python model in a process of its own, which is started again when it breaks down."""
+
+import itertools
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
+from repoagent.serving.backends.python.process.codec import Packer, request_body, response_of
+from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.services import Services
+from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
+from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.request import InferRequest
+from repoagent.serving.senders import answer_error
+
+__all__ = ["ProcessInstance"]
+
+_log: Final = logging.getLogger(__name__)
+_models: Final = logging.getLogger("repoagent.models")
+
+_ATTEMPTS: Final = 5
+"""How often in a row a process may fail to start again before its instance is given up."""
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+_SETTLING_SECONDS: Final = 1.0
+"""How long an instance counts as busy while its process is started again; until then others get the requests."""
+
+
+class ProcessInstance:
+    """A :class:`BackendInstance` whose model runs in a child process: ``child``, which runs nothing yet, to begin with.
+
+    Raises:
+        InternalError: the model in it cannot be started.
+    """
+
+    def __init__(self, blueprint: Blueprint, name: str, arguments: dict[str, str], child: ChildProcess) -> None:
+        self._blueprint = blueprint
+        self._name = name
+        self._arguments = arguments
+        self._numbers = itertools.count(1)
+        self._open: dict[int, InferRequest] = {}
+        self._batch: Sequence[int] = ()
+        """Those of the open requests that :meth:`execute` is going to answer if the process cannot."""
+        self._state = threading.Condition()
+        self._closing = threading.Event()
+        self._given_up = ""
+        self._fruitless = 0
+        """How many processes in a row ended without having answered a request."""
+        self._child: ChildProcess | None = None
+        self._starting: ChildProcess | None = None
+        self._restarter: threading.Thread | None = None
+        self._start(child)
+        if not self._install(child):
+            raise InternalError(f"Stub process '{name}' is not healthy: {child.post_mortem()}")
+
+    @property
+    def child(self) -> ChildProcess | None:
+        """The process at the moment; None while there is none."""
+        return self._child
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no process is going to be started any more."""
+        return bool(self._given_up)
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        """Hand the batch to the process. Whatever happens to it, every request is answered."""
+        numbers = self._batch = [next(self._numbers) for _ in requests]
+        self._open.update(zip(numbers, requests, strict=True))
+        packer = Packer()
+        try:
+            bodies = [request_body(*numbered, packer) for numbered in zip(numbers, requests, strict=True)]
+            child = self._execute(numbers, [_models.getEffectiveLevel(), bodies], packer)
+        except BaseException:
+            for number in numbers:
+                self._open.pop(number, None)
+            raise
+        finally:
+            self._batch = ()
+        if not self._blueprint.decoupled:
+            self._fail(numbers, InternalError(f"model instance '{self._name}' gave no answer"))
+        elif child.exited.is_set():  # Else its end, whenever that is, fails what it has not answered.
+            self._fail(numbers, self._unhealthy())
+
+    def _execute(self, numbers: Sequence[int], body: list[Any], packer: Packer) -> ChildProcess:
+        """Have some process do it; returns the one that did, or broke down over it."""
+        child: ChildProcess | None = None
+        while True:
+            child = self._usable(child)
+            try:
+                self._deliver(child, child.exchange(Kind.EXECUTE, body, packer))
+            except UndeliveredError:
+                continue  # It ended while it had nothing to do; the next one will do it.
+            except (PeerGoneError, ProtocolError) as error:
+                self._broken(child, numbers, error)
+            except OSError as error:
+                self._fail(numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}"))
+            return child
+
+    def respond(self, body: list[Any], message: Message) -> None:
+        """Pass a response on to whoever waits for it; one that nobody waits for any more is dropped."""
+        number, response, final = response_of(body, message.payload)
+        request = self._open.pop(number, None) if final else self._open.get(number)
+        if request is None or request.sender is None:
+            return
+        if response is not None:
+            response.id, response.model_name = request.id, request.model_name
+            response.model_version = self._blueprint.model_version
+            self._fruitless = 0
+        request.sender.send(response, final)
+
+    def is_cancelled(self, number: int) -> bool:
+        request = self._open.get(number)
+        return request is not None and request.cancelled
+
+    def close(self) -> None:
+        """Finalize the model and end the process; one that does not end in time is killed."""
+        with self._state:
+            self._closing.set()
+            self._state.notify_all()
+            child, starting, restarter = self._child, self._starting, self._restarter
+        if child is not None:
+            child.finish(self._blueprint.grace_seconds)
+        elif starting is not None:
+            starting.kill()
+        if restarter is not None:
+            restarter.join()
+
+    def _usable(self, gone: ChildProcess | None) -> ChildProcess:
+        """The process, once it is there and not the one that is known to have ``gone``.
+
+        Raises:
+            UnavailableError: it is not going to be.
+        """
+        with self._state:
+            self._await_child(gone, None)
+            if self._child in (None, gone):
+                reason = self._given_up or "it is being unloaded"
+                raise UnavailableError(f"Stub process '{self._name}' is not healthy: {reason}")
+            assert self._child is not None
+            return self._child
+
+    def _await_child(self, gone: ChildProcess | None, timeout: float | None) -> None:
+        """Wait for another process than ``gone``, or until none will come. Holds the lock."""
+        self._state.wait_for(
+            lambda: self._child not in (None, gone) or self._given_up or self._closing.is_set(), timeout
+        )
+
+    def _deliver(self, child: ChildProcess, message: Message) -> None:
+        if message.kind != Kind.DONE:
+            raise ProtocolError(f"a message of kind {message.kind} answers a batch")
+        try:
+            count, bodies = message.body
+            child.wait_handled(count)
+            for body in bodies:
+                self.respond(body, message)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"an answer cannot be read: {error}") from error
+
+    def _broken(self, child: ChildProcess, numbers: Sequence[int], error: Exception) -> None:
+        """The process has ended, or must."""
+        child.kill()
+        child.exited.wait()
+        self._fail(numbers, self._unhealthy())
+        if isinstance(error, ProtocolError):
+            _log.error("the process of model instance '%s' was killed: %s", self._name, error)
+        with self._state:
+            self._await_child(child, _SETTLING_SECONDS)
+
+    def _unhealthy(self) -> InternalError:
+        return InternalError(
+            f"Failed to process the request(s) for model instance '{self._name}', message: Stub process "
+            f"'{self._name}' is not healthy."
+        )
+
+    def _fail(self, numbers: Sequence[int], error: RepoAgentError) -> None:
+        for number in numbers:
+            request = self._open.pop(number, None)
+            if request is not None:
+                answer_error(request, error, self._blueprint.model_version)
+
+    def _start(self, child: ChildProcess) -> None:
+        """Have the model initialised in ``child``.
+
+        Raises:
+            InternalError: that failed; nothing is left of the process.
+        """
+        services = Services(self._blueprint.core, self, self._blueprint.model_name)
+
+        def ended(child: ChildProcess) -> None:
+            services.abandon()
+            self._ended(child)
+
+        child.attend(services.handle, ended)
+        with self._state:
+            self._starting = child
+            if self._closing.is_set():
+                child.kill()
+        body = {**self._blueprint.description(), "arguments": self._arguments}
+        first_answer(child, Kind.INITIALIZE, body, "initialize")
+
+    def _install(self, child: ChildProcess) -> bool:
+        """Let requests go to ``child``; False if it has ended already and nobody else has noticed."""
+        with self._state:
+            self._starting = None
+            closing = self._closing.is_set()
+            if not closing:
+                if child.exited.is_set():
+                    return False
+                self._child = child
+                self._state.notify_all()
+        if closing:
+            child.finish(self._blueprint.grace_seconds)
+        return True
+
+    def _ended(self, child: ChildProcess) -> None:
+        """A process is gone: answer what it worked on and, if nobody wanted that, start another one."""
+        with self._state:
+            if self._child is not child:
+                return
+            self._child = None
+            closing = self._closing.is_set()
+            self._restarter = None if closing else threading.current_thread()
+        batch = set(self._batch)
+        self._fail([number for number in list(self._open) if number not in batch], self._unhealthy())
+        if not closing:
+            _models.error(
+                "Stub process '%s' is unhealthy and it will be restarted: %s", self._name, child.post_mortem()
+            )
+            self._start_again()
+
+    def _start_again(self) -> None:
+        failures = 0
+        while failures < _ATTEMPTS:
+            self._fruitless += 1
+            if self._closing.wait(_pause(self._fruitless - 1)):
+                return
+            try:
+                child = new_child(self._blueprint, self._name)
+                self._start(child)
+            except Exception as error:
+                if self._closing.is_set():
+                    return
+                failures += 1
+                reason = str(error)
+                _models.error("the process of model instance '%s' did not start again: %s", self._name, reason)
+            else:
+                if self._install(child):
+                    return
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        with self._state:
+            self._given_up = (
+                f"it could not be started again, {_ATTEMPTS} times in a row; load the model again. At last: {reason}"
+            )
+            self._state.notify_all()
+
+
+def _pause(failures: int) -> float:
+    """Seconds to wait before the next start: none the first time."""
+    return 0.0 if failures <= 0 else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 10))

@@ -1,0 +1,262 @@
+"""Memory that two processes share: blocks in sealed memory files that only their descriptors lead to.
+
+Nothing of it has a name, so nothing is left behind however either side ends. Each side writes into an arena of its
+own and reads through a mapping of the other's; a block goes back to its arena when the last array over it has gone.
+"""
+
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from repoagent.serving.types import Array
+
+__all__ = ["Arena", "Block", "ClosedError", "Mapping", "Memory", "Place", "ProtocolError"]
+
+Memory = mmap.mmap | bytearray | Array
+T = TypeVar("T")
+Place = tuple[int, int, int]
+"""Segment, offset and size of a block, as messages say it."""
+
+_SEGMENT_BYTES: Final = 1 << 20
+_SMALLEST_BLOCK: Final = 4096
+_IDLE_BYTES: Final = 256 << 20
+"""How much unused memory an arena keeps for the next request."""
+_MANY_BLOCKS: Final = 32
+_TAKEN_AT_ONCE: Final = 256
+_MANY_BYTES: Final = 16 << 20
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class ProtocolError(Exception):
+    """The other side said something that makes no sense: its code, or its memory, is broken."""
+
+
+class ClosedError(Exception):
+    """The arena has been closed."""
+
+
+class Block(NamedTuple):
+    """Memory to write into, and where the other side finds it."""
+
+    place: Place
+    memory: mmap.mmap
+
+
+class _Segment:
+    """One memory file, cut into blocks of one size."""
+
+    __slots__ = ("block_bytes", "fd", "free", "memory", "number", "size", "used")
+
+    def __init__(self, number: int, block_bytes: int) -> None:
+        count = max(1, _SEGMENT_BYTES // block_bytes)
+        self.number = number
+        self.block_bytes = block_bytes
+        self.size = count * block_bytes
+        self.fd = _sealed_file(self.size)
+        try:
+            self.memory = _map(self.fd, self.size)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.free = list(range(0, self.size, block_bytes))
+        self.used: set[int] = set()
+
+    def close(self) -> None:
+        os.close(self.fd)
+        # The map goes with its last array; closing it under one would be an error.
+        del self.memory
+
+
+class Arena:
+    """Where this side writes. Safe to use from any thread."""
+
+    def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
+        self._lock: Final = threading.Lock()
+        self._limit: Final = idle_bytes
+        self._segments: dict[int, _Segment] = {}
+        self._by_size: dict[int, list[_Segment]] = {}
+        self._next = 1
+        self._closed = False
+        self._dropped: deque[int] = deque()
+
+    def allocate(self, size: int) -> Block:
+        """A block of at least ``size`` bytes.
+
+        Raises:
+            OSError: there is not so much memory.
+            ClosedError: there is none at all any more.
+        """
+        block_bytes = _rounded(size)
+        with self._lock:
+            if self._closed:
+                raise ClosedError
+            segment = next((entry for entry in self._by_size.get(block_bytes, ()) if entry.free), None)
+            segment = segment or self._add(block_bytes)
+            offset = segment.free.pop()
+            segment.used.add(offset)
+            return Block((segment.number, offset, size), segment.memory)
+
+    def release(self, segment_number: int, offset: int) -> None:
+        """Take a block back that nobody reads any more.
+
+        Raises:
+            ProtocolError: it was not given out.
+        """
+        with self._lock:
+            segment = self._segments.get(segment_number)
+            if segment is None or offset not in segment.used:
+                raise ProtocolError(f"block {segment_number}:{offset} was released, which is not in use")
+            segment.used.remove(offset)
+            segment.free.append(offset)
+            if not segment.used and self._idle() > self._limit:
+                self._remove(segment)
+
+    def dropped(self) -> list[int]:
+        """Segments that have gone; the other side may forget them. What is returned once is not returned again."""
+        return _taken(self._dropped)
+
+    def file(self, segment_number: int) -> tuple[int, int]:
+        """Descriptor and size of a segment that has a block in use."""
+        with self._lock:
+            segment = self._segments[segment_number]
+            return segment.fd, segment.size
+
+    def numbers(self) -> set[int]:
+        """The segments that there are."""
+        return set(self._segments)
+
+    @property
+    def total_bytes(self) -> int:
+        """How much memory it holds, in use or not."""
+        return sum(segment.size for segment in list(self._segments.values()))
+
+    @property
+    def used_blocks(self) -> int:
+        """How many blocks somebody still reads."""
+        return sum(len(segment.used) for segment in list(self._segments.values()))
+
+    def close(self) -> None:
+        """Give all memory back; arrays over it stay valid."""
+        with self._lock:
+            self._closed = True
+            for segment in self._segments.values():
+                segment.close()
+            self._segments.clear()
+            self._by_size.clear()
+
+    def _add(self, block_bytes: int) -> _Segment:
+        segment = _Segment(self._next, block_bytes)
+        self._next += 1
+        self._segments[segment.number] = segment
+        self._by_size.setdefault(block_bytes, []).append(segment)
+        return segment
+
+    def _idle(self) -> int:
+        return sum(len(segment.free) * segment.block_bytes for segment in self._segments.values())
+
+    def _remove(self, segment: _Segment) -> None:
+        del self._segments[segment.number]
+        self._by_size[segment.block_bytes].remove(segment)
+        self._dropped.append(segment.number)
+        segment.close()
+
+
+class _Region(np.ndarray[Any, Any]):
+    """The bytes of one block. A class of its own, because NumPy keeps it as the base of arrays over it."""
+
+
+class Mapping:
+    """Where this side reads. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._maps: dict[int, mmap.mmap] = {}
+        self._released: deque[Place] = deque()
+
+    def open(self, segment_number: int, fd: int, size: int) -> None:
+        """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over.
+
+        Raises:
+            ProtocolError: it is smaller than was said, or could become so while it is read.
+        """
+        try:
+            if segment_number in self._maps:
+                return
+            # Reading beyond the end of a file that shrank would kill this process.
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size < size:
+                raise ProtocolError(f"segment {segment_number} is not a sealed file of {size} bytes")
+            self._maps[segment_number] = _map(fd, size)
+        finally:
+            os.close(fd)
+
+    def forget(self, segment_number: int) -> None:
+        """The other side has no use for a segment any more; arrays over it stay valid."""
+        self._maps.pop(segment_number, None)
+
+    def view(self, place: Place) -> Array:
+        """The bytes of a block. When the last array over them has gone, :meth:`released` has the block.
+
+        Raises:
+            ProtocolError: there is no such memory.
+        """
+        number, offset, size = place
+        memory = self._maps.get(number)
+        if memory is None or not 0 <= offset <= offset + size <= len(memory):  # NumPy does not look at all of this.
+            raise ProtocolError(f"there is no block at {place}")
+        region = np.ndarray.__new__(_Region, (size,), np.uint8, memory, offset)
+        # The finalizer may run anywhere, also while this thread holds a lock: all it does is to append.
+        weakref.finalize(region, self._released.append, place).atexit = False
+        return region
+
+    def released(self) -> list[Place]:
+        """Blocks that nobody here reads any more. What is returned once is not returned again."""
+        return _taken(self._released)
+
+    def pressing(self) -> bool:
+        """Whether :meth:`released` would give so much that the other side should hear of it soon."""
+        waiting = list(self._released)
+        return len(waiting) >= _MANY_BLOCKS or sum(size for _, _, size in waiting) >= _MANY_BYTES
+
+    def close(self) -> None:
+        """Let go of everything; arrays over it stay valid."""
+        self._maps.clear()
+
+
+def _taken(items: deque[T]) -> list[T]:
+    """The first of ``items``, which other threads may add to and take from; not more than fit into a message."""
+    taken: list[T] = []
+    try:
+        while items and len(taken) < _TAKEN_AT_ONCE:
+            taken.append(items.popleft())
+    except IndexError:
+        pass
+    return taken
+
+
+def _rounded(size: int) -> int:
+    """Sizes of blocks: few enough to be used again, close enough to waste little (an eighth at most)."""
+    if size <= _SMALLEST_BLOCK:
+        return _SMALLEST_BLOCK
+    step = max(_SMALLEST_BLOCK, 1 << (size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+def _sealed_file(size: int) -> int:
+    fd = os.memfd_create("repoagent-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        # Reserved now: where memory is short this is an error, and a write into a hole would be a signal.
+        os.posix_fallocate(fd, 0, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    return mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)

@@ -1,0 +1,143 @@
+"""The server as code in a child process sees it: what is asked of it goes through a channel."""
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.backends.python.process.channel import Channel, Kind, Message
+from repoagent.serving.backends.python.process.codec import (
+    Packer,
+    error_of,
+    request_body,
+    response_body,
+    response_of,
+)
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.types import Tensor
+
+__all__ = ["RemoteCore", "RemoteRequest", "StreamSender"]
+
+_AHEAD_BYTES: Final = 16 << 20
+"""How much a decoupled model may send before it waits for the server."""
+
+
+class RemoteCore:
+    """Everything a model may ask of the server, by messages. Safe to use from any thread."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._numbers: Final = itertools.count(1)
+        self._ahead = 0
+        self._calls: dict[int, InferRequest] = {}
+        self._questions: dict[int, SimpleQueue[list[Any]]] = {}
+
+    def submit(self, request: InferRequest) -> None:
+        """Have the server run ``request``; the responses come to its sender, from :meth:`listen`."""
+        number = next(self._numbers)
+        packer = Packer()
+        body = request_body(number, request, packer)
+        self._calls[number] = request
+        self._channel.send(Kind.CALL, body, packer)
+
+    def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        packer = Packer()
+        tensors = [packer.add(path, Tensor.of(np.frombuffer(data, np.uint8))) for path, data in (files or {}).items()]
+        self.ask("load", [name, config, None if files is None else tensors], packer)
+
+    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        self.ask("unload", [name, unload_dependents])
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        return bool(self.ask("model_ready", [name, version]))
+
+    def ask(self, question: str, arguments: list[Any], packer: Packer | None = None) -> Any:
+        """The server's answer.
+
+        Raises:
+            RepoAgentError: it is an error.
+        """
+        number = next(self._numbers)
+        answer: SimpleQueue[list[Any]] = SimpleQueue()
+        self._questions[number] = answer
+        self._channel.send(Kind.ASK, [number, question, arguments], packer)
+        value, error = answer.get()
+        if error is not None:
+            raise error_of(error)
+        return value
+
+    def keep_pace(self, size: int) -> None:
+        """Before ``size`` bytes are sent that nobody waits for: let the server take in what it has not yet.
+
+        Without that, a model could fill the machine's memory while the server is busy.
+        """
+        self._ahead += size
+        if self._ahead > _AHEAD_BYTES:
+            self._ahead = size
+            self.ask("heard", [])
+
+    def tell_metric(self, number: int, operation: str, value: float) -> None:
+        """Report to a metric; the server has heard of it before it hears of any later answer."""
+        self._channel.send(Kind.METRIC, [number, operation, value])
+
+    def listen(self) -> None:
+        """Take in what the server sends, for good: when it has gone, this process ends, whatever it is doing."""
+        while (message := self._channel.receive()) is not None:
+            self._take(message)
+            del message  # It may be the last one for a while, and holds memory of the server.
+            self._channel.relieve()
+        os._exit(1)
+
+    def start(self) -> None:
+        threading.Thread(target=self.listen, name="repoagent-listener", daemon=True).start()
+
+    def _take(self, message: Message) -> None:
+        if message.kind == Kind.CALL_RESPONSE:
+            number, response, final = response_of(message.body, message.payload)
+            request = self._calls.pop(number) if final else self._calls[number]
+            if response is not None:
+                response.id = request.id
+            assert request.sender is not None
+            request.sender.send(response, final)
+        elif message.kind == Kind.ANSWER:
+            number, value, error = message.body
+            self._questions.pop(number).put([value, error])
+
+
+class RemoteRequest(InferRequest):
+    """A request that the server handed over. Whether it is cancelled, only the server knows."""
+
+    number = 0
+    core: RemoteCore | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self.core is not None and bool(self.core.ask("cancelled", [self.number]))
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        """Nobody sets it on this side; the constructor does."""
+
+
+class StreamSender:
+    """Sends the responses to one request of a decoupled model as they come."""
+
+    def __init__(self, channel: Channel, core: RemoteCore, number: int) -> None:
+        self._channel = channel
+        self._core = core
+        self._number = number
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        packer = Packer()
+        try:
+            body = response_body(self._number, response, final, packer)
+            self._core.keep_pace(packer.size)
+            self._channel.send(Kind.RESPONSE, body, packer)
+        except (RepoAgentError, OSError) as error:
+            failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
+            self._channel.send(Kind.RESPONSE, response_body(self._number, failure, final, Packer()))

@@ -1,0 +1,104 @@
+"""Starting a process of a model, and the first thing that it is asked to do."""
+
+import logging
+import subprocess
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.errors import InternalError
+from repoagent.serving.backends.python.context import CoreAccess
+from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.codec import error_of
+from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.services import Services
+from repoagent.serving.backends.python.process.supervisor import ChildProcess, Program
+
+__all__ = ["Blueprint", "completed_in_child", "first_answer", "new_child"]
+
+_models: Final = logging.getLogger("repoagent.models")
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What every process of a version of a model is made from."""
+
+    program: Program
+    core: CoreAccess
+    model_name: str
+    model_version: str
+    model_dir: str
+    """The directory of the version."""
+    file: str
+    decoupled: bool
+    grace_seconds: float
+    """How long a process may take to end."""
+
+    def description(self) -> dict[str, Any]:
+        """The body of the first message to a process."""
+        names = ("model_name", "model_version", "model_dir", "file", "decoupled")
+        return {name: getattr(self, name) for name in names} | {"log_levels": _log_levels()}
+
+
+def _log_levels() -> dict[str, int]:
+    """What the server's log shows: a child process sends it nothing else."""
+    return {"": logging.getLogger().getEffectiveLevel(), "repoagent.models": _models.getEffectiveLevel()}
+
+
+def new_child(blueprint: Blueprint, name: str) -> ChildProcess:
+    """A process of a model, in which nothing of the model has been run yet.
+
+    Raises:
+        InternalError: it cannot be started.
+    """
+    try:
+        return ChildProcess(blueprint.program, blueprint.model_name, name)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        command = blueprint.program.command[0]
+        raise InternalError(f"the process '{command}' of model instance '{name}' cannot be started: {error}") from error
+
+
+def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
+    """What the process answers to the message that makes it a model's.
+
+    Raises:
+        InternalError: it failed, or ended; it is gone.
+    """
+    try:
+        answer = child.exchange(kind, body)
+    except (PeerGoneError, ProtocolError) as error:
+        child.kill()
+        how = child.post_mortem()
+        raise InternalError(f"Stub process '{child.name}' is not healthy: in {what}, {how}") from error
+    if answer.kind == Kind.DONE:
+        return answer.body
+    child.kill()
+    child.exited.wait()
+    raise error_of(answer.body)
+
+
+def completed_in_child(blueprint: Blueprint, config: str) -> Any:
+    """What the model's ``auto_complete_config`` makes of ``config``, both JSON; None if there is no such function.
+
+    Raises:
+        InternalError: it failed, or its process ended.
+    """
+    services = Services(blueprint.core, _NoRequests(), blueprint.model_name)
+    child = new_child(blueprint, f"{blueprint.model_name}_autocomplete")
+    child.attend(services.handle)
+    result = first_answer(child, Kind.COMPLETE, {**blueprint.description(), "config": config}, "auto_complete_config")
+    # Nobody need wait for its end.
+    threading.Thread(
+        target=child.finish, args=(blueprint.grace_seconds,), name=f"{child.name}-end", daemon=True
+    ).start()
+    return result
+
+
+class _NoRequests:
+    """The requests of a process that gets none."""
+
+    def respond(self, body: list[Any], message: Message) -> None:
+        raise ProtocolError("there is no request to respond to")
+
+    def is_cancelled(self, number: int) -> bool:
+        return False

@@ -1,0 +1,68 @@
+"""Starting a model from its file: its class imported, completed or initialised. The same code in either process."""
+
+from pathlib import Path
+from typing import Any
+
+from repoagent.errors import InternalError
+from repoagent.serving.backends.python.context import ModelContext, entered
+from repoagent.serving.backends.python.importing import ImportedModel, import_model
+from repoagent.serving.backends.python.instance import PythonInstance
+from repoagent.serving.backends.python.model_config import ModelConfig
+
+__all__ = ["completed", "started"]
+
+
+def completed(path: Path, context: ModelContext, config: str) -> dict[str, Any] | None:
+    """What ``auto_complete_config`` makes of a configuration in JSON; None if the model has no such function.
+
+    Raises:
+        InternalError: the file cannot be run, or the function raised.
+    """
+    imported = import_model(path, context)
+    try:
+        complete = getattr(imported.model_class, "auto_complete_config", None)
+        return None if complete is None else _call(complete, ModelConfig(config), context).as_dict()
+    finally:
+        imported.close()
+
+
+def started(path: Path, context: ModelContext, arguments: dict[str, str], *, decoupled: bool) -> PythonInstance:
+    """An instance of a model whose ``initialize`` has been called with ``arguments``.
+
+    Raises:
+        InternalError: the file or ``initialize`` raised.
+    """
+    imported = import_model(path, context)
+    try:
+        model = _initialized(imported, context, arguments)
+    except BaseException:
+        imported.close()
+        raise
+    return PythonInstance(model, imported, context, arguments["model_instance_name"], decoupled=decoupled)
+
+
+def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:
+    with entered(context):
+        try:
+            result = complete(config)
+        except (Exception, SystemExit) as error:
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(result, ModelConfig):
+        raise InternalError(
+            f"auto_complete_config of model '{context.model_name}' must return the ModelConfig that it was given, "
+            f"not {type(result).__name__}"
+        )
+    return result
+
+
+def _initialized(imported: ImportedModel, context: ModelContext, arguments: dict[str, str]) -> Any:
+    with entered(context):
+        try:
+            model = imported.model_class()
+            if hasattr(model, "initialize"):
+                model.initialize(arguments)
+        except (Exception, SystemExit) as error:
+            raise InternalError(f"{type(error).__name__}: {error}") from error
+    if not callable(getattr(model, "execute", None)):
+        raise InternalError(f"the class TritonPythonModel of model '{context.model_name}' has no execute")
+    return model

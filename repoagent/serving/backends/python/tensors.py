@@ -1,0 +1,149 @@
+"""Tensors and data types as a ``model.py`` sees them through ``triton_python_backend_utils``."""
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.serving.backends.python.errors import TritonModelException
+from repoagent.serving.types import NUMPY_TYPES, Array, DataType, data_type_of
+from repoagent.serving.types import Tensor as CoreTensor
+
+__all__ = [
+    "Tensor",
+    "deserialize_bytes_tensor",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+]
+
+_CONFIG_NAMES: Final = {f"TYPE_{kind.name}": kind for kind in DataType} | {"TYPE_STRING": DataType.BYTES}
+_LENGTH: Final = struct.Struct("<I")
+_CPU: Final = (1, 0)
+
+
+class Tensor:
+    """A named array. Outputs are made with ``Tensor(name, array)``; inputs come from the request."""
+
+    __slots__ = ("_core", "_name")
+
+    def __init__(self, name: str, numpy_array: Array) -> None:
+        array = np.asarray(numpy_array)
+        if array.dtype.kind in "UV":
+            raise TritonModelException(
+                f"Tensor dtype used for numpy_array is not supported by Python backend: {array.dtype}. "
+                "Please use np.object_ instead."
+            )
+        kind = data_type_of(array)
+        if kind is DataType.INVALID:
+            raise TritonModelException(f"Tensor '{name}' has dtype {array.dtype}, which no data type stands for")
+        self._name = name
+        self._core = CoreTensor(kind, array)
+
+    @classmethod
+    def wrap(cls, name: str, core: CoreTensor) -> "Tensor":
+        """The core's tensor under ``name``, not copied."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._core = core
+        return tensor
+
+    def unwrap(self) -> CoreTensor:
+        """The core's form of this tensor, not copied."""
+        return self._core
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> Array:
+        """The values. BYTES elements are ``bytes``; BF16 comes as float32, because NumPy has no such type."""
+        if self._core.data_type is DataType.BF16:
+            return (self._core.array.astype(np.uint32) << 16).view(np.float32)
+        return self._core.array
+
+    def triton_dtype(self) -> int:
+        return int(self._core.data_type)
+
+    def shape(self) -> list[int]:
+        return list(self._core.array.shape)
+
+    def is_cpu(self) -> bool:
+        """Always True here: tensors of this backend live in host memory."""
+        return True
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule over the same memory."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        return np.ascontiguousarray(self._core.array).__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> "Tensor":
+        """A tensor over the memory of anything with the DLPack protocol (or one of its capsules)."""
+        source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
+        return Tensor(name, np.from_dlpack(source))
+
+
+class _Capsule:
+    """Gives a bare capsule the methods that NumPy wants."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+
+_NUMPY_BY_NUMBER: Final = {int(kind): dtype.type for kind, dtype in NUMPY_TYPES.items()}
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """The NumPy type of a data type's number, or None."""
+    return _NUMPY_BY_NUMBER.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The number of the data type of a NumPy type, or None."""
+    kind = data_type_of(np.empty(0, data_type))
+    return None if kind is DataType.INVALID else int(kind)
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The NumPy type of a name from the model configuration, such as ``"TYPE_FP32"``.
+
+    Raises:
+        KeyError: no such data type.
+    """
+    return NUMPY_TYPES[_CONFIG_NAMES[triton_type_string]].type
+
+
+def serialize_byte_tensor(input_tensor: Array) -> bytes | None:
+    """Each element as a 4-byte little-endian length and its bytes, in C order; None for an empty tensor."""
+    if input_tensor.size == 0:
+        return None
+    parts = []
+    for value in input_tensor.ravel(order="C"):
+        data = value if isinstance(value, bytes) else str(value).encode()
+        parts += [_LENGTH.pack(len(data)), data]
+    return b"".join(parts)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> Array:
+    """The inverse of :func:`serialize_byte_tensor`, as a flat array of ``bytes``."""
+    values, offset = [], 0
+    while offset < len(encoded_tensor):
+        (length,) = _LENGTH.unpack_from(encoded_tensor, offset)
+        offset += _LENGTH.size
+        values.append(bytes(encoded_tensor[offset : offset + length]))
+        offset += length
+    result = np.empty(len(values), np.object_)
+    result[:] = values
+    return result

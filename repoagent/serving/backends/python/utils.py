@@ -1,0 +1,127 @@
+"""What ``import triton_python_backend_utils as pb_utils`` gives a ``model.py``.
+
+Every model gets a module of its own (:func:`bound_utils`) that knows its model, so that it works on any thread. The
+names and their meanings are those of Triton's Python backend.
+"""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from repoagent.errors import ErrorCode
+from repoagent.serving.backends.python.context import ModelContext
+from repoagent.serving.backends.python.errors import TritonError, TritonModelException
+from repoagent.serving.backends.python.logger import Logger, LogLevel
+from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponse, InferenceResponseSender
+from repoagent.serving.backends.python.metrics import Metric, MetricFamily
+from repoagent.serving.backends.python.model_config import ModelConfig
+from repoagent.serving.backends.python.tensors import (
+    Tensor,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
+
+__all__ = ["UTILS_NAME", "bound_utils"]
+
+UTILS_NAME: Final = "triton_python_backend_utils"
+
+_CONSTANTS: Final = {
+    "TRITONSERVER_MEMORY_CPU": 0,
+    "TRITONSERVER_MEMORY_CPU_PINNED": 1,
+    "TRITONSERVER_MEMORY_GPU": 2,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_START": 1,
+    "TRITONSERVER_REQUEST_FLAG_SEQUENCE_END": 2,
+    "TRITONSERVER_REQUEST_RELEASE_ALL": 1,
+    "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE": 2,
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL": 1,
+}
+
+
+class PreferredMemory:
+    """Where the caller of another model would like its outputs; host memory is all there is here."""
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self.preferred_memory_type = preferred_memory_type
+        self.preferred_device_id = preferred_device_id
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The input called ``name``, or None."""
+    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """The output called ``name``, or None."""
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+
+
+def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration of the input called ``name``, or None."""
+    return next((entry for entry in model_config.get("input", ()) if entry["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration of the output called ``name``, or None."""
+    return next((entry for entry in model_config.get("output", ()) if entry["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    """Whether the model may answer a request with any number of responses."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+_SHARED: Final = (
+    InferenceResponse,
+    InferenceResponseSender,
+    Logger,
+    LogLevel,
+    Metric,
+    MetricFamily,
+    ModelConfig,
+    PreferredMemory,
+    Tensor,
+    TritonError,
+    TritonModelException,
+    deserialize_bytes_tensor,
+    get_input_config_by_name,
+    get_input_tensor_by_name,
+    get_output_config_by_name,
+    get_output_tensor_by_name,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+    using_decoupled_model_transaction_policy,
+)
+
+
+def bound_utils(context: ModelContext) -> ModuleType:
+    """A module ``triton_python_backend_utils`` for the model of ``context``."""
+    module = ModuleType(UTILS_NAME, __doc__)
+    names: dict[str, Any] = {entry.__name__: entry for entry in _SHARED}
+    names |= _CONSTANTS
+    names["TritonErrorCode"] = ErrorCode
+    names["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"context": context})
+    names["get_model_dir"] = lambda: str(context.model_dir)
+    names |= _control(context)
+    vars(module).update(names)
+    return module
+
+
+def _control(context: ModelContext) -> dict[str, Any]:
+    """``load_model`` and its siblings, which reach the server that the model runs in."""
+
+    def load_model(model_name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        contents = {name.removeprefix("file:"): data for name, data in (files or {}).items()}
+        context.core.load(model_name, config=config or None, files=contents or None)
+
+    def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+        context.core.unload(model_name, unload_dependents=unload_dependents)
+
+    def is_model_ready(model_name: str, model_version: str = "") -> bool:
+        return context.core.model_ready(model_name, model_version)
+
+    return {"load_model": load_model, "unload_model": unload_model, "is_model_ready": is_model_ready}

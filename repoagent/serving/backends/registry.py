@@ -1,0 +1,107 @@
+"""Finding the backend that a model names."""
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, Protocol, runtime_checkable
+
+from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
+from repoagent.serving.backends.base import Backend
+
+__all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry"]
+
+BackendFactory = Callable[[Mapping[str, str]], Backend]
+"""Makes a backend from its settings (``backend_config`` of the server)."""
+
+BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "dyna_sequence": "repoagent.serving.backends.examples.sequences:DynaSequenceBackend",
+        "identity": "repoagent.serving.backends.examples.identity:IdentityBackend",
+        "onnxruntime": "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend",
+        "python": "repoagent.serving.backends.python:PythonBackend",
+        "repeat": "repoagent.serving.backends.examples.repeat:RepeatBackend",
+        "sequence": "repoagent.serving.backends.examples.sequences:SequenceBackend",
+        "square": "repoagent.serving.backends.examples.square:SquareBackend",
+    }
+)
+
+
+class BackendRegistry:
+    """Backends by name, each imported and made when the first model needs it, then kept."""
+
+    def __init__(
+        self, plugins: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        for name in BUILTIN_BACKENDS.keys() & (plugins or {}).keys():
+            raise AlreadyExistsError(
+                f"backend '{name}' is built in ({BUILTIN_BACKENDS[name]}) and also offered by a plug-in "
+                f"({(plugins or {})[name]})"
+            )
+        self._targets = {**BUILTIN_BACKENDS, **(plugins or {})}
+        self._settings = settings or {}
+        self._core: object | None = None
+        self._backends: dict[str, Backend] = {}
+        self._lock = threading.Lock()
+
+    def bind(self, core: object) -> None:
+        """Let backends whose models call other models reach ``core``: those that have a method ``bind`` get it."""
+        with self._lock:
+            self._core = core
+            for backend in self._backends.values():
+                _bind(backend, core)
+
+    def add(self, name: str, backend: Backend) -> None:
+        """Offer a backend that already exists, as an embedder may.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        with self._lock:
+            if name in self._targets or name in self._backends:
+                raise AlreadyExistsError(f"there is already a backend '{name}'")
+            _bind(backend, self._core)
+            self._backends[name] = backend
+
+    def names(self) -> list[str]:
+        """Every backend that a model can name."""
+        return sorted({*self._targets, *self._backends})
+
+    def get(self, name: str) -> Backend:
+        """The backend called ``name``.
+
+        Raises:
+            InvalidArgumentError: there is no such backend.
+            InternalError: its code cannot be imported.
+        """
+        with self._lock:
+            backend = self._backends.get(name)
+            if backend is None:
+                backend = self._backends[name] = self._make(name)
+            return backend
+
+    def _make(self, name: str) -> Backend:
+        target = self._targets.get(name)
+        if target is None:
+            raise InvalidArgumentError(
+                f"unable to find backend '{name}'; available are {', '.join(self.names())}. Set 'backend' or "
+                "'platform' in the model configuration to one of these, or install a package that offers it"
+            )
+        module, _, attribute = target.partition(":")
+        try:
+            factory: BackendFactory = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise InternalError(f"backend '{name}' ({target}) cannot be imported: {error}") from error
+        backend = factory(self._settings.get(name, {}))
+        _bind(backend, self._core)
+        return backend
+
+
+@runtime_checkable
+class _CoreUser(Protocol):
+    def bind(self, core: object) -> None: ...
+
+
+def _bind(backend: Backend, core: object | None) -> None:
+    if core is not None and isinstance(backend, _CoreUser):
+        backend.bind(core)

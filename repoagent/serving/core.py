@@ -1,0 +1,358 @@
+"""The serving core: models come from repositories through their agents, and answer requests."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.errors import (
+    InternalError,
+    InvalidArgumentError,
+    RepoAgentError,
+    UnavailableError,
+    UnsupportedError,
+)
+from repoagent.loader.loader import Loader
+from repoagent.loader.plugins import PluginManager
+from repoagent.serving.assembly import CoreContext, open_loader, open_repositories
+from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.building import ModelBuilder
+from repoagent.serving.ensembles.building import EnsembleBuilder
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.followers import EnsembleFollowers
+from repoagent.serving.following import Follower
+from repoagent.serving.life import ServerLife, ServerState
+from repoagent.serving.load_pool import LoadPool
+from repoagent.serving.loading import NamedLoads, load_order
+from repoagent.serving.on_demand import OnDemand
+from repoagent.serving.options import ControlMode, CoreOptions, RateLimitMode
+from repoagent.serving.poller import Poller
+from repoagent.serving.queries import CoreQueries, ModelMetrics
+from repoagent.serving.reception import Reception
+from repoagent.serving.routing import Router
+from repoagent.serving.scheduling.cache import open_response_cache
+from repoagent.serving.scheduling.rate_limiter import RateLimiter
+from repoagent.serving.serial import SerialQueue
+from repoagent.serving.slot import LoadOrder, ModelSlot
+from repoagent.serving.table import ModelTable
+from repoagent.serving.tracing.tracer import Tracer
+from repoagent.serving.unloading import Unloader
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
+
+__all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
+
+logger = logging.getLogger(__name__)
+
+
+class ServingCore:
+    """A model server without a network. Every method may be called from any thread.
+
+    ``start`` it before and ``stop`` it after use, or use it as a context manager. ``loader`` is made from the options
+    when it is not given; one that is given is not closed. ``backends`` can hold backends of the caller's own.
+    """
+
+    def __init__(
+        self, options: CoreOptions, *, loader: Loader | None = None, backends: BackendRegistry | None = None
+    ) -> None:
+        if options.on_demand and options.control_mode is not ControlMode.EXPLICIT:
+            raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
+        self.options = options
+        self._life = ServerLife()
+        self._pool = LoadPool(options.load_threads)
+        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool)))
+        dependencies = Dependencies(self._table.members)
+        with ExitStack() as resources:
+            plugins = resources.enter_context(PluginManager())
+            repositories = open_repositories(options, plugins.registry("filesystems"))
+            registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config)
+            registry.bind(self)
+            loader = loader or open_loader(options, plugins, resources, self._unload_for_agent)
+            builder = ModelBuilder(
+                registry,
+                strict=options.strict_model_config,
+                retries=options.load_retry_count,
+                admit=loader.admit,
+                ensembles=EnsembleBuilder(
+                    Router(self._table, repositories), dependencies, self._pool.pausing, options.latencies
+                ),
+                latencies=options.latencies,
+                cache=open_response_cache(options.cache_config),
+                limiter=None if options.rate_limit is RateLimitMode.OFF else RateLimiter(options.rate_limit_resources),
+            )
+            self._context = CoreContext(
+                repositories,
+                loader,
+                builder,
+                dependencies,
+                drain_timeout_seconds=options.drain_timeout_seconds,
+                on_progress=options.on_progress,
+            )
+            self._plugins = plugins
+            self._resources = resources.pop_all()
+        self._unloader = Unloader(self._table, dependencies, self._context.retirements)
+        self._ensembles = EnsembleFollowers(self._table, dependencies)
+        self._context.on_change = self._ensembles.changed
+        self._loads = NamedLoads(self._table, repositories, self._ensembles)
+        self._follower = Follower(self._table, repositories, self._unloader, self._load_all)
+        self._queries = CoreQueries(self._table, repositories, options.server_id)
+        self._demand = OnDemand(
+            self._table,
+            dependencies,
+            repositories,
+            budget=options.memory_budget_bytes,
+            on_request=options.on_demand,
+        )
+        self.tracer = Tracer(options.trace)
+        """Chooses the requests that are traced; its settings can be changed at any time."""
+        self._poller = Poller(self.poll, options.poll_seconds)
+        # Requests are the hot path: these are the methods of the part that does it, not methods that call it.
+        reception = Reception(self._table, self._demand, self.tracer, self._life)
+        self.infer: Final = reception.infer
+        """See :meth:`Reception.infer`."""
+        self.submit: Final = reception.submit
+        """See :meth:`Reception.submit`."""
+        self.find: Final = reception.find
+        """See :meth:`Reception.find`."""
+        self.check: Final = reception.check
+        """See :meth:`Reception.check`."""
+        self.quick: Final = reception.quick
+        """See :meth:`Reception.quick`."""
+
+    def __enter__(self) -> "ServingCore":
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def observe(self, observer: object, name: str) -> None:
+        """Tell ``observer``, an object or module with hooks of ``repoagent.api.hooks``, of loads and agents' actions.
+
+        Raises:
+            AlreadyExistsError: there is an observer of that name.
+            InvalidArgumentError: it has a hook that does not exist.
+        """
+        self._plugins.register(observer, name)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> list[str]:
+        """Load what the control mode says and return the names of the models that failed.
+
+        Raises:
+            InternalError: a model failed and ``exit_on_error`` is set; everything has been unloaded again.
+            RepoAgentError: a repository cannot be listed.
+        """
+        self._life.enter(ServerState.STARTING, ServerState.INITIALIZED)
+        try:
+            failed = self._load_all(self._startup_names())
+        except BaseException:
+            self.stop()
+            raise
+        if failed and self.options.exit_on_error:
+            self.stop()
+            raise InternalError(f"failed to load all models: {', '.join(failed)} failed, see the log for the reasons")
+        self._life.enter(ServerState.READY, ServerState.STARTING)
+        if self.options.control_mode is ControlMode.POLL:
+            self._poller.start()
+        return failed
+
+    def _startup_names(self) -> Sequence[str]:
+        everything = self._context.repositories.names()  # Asked for in any case: a wrong path should show now.
+        if self.options.control_mode is not ControlMode.EXPLICIT or "*" in self.options.startup_models:
+            return everything
+        named = [model for name in self.options.startup_models for model in self._loads.ids(name)]
+        return list(dict.fromkeys(named))
+
+    def _load_all(self, names: Iterable[str]) -> list[str]:
+        futures = {name: self._table.load(name, LoadOrder()) for name in names}
+        failed = [name for name, future in futures.items() if not _succeeded(name, future)]
+        for name in futures:
+            self._ensembles.settle(name)
+        return failed
+
+    def stop(self) -> None:
+        """Refuse new requests, let running ones finish, unload every model through its agents. Twice is once.
+
+        Raises:
+            InternalError: ``exit_timeout_seconds`` were not enough.
+        """
+        if not self._life.begin_exit():
+            return
+        deadline = time.monotonic() + self.options.exit_timeout_seconds
+        self._poller.stop(self.options.exit_timeout_seconds)
+        in_time = self._unloader.unload_everything(deadline)
+        self._pool.close(wait=in_time)
+        self.tracer.close()
+        self._life.end()
+        if not in_time:
+            raise InternalError("Exit timeout expired. Exiting immediately.")
+        self._resources.close()
+
+    # -- models --------------------------------------------------------------------------------------------------
+
+    def load(
+        self, name: str, *, config: str | bytes | None = None, files: Mapping[str, bytes] | None = None
+    ) -> "LoadReport":
+        """Load or reload a model, or all models of that name, and return the report of what its agents did.
+
+        If nothing changed since it was loaded, nothing happens and the old report is returned. If it fails, what was
+        loaded before goes on serving.
+
+        Args:
+            name: Name of the model.
+            config: A configuration in JSON that replaces the model's own for this load.
+            files: Path -> content, with or without Triton's prefix ``file:``; the repository's files are not looked
+                at then. Needs ``config``.
+
+        Raises:
+            UnavailableError: the control mode is not EXPLICIT, or the server is not ready.
+            InternalError: the model does not exist or an agent refused it; the text has the agent's reason.
+            InvalidArgumentError: the agents succeeded but the model could not be loaded.
+            CancelledError: an unload, or the end of the server, came in between.
+        """
+        self._require_explicit()
+        self._demand.forget(name)
+        return self._loads.load(name, load_order(name, config, files))
+
+    def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
+        """Unload a model, or all models of that name; one that is not loaded is fine.
+
+        A load of it that is under way is cancelled.
+
+        Ensembles that call it are unloaded first: they cannot do without it.
+
+        Args:
+            name: Name of the model.
+            unload_dependents: Also unload the models that it pulled in: the members of an ensemble that nobody asked
+                for by name and that no other ensemble calls.
+            wait: Return when it is gone; else when no new request reaches it, as Triton does.
+
+        Raises:
+            UnavailableError: the control mode is not EXPLICIT, the server is not ready, or somebody leases the model
+                or an ensemble that calls it.
+        """
+        self._require_explicit()
+        for slot in self._table.named(name):
+            self._unloader.unload(slot.name, with_members=unload_dependents, wait=wait)
+        self._demand.forget(name)
+
+    def _unload_for_agent(self, name: str, reason: str) -> None:
+        """An agent asks for its model to go (a licence has ended): in every control mode, and the index says why."""
+        if self._life.state is ServerState.READY:
+            # Which of several namesakes it is the agent cannot say: what must not be used goes in any case.
+            for slot in self._table.named(name):
+                self._unloader.unload(slot.name, reason=f"unloaded, as its agent asked: {reason}")
+
+    def _require_explicit(self) -> None:
+        if self._life.state is not ServerState.READY:
+            raise self._life.not_ready()
+        if self.options.control_mode is not ControlMode.EXPLICIT:
+            raise UnavailableError("explicit model load / unload is not allowed if polling is enabled")
+
+    def report(self, name: str) -> "LoadReport | None":
+        """The report of the last load of a model that was tried; None if there was none."""
+        slot = self._table.meant(name)
+        return slot.report if slot is not None else None
+
+    def poll(self) -> None:
+        """Compare the repositories with what is loaded: load what is new or changed, unload what is gone.
+
+        A model whose load failed is tried again when its files change. Returns when everything is done.
+
+        Raises:
+            RepoAgentError: a repository cannot be listed; then nothing was done.
+        """
+        if self._life.state is not ServerState.READY:
+            return
+        self._follower.follow()
+
+    def lease(self, name: str) -> AbstractContextManager[None]:
+        """For a ``with`` block: the model is loaded, and is not unloaded to make room for others.
+
+        Raises:
+            NotFoundError: no repository has it.
+            UnavailableError: there is no room for it, or it is not loaded and the control mode is not EXPLICIT.
+            RepoAgentError: it cannot be loaded.
+        """
+        if not self._queries.model_loaded(name):
+            self._require_explicit()
+        return self._demand.lease(name)
+
+    def register_repository(self, url: str, name_mapping: Mapping[str, str] | None = None) -> None:
+        """Add a repository; nothing is loaded. ``name_mapping``: directory -> name of the model in it.
+
+        Raises:
+            UnsupportedError: the control mode is not EXPLICIT.
+            AlreadyExistsError: the repository, or a name in the mapping, is known already.
+            InvalidArgumentError: there is no such repository, or the mapping gives a name twice.
+        """
+        self._require_explicit_repositories("registration")
+        self._context.repositories.register(url, name_mapping)
+
+    def unregister_repository(self, url: str) -> None:
+        """Forget a repository; models that are loaded from it stay.
+
+        Raises:
+            UnsupportedError: the control mode is not EXPLICIT.
+            InvalidArgumentError: it is not known.
+        """
+        self._require_explicit_repositories("unregistration")
+        self._context.repositories.unregister(url)
+
+    def _require_explicit_repositories(self, action: str) -> None:
+        if self.options.control_mode is not ControlMode.EXPLICIT:
+            raise UnsupportedError(f"repository {action} is not allowed if model control mode is not EXPLICIT")
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def live(self) -> bool:
+        """The server has started and does not stop."""
+        return self._life.state is ServerState.READY
+
+    def ready(self) -> bool:
+        """The server takes requests and, under ``strict_readiness``, every model is ready."""
+        return self.live() and (not self.options.strict_readiness or self._queries.all_ready())
+
+    def metadata(self) -> dict[str, Any]:
+        """See :meth:`CoreQueries.metadata`."""
+        return self._queries.metadata()
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """See :meth:`CoreQueries.model_ready`."""
+        return self.live() and self._queries.model_ready(name, version)
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """See :meth:`CoreQueries.model_metadata`."""
+        return self._queries.model_metadata(name, version)
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """See :meth:`CoreQueries.model_config`."""
+        return self._queries.model_config(name, version)
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """See :meth:`CoreQueries.statistics`."""
+        return self._queries.statistics(name, version)
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """See :meth:`CoreQueries.index`."""
+        return self._queries.index(ready_only=ready_only)
+
+    def metrics(self) -> list[ModelMetrics]:
+        """See :meth:`CoreQueries.metrics`."""
+        return self._queries.metrics()
+
+
+def _succeeded(name: str, future: "Future[LoadReport]") -> bool:
+    try:
+        future.result()
+    except RepoAgentError:
+        return False  # The slot has logged it.
+    except Exception:
+        logger.exception("loading model '%s' failed unexpectedly", name)
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""An ensemble's steps as they are executed: which waits for which tensors, and how many answers there can be."""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.identity import ModelId
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelEnsembling
+
+    EnsembleStep = ModelEnsembling.Step
+
+__all__ = ["EnsemblePlan", "Step", "is_ensemble", "member_id", "member_names"]
+
+
+def is_ensemble(config: "ModelConfig") -> bool:
+    """Whether ``config`` is that of a pipeline of other models."""
+    return config.HasField("ensemble_scheduling") or "ensemble" in (config.platform, config.backend)
+
+
+def member_id(step: "EnsembleStep") -> ModelId:
+    """The model that a step calls. Its namespace has been written into the configuration when it was chosen."""
+    return ModelId(step.model_name, step.model_namespace)
+
+
+def member_names(config: "ModelConfig") -> frozenset[ModelId]:
+    """The models that an ensemble calls; of any other model, none."""
+    return frozenset(member_id(step) for step in config.ensemble_scheduling.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a member."""
+
+    index: int
+    model_name: str
+    model_version: str
+    """A number; empty for the newest."""
+    inputs: Mapping[str, str]
+    """The member's input -> the tensor of the ensemble."""
+    outputs: Mapping[str, str]
+    """The member's output -> the tensor of the ensemble."""
+    waits_for: frozenset[str]
+    label: int
+    """Which stream of tensors its inputs belong to: 0 for the request's own, else a decoupled member's answers."""
+    output_label: int
+    """The same for its outputs; another number only if the member is decoupled."""
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether the member may give any number of answers."""
+        return self.label != self.output_label
+
+
+@dataclass(frozen=True, slots=True)
+class EnsemblePlan:
+    """The steps, compiled once per load. ``output_label`` is the stream that the ensemble's outputs come from."""
+
+    name: str
+    steps: tuple[Step, ...]
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    output_label: int
+    _users: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: "ModelConfig", decoupled: Sequence[bool]) -> "EnsemblePlan":
+        """Compile a checked configuration; ``decoupled`` says of each step whether its member is.
+
+        Raises:
+            InvalidArgumentError: a step would need tensors of two streams, of which one may have more than the other.
+        """
+        labels = _Labels(config, decoupled)
+        steps = labels.steps()
+        users: dict[str, list[Step]] = defaultdict(list)
+        for step in steps:
+            for tensor in step.waits_for:
+                users[tensor].append(step)
+        return cls(
+            config.name,
+            steps,
+            frozenset(item.name for item in config.input),
+            frozenset(item.name for item in config.output),
+            labels.common([item.name for item in config.output], config.name),
+            {tensor: tuple(steps) for tensor, steps in users.items()},
+        )
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether the ensemble itself may give any number of answers."""
+        return any(step.decoupled for step in self.steps)
+
+    def users(self, tensor: str) -> tuple[Step, ...]:
+        """The steps that wait for ``tensor``."""
+        return self._users.get(tensor, ())
+
+    def needed(self, outputs: Collection[str]) -> frozenset[int]:
+        """The indexes of the steps without which ``outputs`` cannot be made."""
+        makers = {tensor: step for step in self.steps for tensor in step.outputs.values()}
+        found: set[int] = set()
+        queue = [makers[tensor] for tensor in outputs if tensor in makers]
+        while queue:
+            step = queue.pop()
+            if step.index not in found:
+                found.add(step.index)
+                queue += [makers[tensor] for tensor in step.waits_for if tensor in makers]
+        return frozenset(found)
+
+
+class _Labels:
+    """Gives every tensor the number of its stream, in the order in which the tensors come to be."""
+
+    def __init__(self, config: "ModelConfig", decoupled: Sequence[bool]) -> None:
+        self._config = config
+        self._decoupled = decoupled
+        self._labels = {item.name: 0 for item in config.input}
+        self._streams = 0
+
+    def common(self, tensors: Sequence[str], model: str) -> int:
+        labels = {self._labels[tensor] for tensor in tensors}
+        if len(labels) > 1:
+            raise InvalidArgumentError(
+                f"in ensemble {self._config.name}, step of model '{model}' receives inputs originated from different "
+                "decoupled models"
+            )
+        return labels.pop()
+
+    def steps(self) -> tuple[Step, ...]:
+        left = list(enumerate(self._config.ensemble_scheduling.step))
+        done: list[Step] = []
+        while left:
+            ready = [(index, step) for index, step in left if set(step.input_map.values()) <= self._labels.keys()]
+            if not ready:
+                # The checks of the configuration let no step pass that can never start; this guards the loop.
+                raise InvalidArgumentError(f"in ensemble {self._config.name}, steps wait for each other")
+            for index, step in ready:
+                done.append(self._step(index, step))
+            left = [item for item in left if item not in ready]
+        return tuple(sorted(done, key=lambda step: step.index))
+
+    def _step(self, index: int, step: "EnsembleStep") -> Step:
+        label = output_label = self.common(list(step.input_map.values()), step.model_name)
+        if self._decoupled[index]:
+            self._streams += 1
+            output_label = self._streams
+        self._labels.update(dict.fromkeys(step.output_map.values(), output_label))
+        return Step(
+            index=index,
+            model_name=member_id(step),
+            model_version="" if step.model_version < 0 else str(step.model_version),
+            inputs=dict(step.input_map),
+            outputs=dict(step.output_map),
+            waits_for=frozenset(step.input_map.values()),
+            label=label,
+            output_label=output_label,
+        )

@@ -1,0 +1,96 @@
+"""What an ensemble has in place of a scheduler with instances: every request becomes a run of its own."""
+
+import time
+from collections.abc import Callable
+
+from repoagent.errors import CancelledError, UnavailableError
+from repoagent.serving.ensembles.plan import EnsemblePlan
+from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome, StepRequest
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.senders import CollectingSender, answer_error
+from repoagent.serving.statistics import FailureReason, ModelStatistics
+
+__all__ = ["EnsembleScheduler"]
+
+
+class EnsembleScheduler:
+    """Runs requests by ``plan``; ``submit_step`` takes those to members. It has no thread and no queue of its own."""
+
+    def __init__(
+        self,
+        plan: EnsemblePlan,
+        version: int,
+        statistics: ModelStatistics,
+        submit_step: Callable[[InferRequest], None],
+        *,
+        batching: bool,
+    ) -> None:
+        self._plan = plan
+        self._version = str(version)
+        self._statistics = statistics
+        self._submit_step = submit_step
+        self._batching = batching
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        return 0
+
+    @property
+    def quick(self) -> bool:
+        return False
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """See :class:`~repoagent.serving.scheduler.Scheduler`. The calling thread waits, and works where it can."""
+        own, collector = request.sender, CollectingSender()
+        request.sender = collector
+        try:
+            self.submit(request)
+            return collector.result(self._plan.name)
+        finally:
+            request.sender = own
+
+    def submit(self, request: InferRequest) -> None:
+        """See :class:`~repoagent.serving.scheduler.Scheduler`."""
+        if request.cancelled or self._closed:
+            self._refuse(request)
+            return
+
+        def done(outcome: RunOutcome) -> None:
+            self._record(request, outcome)
+
+        EnsembleRun(self._plan, request, self._version, self._submit_step, done).start()
+
+    def _refuse(self, request: InferRequest) -> None:
+        cancelled = request.cancelled
+        reason = FailureReason.CANCELED if cancelled else FailureReason.OTHER
+        self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), reason)
+        unloaded = UnavailableError(f"model '{self._plan.name}' is unloaded")
+        answer_error(request, CancelledError("request cancelled") if cancelled else unloaded, self._version)
+
+    def _record(self, request: InferRequest, outcome: RunOutcome) -> None:
+        now = time.monotonic_ns()
+        if outcome.error is not None:
+            cancelled = isinstance(outcome.error, CancelledError)
+            reason = FailureReason.CANCELED if cancelled else FailureReason.OTHER
+            self._statistics.record_failure(request.arrival_ns, now, reason)
+            return
+        spent = outcome.durations
+        if isinstance(request, StepRequest):
+            request.composed = spent
+        self._statistics.record_composed(
+            self._batch_size(request),
+            request_ns=now - request.arrival_ns,
+            queue_ns=spent.queue_ns,
+            input_ns=spent.input_ns,
+            infer_ns=spent.infer_ns,
+            output_ns=spent.output_ns,
+        )
+
+    def _batch_size(self, request: InferRequest) -> int:
+        first = next(iter(request.inputs.values()), None)
+        return max(1, int(first.array.shape[0])) if self._batching and first is not None else 1
+
+    def close(self) -> None:
+        """See :class:`~repoagent.serving.scheduler.Scheduler`. Runs that are under way go on."""
+        self._closed = True

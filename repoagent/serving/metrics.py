@@ -1,0 +1,194 @@
+"""Metrics that models and embedders make themselves: families of counters, gauges and histograms with labels.
+
+As in Triton they belong to the process, not to one server: a family made before a server starts is shown by it too.
+"""
+
+import bisect
+import enum
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
+
+__all__ = ["REGISTRY", "Metric", "MetricFamily", "MetricKind", "MetricRegistry"]
+
+
+class MetricKind(enum.IntEnum):
+    """Numbers as in ``TRITONSERVER_MetricKind``."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+class Metric:
+    """One time series of a family. Safe to use from any thread."""
+
+    def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> None:
+        self.kind: Final = kind
+        self.labels: Final = dict(labels)
+        self._bounds: Final = (*sorted(buckets), math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._value = 0.0
+        self._lock: Final = threading.Lock()
+
+    @property
+    def value(self) -> float:
+        """The value of a counter or gauge."""
+        self._only("Value", MetricKind.COUNTER, MetricKind.GAUGE)
+        return self._value
+
+    def increment(self, amount: float) -> None:
+        """Add to a counter (0 or more) or a gauge."""
+        self._only("Increment", MetricKind.COUNTER, MetricKind.GAUGE)
+        if self.kind is MetricKind.COUNTER and amount < 0:
+            raise InvalidArgumentError(
+                "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+            )
+        with self._lock:
+            self._value += amount
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._only("Set", MetricKind.GAUGE)
+        with self._lock:
+            self._value = value
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram."""
+        self._only("Observe", MetricKind.HISTOGRAM)
+        with self._lock:
+            self._counts[bisect.bisect_left(self._bounds, value)] += 1
+            self._value += value
+
+    def cumulated(self) -> tuple[list[tuple[float, int]], float]:
+        """A histogram's upper bounds, each with how many values are not above it, and the sum of all values."""
+        with self._lock:
+            counts, total = list(self._counts), self._value
+        return list(zip(self._bounds, itertools.accumulate(counts), strict=True)), total
+
+    def lines(self, name: str) -> Iterator[str]:
+        """The series in the Prometheus text format."""
+        if self.kind is not MetricKind.HISTOGRAM:
+            yield f"{name}{_labels(self.labels)} {_number(self._value)}"
+            return
+        counts, total = self.cumulated()
+        for bound, count in counts:
+            yield f"{name}_bucket{_labels({**self.labels, 'le': _number(bound)})} {count}"
+        yield f"{name}_sum{_labels(self.labels)} {_number(total)}"
+        yield f"{name}_count{_labels(self.labels)} {counts[-1][1]}"
+
+    def _only(self, operation: str, *kinds: MetricKind) -> None:
+        if self.kind not in kinds:
+            raise UnsupportedError(f"TRITONSERVER_METRIC_KIND_{self.kind.name} does not support {operation}")
+
+
+class MetricFamily:
+    """Series of one name and kind. Close it when nobody reports to it any more."""
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        self.name: Final = name
+        self.description: Final = description
+        self.kind: Final = kind
+        self._lock: Final = threading.Lock()
+        self._metrics: dict[tuple[tuple[str, str], ...], tuple[Metric, int]] = {}
+
+    def add(self, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> Metric:
+        """The series of these labels; the same one for everybody who asks."""
+        key = tuple(sorted(labels.items()))
+        with self._lock:
+            metric, users = self._metrics.get(key, (None, 0))
+            metric = metric or Metric(self.kind, labels, buckets)
+            self._metrics[key] = (metric, users + 1)
+            return metric
+
+    def remove(self, metric: Metric) -> None:
+        """Undo one :meth:`add`; the series goes with its last user."""
+        key = tuple(sorted(metric.labels.items()))
+        with self._lock:
+            _, users = self._metrics[key]
+            if users > 1:
+                self._metrics[key] = (metric, users - 1)
+            else:
+                del self._metrics[key]
+
+    def series(self) -> list[Metric]:
+        """Every series."""
+        with self._lock:
+            return [metric for metric, _ in self._metrics.values()]
+
+    def lines(self) -> Iterator[str]:
+        """The family in the Prometheus text format; nothing without a series."""
+        metrics = self.series()
+        if metrics:
+            yield f"# HELP {self.name} {self.description}"
+            yield f"# TYPE {self.name} {self.kind.name.lower()}"
+        for metric in metrics:
+            yield from metric.lines(self.name)
+
+
+class MetricRegistry:
+    """All families of a process, by name."""
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._families: dict[str, tuple[MetricFamily, int]] = {}
+
+    def family(self, name: str, description: str, kind: MetricKind) -> MetricFamily:
+        """The family of this name; the same one for everybody who describes it the same way.
+
+        Raises:
+            AlreadyExistsError: there is one of another kind or description.
+        """
+        with self._lock:
+            found, users = self._families.get(name, (None, 0))
+            if found is not None and (found.kind, found.description) != (kind, description):
+                raise AlreadyExistsError(f"metric family '{name}' exists with another kind or description")
+            family = found or MetricFamily(name, description, kind)
+            self._families[name] = (family, users + 1)
+            return family
+
+    def release(self, family: MetricFamily) -> None:
+        """Undo one :meth:`family`; it is shown no more once its last user has gone."""
+        with self._lock:
+            _, users = self._families[family.name]
+            if users > 1:
+                self._families[family.name] = (family, users - 1)
+            else:
+                del self._families[family.name]
+
+    def series(self, name: str) -> list[Metric]:
+        """The series of the family of that name; none if there is no such family."""
+        with self._lock:
+            family, _ = self._families.get(name, (None, 0))
+        return [] if family is None else family.series()
+
+    def text(self) -> str:
+        """Everything in the Prometheus text format."""
+        with self._lock:
+            families = [family for family, _ in self._families.values()]
+        lines = [line for family in families for line in family.lines()]
+        return "\n".join([*lines, ""]) if lines else ""
+
+
+#: The families of this process (see the top of the file for why there is one).
+REGISTRY: Final = MetricRegistry()
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    escaped = (f'{name}="{_escape(value)}"' for name, value in labels.items())
+    text = ",".join(escaped)
+    return f"{{{text}}}" if text else ""
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(int(value)) if value == int(value) else repr(value)

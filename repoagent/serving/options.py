@@ -1,0 +1,97 @@
+"""The settings of a serving core. The names of Triton's flags and their defaults, where the meaning is the same."""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repoagent.serving.latencies import LatencyOptions
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
+from repoagent.serving.tracing.settings import TraceSettings
+
+if TYPE_CHECKING:
+    from repoagent.loader.context import Progress
+
+__all__ = ["ControlMode", "CoreOptions", "RateLimitMode"]
+
+
+class ControlMode(enum.Enum):
+    """Who decides which models are loaded; the values are those of ``--model-control-mode``."""
+
+    NONE = "none"
+    """All models of the repositories, at the start, for good."""
+    POLL = "poll"
+    """All models of the repositories; changes are noticed and followed."""
+    EXPLICIT = "explicit"
+    """What ``startup_models`` and calls of ``load`` and ``unload`` say."""
+
+
+class RateLimitMode(enum.Enum):
+    """Whether executions wait for resources; the values are those of ``--rate-limit``."""
+
+    OFF = "off"
+    """What instance groups say in ``rate_limiter`` means nothing."""
+    EXECUTION_COUNT = "execution_count"
+    """Who has had the fewest executions, by its priority, is the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreOptions:
+    """Everything that a :class:`~repoagent.serving.core.ServingCore` can be told."""
+
+    repositories: tuple[str, ...]
+    """Model repositories: directories or URLs, at least one."""
+    control_mode: ControlMode = ControlMode.NONE
+    poll_seconds: float = 15
+    startup_models: tuple[str, ...] = ()
+    """EXPLICIT only: models to load at the start; ``"*"`` means all."""
+    strict_model_config: bool = False
+    """True: a configuration must say everything; nothing is completed from the model's files."""
+    exit_on_error: bool = True
+    """Whether ``start`` fails when a model does."""
+    strict_readiness: bool = True
+    """Whether the server counts as ready only while every model is."""
+    exit_timeout_seconds: float = 30
+    """How long ``stop`` waits for running requests and for agents."""
+    drain_timeout_seconds: float = 30
+    """How long an unload or a reload waits for the running requests of the old model."""
+    load_threads: int = 4
+    """How many models are loaded at once."""
+    load_retry_count: int = 0
+    """How often a load that failed in the backend is tried again."""
+    repoagent_directory: Path | None = Path("/opt/tritonserver/repoagents")
+    agent_policy: Path | None = None
+    """The operator's policy file; see docs/reference for what it can demand of every model."""
+    workspace_directory: Path | None = None
+    cache_directory: Path | None = None
+    cache_quota_bytes: int | None = None
+    allow_swap: bool = False
+    """Let confidential plaintext lie in memory although the machine may swap it to disk."""
+    allow_exec_keys: bool = False
+    """Let ``exec:`` key references of models run programs as the server."""
+    model_config_name: str | None = None
+    """Read ``configs/NAME.pbtxt`` of a model, where there is one, instead of ``config.pbtxt``."""
+    model_namespacing: bool = False
+    """Let models in different repositories have the same name; the repository is the namespace of its models."""
+    on_demand: bool = False
+    """EXPLICIT only: load a model of the repositories when the first request for it comes."""
+    memory_budget_bytes: int | None = None
+    """EXPLICIT only: how many bytes of model files may be loaded on demand before those that were used least lately
+    are unloaded; None is no limit."""
+    trace: TraceSettings = field(default_factory=TraceSettings)
+    """Which requests are traced into which file; none by default."""
+    cache_config: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """The response cache: ``{"local": {"size": BYTES}}``; none by default. Models take part that say so."""
+    rate_limit: RateLimitMode = RateLimitMode.OFF
+    rate_limit_resources: tuple[RateLimiterResource, ...] = ()
+    """How much there is of the resources that instance groups name; none: as much as the neediest instance needs."""
+    server_id: str = "triton"
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings of backends, by the backend's name."""
+    latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
+    """What is kept of single requests for the metrics, beside sums and counts: nothing by default."""
+    storage_options: Mapping[str, object] | None = None
+    """Passed to the filesystems of remote repositories."""
+    on_progress: "Callable[[Progress], None] | None" = None
+    """Told how far the downloads and the agents of a load are, on the thread that works; it should be quick."""

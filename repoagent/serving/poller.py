@@ -1,0 +1,36 @@
+"""The thread behind the control mode POLL."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+__all__ = ["Poller"]
+
+logger = logging.getLogger(__name__)
+
+
+class Poller:
+    """Calls ``poll`` every ``seconds`` until it is stopped. What ``poll`` raises is logged and does not end it."""
+
+    def __init__(self, poll: Callable[[], None], seconds: float) -> None:
+        self._poll = poll
+        self._seconds = seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="repoagent-poll", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first poll comes after one interval."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            try:
+                self._poll()
+            except Exception:
+                logger.exception("polling the model repositories failed")
+
+    def stop(self, timeout: float) -> None:
+        """Let no further poll begin, and wait up to ``timeout`` seconds for one that is under way."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)

@@ -1,0 +1,174 @@
+"""What can be asked about the models of a server; nothing here changes anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import repoagent
+from repoagent.config import redact, write_json
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.identity import ModelId
+from repoagent.serving.metadata import model_metadata
+from repoagent.serving.repositories import RepositorySet
+from repoagent.serving.slot import ModelSlot
+from repoagent.serving.states import UNLOADED, ModelState
+from repoagent.serving.statistics import StatisticsSnapshot
+from repoagent.serving.table import ModelTable
+
+__all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]
+
+EXTENSIONS: Final = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetrics:
+    """The numbers of one ready version at one moment, for whoever exports metrics."""
+
+    name: str
+    version: str
+    running: int
+    """Requests that wait or are being executed."""
+    waiting: int
+    statistics: StatisticsSnapshot
+    namespace: str = ""
+    """The repository that the model comes from, if models may have the same name in several."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the configuration of the model adds (``metric_tags``)."""
+
+
+class CoreQueries:
+    """Answers about the models in ``table`` and ``repositories``, in the forms of the KServe v2 protocol and Triton."""
+
+    def __init__(self, table: ModelTable, repositories: RepositorySet, server_id: str) -> None:
+        self._table = table
+        self._repositories = repositories
+        self._server_id = server_id
+
+    def metadata(self) -> dict[str, Any]:
+        """``GET v2``."""
+        return {"name": self._server_id, "version": repoagent.__version__, "extensions": list(EXTENSIONS)}
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether that model and version is loaded, and can answer."""
+        try:
+            return self._table.find(name, version).ready
+        except RepoAgentError:
+            return False
+
+    def model_loaded(self, name: str) -> bool:
+        """Whether a request for that model would be taken."""
+        try:
+            self._table.find(name, "")
+        except RepoAgentError:
+            return False
+        return True
+
+    def all_ready(self) -> bool:
+        """No version is on its way up or down, or failed. Those that were unloaded on purpose do not count."""
+        return all(
+            version is None or status.state is ModelState.READY or status.reason == UNLOADED
+            for slot in self._table.slots()
+            for version, status in slot.statuses()
+        )
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """``GET v2/models/NAME``. Without a version, all that are ready are listed.
+
+        Raises:
+            RepoAgentError: see :meth:`ModelTable.find`.
+        """
+        served = self._table.find(name, version)
+        slot = self._table.meant(name)
+        loaded = slot.loaded if slot is not None else None
+        everything = [served.version] if version or loaded is None else list(loaded.versions)
+        return model_metadata(served.name, served.config, everything)
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """``GET v2/models/NAME/config``: the completed configuration, without what looks like a secret.
+
+        Raises:
+            RepoAgentError: see :meth:`ModelTable.find`.
+        """
+        return write_json(redact(self._table.find(name, version).config))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """``GET v2/models/stats``: every ready version, or those of one model.
+
+        Raises:
+            InvalidArgumentError: that model, or version, is not ready.
+        """
+        slots = self._table.slots() if not name else [self._ready_slot(name)]
+        entries = [
+            served.statistics_dict()
+            for slot in slots
+            if slot.loaded is not None
+            for number, served in sorted(slot.loaded.versions.items())
+            if not version or str(number) == version
+        ]
+        if version and not entries:
+            raise InvalidArgumentError(f"requested model version is not available for model '{name}'")
+        return {"model_stats": entries}
+
+    def _ready_slot(self, name: str) -> ModelSlot:
+        slot = self._table.meant(name)
+        if slot is None or slot.loaded is None:
+            raise InvalidArgumentError(f"requested model '{name}' is not available")
+        return slot
+
+    def metrics(self) -> list[ModelMetrics]:
+        """The counters of every ready version."""
+        return [
+            ModelMetrics(
+                slot.id.name,
+                str(version),
+                served.running,
+                served.waiting,
+                served.statistics.snapshot(),
+                namespace=slot.id.namespace,
+                tags=dict(served.config.metric_tags),
+            )
+            for slot in self._table.slots()
+            if slot.loaded is not None
+            for version, served in sorted(slot.loaded.versions.items())
+        ]
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """``POST v2/repository/index``: every model of the repositories and every one that was ever loaded."""
+        slots = {slot.name: slot for slot in self._table.slots()}
+        names = sorted({*(slot.id for slot in slots.values()), *(() if ready_only else self._repositories.names())})
+        entries = []
+        for name in names:
+            known = _slot_entries(slots[name], ready_only) if name in slots else []
+            entries += known or ([] if ready_only else [_identified(name)])
+        return entries
+
+
+def _slot_entries(slot: ModelSlot, ready_only: bool) -> list[dict[str, str]]:
+    entries = []
+    for version, status in slot.statuses():
+        if ready_only and status.state is not ModelState.READY:
+            continue
+        entry = _identified(slot.id)
+        if version is not None:
+            entry["version"] = str(version)
+        entry["state"] = status.state.value
+        if status.reason:
+            entry["reason"] = status.reason
+        entries.append(entry)
+    return entries
+
+
+def _identified(model: ModelId) -> dict[str, str]:
+    return {"name": model.name, **({"namespace": model.namespace} if model.namespace else {})}

@@ -1,0 +1,114 @@
+"""Where requests come in: each is traced if it is chosen, and goes to its model, which may be loaded first."""
+
+from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
+from repoagent.serving.life import ServerLife, ServerState
+from repoagent.serving.on_demand import OnDemand
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.senders import answer_error
+from repoagent.serving.served import RetiredError, ServedModel
+from repoagent.serving.table import ModelTable
+from repoagent.serving.tracing.tracer import Tracer
+
+__all__ = ["Reception"]
+
+
+class Reception:
+    """Takes the requests of a server as long as it is READY. Every method may be called from any thread."""
+
+    def __init__(self, table: ModelTable, demand: OnDemand, tracer: Tracer, life: ServerLife) -> None:
+        self._table = table
+        self._demand = demand
+        self._tracer = tracer
+        self._life = life
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Execute ``request`` and return its answer, on this thread where the model's scheduler allows it.
+
+        The sender of the request is not used. For a decoupled model use :meth:`submit`.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            InvalidArgumentError: the request does not fit the model.
+            UnavailableError: the model or the server is not ready, or the request's timeout expired.
+            CancelledError: the request was cancelled before its execution.
+            RepoAgentError: the model failed.
+        """
+        if self._tracer.enabled and request.trace is None:
+            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        while self._life.state is ServerState.READY:
+            served = self._find(request)
+            if served is None:
+                self._demand.start(request.model_name).result()
+                continue
+            try:
+                return served.infer(request)
+            except RetiredError:
+                continue  # It was replaced between the look and the call: the next look finds its successor.
+        raise self._life.not_ready()
+
+    def submit(self, request: InferRequest) -> None:
+        """Take ``request`` over and return soon; never raises. All that happens to it is told to its sender.
+
+        The sender may be called before this returns: at once when the request is refused, and when the model is so
+        quick that waking a thread would take longer.
+        """
+        if self._tracer.enabled and request.trace is None:
+            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        try:
+            while self._life.state is ServerState.READY:
+                served = self._find(request)
+                if served is None:
+                    return self._demand.submit(request, self.submit)
+                try:
+                    return served.submit(request)
+                except RetiredError:
+                    continue
+            raise self._life.not_ready()
+        except RepoAgentError as error:
+            answer_error(request, error)
+
+    def find(self, request: InferRequest) -> ServedModel:
+        """The version that ``request`` would go to.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            UnavailableError: the model or the server is not ready.
+        """
+        if self._life.state is not ServerState.READY:
+            raise self._life.not_ready()
+        return self._table.find(request.model_name, request.model_version)
+
+    def check(self, request: InferRequest) -> None:
+        """Refuse ``request`` if it would be refused before its execution, as far as that is known without a load.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            InvalidArgumentError: the request does not fit the model.
+            UnavailableError: the model or the server is not ready.
+        """
+        served = self._find_when_ready(request)
+        if served is not None:
+            served.check(request)
+
+    def quick(self, request: InferRequest) -> bool:
+        """Whether the caller is better served by :meth:`infer` than by :meth:`submit`; see :attr:`Scheduler.quick`.
+
+        A model that a request would load first is not. Raises as :meth:`find` does.
+        """
+        served = self._find_when_ready(request)
+        return served is not None and served.quick
+
+    def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
+        if self._life.state is not ServerState.READY:
+            raise self._life.not_ready()
+        return self._find(request)
+
+    def _find(self, request: InferRequest) -> ServedModel | None:
+        """What ``request`` goes to; None if it is a model that is to be loaded first. Raises as :meth:`find` does."""
+        try:
+            return self._table.find(request.model_name, request.model_version)
+        except (NotFoundError, UnavailableError):
+            if self._demand.offers(request.model_name):
+                return None
+            # It may have been loaded for another request meanwhile; else the same is raised again.
+            return self._table.find(request.model_name, request.model_version)

@@ -1,0 +1,106 @@
+"""Several model repositories as one."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from repoagent.serving.identity import ModelId
+from repoagent.serving.mapped import MappedRepository, ModelRepository
+from repoagent.storage import ModelSource, Repository
+
+__all__ = ["RepositorySet"]
+
+
+class RepositorySet:
+    """The repositories of a server, opened by ``opener``. Listings are fresh each time and read no file of any model.
+
+    With ``namespacing`` a name may be there once in each repository, and an identity says which one is meant; without,
+    identities are names. Methods may be called from any thread.
+    """
+
+    def __init__(self, urls: Iterable[str], opener: Callable[[str], Repository], *, namespacing: bool = False) -> None:
+        self.namespacing = namespacing
+        self._open = opener
+        self._lock = threading.Lock()
+        self._repositories: tuple[ModelRepository, ...] = tuple(opener(url) for url in urls)
+
+    def register(self, url: str, name_mapping: Mapping[str, str] | None = None) -> None:
+        """Add a repository, with other names for some of its models; see :class:`MappedRepository`.
+
+        Raises:
+            InvalidArgumentError: there is no such repository, or the mapping gives a name twice.
+            AlreadyExistsError: the repository is known, or a name of the mapping is mapped already.
+        """
+        opened = self._open(url)
+        repository: ModelRepository = MappedRepository(opened, name_mapping) if name_mapping else opened
+        try:
+            opened.model_names()
+        except NotFoundError as error:
+            raise InvalidArgumentError(f"failed to register '{url}', repository not found") from error
+        with self._lock:
+            self._refuse_known(url, repository)
+            self._repositories = (*self._repositories, repository)
+
+    def _refuse_known(self, url: str, added: ModelRepository) -> None:
+        if any(repository.url == added.url for repository in self._repositories):
+            raise AlreadyExistsError(f"model repository '{url}' has already been registered")
+        for repository in self._repositories:
+            if isinstance(repository, MappedRepository) and isinstance(added, MappedRepository):
+                for name in sorted(repository.mapped & added.mapped):
+                    raise AlreadyExistsError(
+                        f"failed to register '{name}', there is a conflicting mapping for '{name}'"
+                    )
+
+    def unregister(self, url: str) -> None:
+        """Forget a repository.
+
+        Raises:
+            InvalidArgumentError: it is not known.
+        """
+        known = self._open(url).url
+        with self._lock:
+            left = tuple(repository for repository in self._repositories if repository.url != known)
+            if len(left) == len(self._repositories):
+                raise InvalidArgumentError(f"failed to unregister '{url}', repository not found")
+            self._repositories = left
+
+    def _id(self, repository: ModelRepository, name: str) -> ModelId:
+        return ModelId(name, repository.url if self.namespacing else "")
+
+    def names(self) -> list[ModelId]:
+        """The sorted identities of all models.
+
+        Raises:
+            RepoAgentError: a repository cannot be listed. Then nothing is known, and nobody should conclude that its
+                models are gone.
+        """
+        return sorted(
+            {self._id(repository, name) for repository in self._repositories for name in repository.model_names()}
+        )
+
+    def ids(self, name: str) -> list[ModelId]:
+        """All models called ``name``; without namespacing that one, whether it exists or not."""
+        if not self.namespacing:
+            return [ModelId.of(name)]
+        return [self._id(repository, name) for repository in self._repositories if repository.model(name) is not None]
+
+    def find(self, name: str) -> ModelSource:
+        """The model called ``name``, or of that identity.
+
+        Raises:
+            NotFoundError: no repository has it.
+            InvalidArgumentError: several have it, so which one is meant nobody can tell.
+        """
+        wanted = ModelId.of(name)
+        found = [
+            (repository, repository.model(wanted.name))
+            for repository in self._repositories
+            if wanted.namespace in ("", repository.url)
+        ]
+        sources = [(repository.url, source) for repository, source in found if source is not None]
+        if not sources:
+            raise NotFoundError("model not found in any model repository")
+        if len(sources) > 1:
+            places = ", ".join(url for url, _ in sources)
+            raise InvalidArgumentError(f"not unique across all model repositories: it is in {places}")
+        return sources[0][1]

@@ -1,0 +1,112 @@
+"""Direct sequence batching: each slot of an instance is a row of its batch, and a sequence keeps its row."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repoagent.serving.request import InferRequest
+from repoagent.serving.scheduling.controls import SequenceControls
+from repoagent.serving.scheduling.placing import put_into_slot
+from repoagent.serving.scheduling.sequences import SequenceTable, Slot
+from repoagent.serving.scheduling.steps import Entry, Refusal, Step
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["DirectSettings", "DirectSlots"]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSettings:
+    """When a batch goes that does not fill all slots."""
+
+    delay_ns: int = 0
+    """How long a request may wait for those in other slots."""
+    utilization: float = 0.0
+    """Share of the slots that must be filled for a batch to go earlier; 0: it goes in any case."""
+
+    @classmethod
+    def of(cls, config: "ModelConfig") -> "DirectSettings":
+        """The settings of the ``direct`` strategy."""
+        direct = config.sequence_batching.direct
+        return cls(direct.max_queue_delay_microseconds * 1000, direct.minimum_slot_utilization)
+
+
+class DirectSlots:
+    """The slots of one instance; a :class:`~.steps.BatchSource`. Not thread-safe."""
+
+    def __init__(
+        self, slots: list[Slot], table: SequenceTable, controls: SequenceControls, settings: DirectSettings
+    ) -> None:
+        self._slots = slots
+        self._table = table
+        self._controls = controls
+        self._settings = settings
+
+    def __len__(self) -> int:
+        return sum(len(slot.queue) for slot in self._slots)
+
+    @property
+    def ripe(self) -> bool:
+        return True
+
+    def advance(self, slot: Slot, now_ns: int) -> None:
+        """Something came into the queue of ``slot``: :meth:`next` will find it."""
+
+    def next(self, now_ns: int) -> Step:
+        refusals = [refusal for slot in self._slots for refusal in self._clear(slot, now_ns)]
+        heads = [(slot, slot.queue[0]) for slot in self._slots if slot.queue]
+        ready = [(slot, entry) for slot, entry in heads if entry is not None]
+        if not ready:
+            return Step((), refusals)
+        oldest = min(entry.enqueued_ns for _, entry in ready)
+        wake = oldest + self._settings.delay_ns
+        if len(ready) / len(self._slots) < self._settings.utilization and now_ns < wake:
+            return Step((), refusals, wake)
+        return Step(self._collect(ready, now_ns, refusals), refusals)
+
+    def _clear(self, slot: Slot, now_ns: int) -> list[Refusal]:
+        """End the sequence in ``slot`` if it was idle for too long or its next request was cancelled."""
+        refusals: list[Refusal] = []
+        while slot.queue and (slot.queue[0] is None or slot.queue[0].request.cancelled):
+            refusals += [Refusal.cancelled(entry.request) for entry in self._table.release(slot, now_ns)]
+        return refusals
+
+    def _collect(self, ready: list[tuple[Slot, Entry]], now_ns: int, refusals: list[Refusal]) -> list[InferRequest]:
+        """The batch: a request of every slot up to the last one that is ready, or a placeholder."""
+        first = ready[0][1]
+        key = self._key(*ready[0])
+        fitting = {slot.index: (slot, entry) for slot, entry in ready if self._key(slot, entry) == key}
+        batch = []
+        placeholder = None
+        for index in range(max(fitting) + 1):
+            if index not in fitting:
+                placeholder = placeholder or self._controls.placeholder(first.request, ready[0][0])
+                batch.append(placeholder)
+                continue
+            slot, entry = fitting[index]
+            slot.queue.popleft()
+            batch.append(put_into_slot(entry.request, slot, self._controls, _nothing))
+            if entry.request.sequence_end:
+                refusals += [Refusal.cancelled(other.request) for other in self._table.release(slot, now_ns)]
+        return batch
+
+    def _key(self, slot: Slot, entry: Entry) -> Hashable:
+        """Equal for requests that may share a batch. The states of a sequence are known only when its turn comes."""
+        states = self._controls.states
+        return entry.key if states is None else (entry.key, states.shapes(slot.states, entry.request))
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have a slot and are not in a batch yet."""
+        return len(self)
+
+    def drain(self) -> list[InferRequest]:
+        entries = [entry for slot in self._slots for entry in slot.queue if entry is not None]
+        for slot in self._slots:
+            slot.queue.clear()
+        return [entry.request for entry in entries]
+
+
+def _nothing() -> None:
+    """The next request of a slot is taken for the next batch anyway."""

@@ -1,0 +1,144 @@
+"""The dynamic batcher: requests that wait at the same time are executed together."""
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from repoagent.serving.instances import Instance
+from repoagent.serving.pool import InstancePool
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.scheduling.batch_queue import BatchQueue
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.rules import BatchRule
+from repoagent.serving.scheduling.settings import BatchSettings
+from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.waiting import submit_and_wait
+from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.scheduling.workers import BatchWorkers
+from repoagent.serving.statistics import ModelStatistics
+
+__all__ = ["DynamicBatchScheduler"]
+
+_IN_PLACE_NS: Final = 30_000
+
+
+class DynamicBatchScheduler:
+    """Batches of requests, made by a :class:`BatchQueue` and executed by :class:`BatchWorkers`.
+
+    Where requests are not to wait for others, one that finds an instance idle and nothing waiting needs no batch: it is
+    executed where it is, if its caller waits anyway, or if the model is so quick that putting requests together would
+    take longer.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        instances: Sequence[Instance],
+        statistics: ModelStatistics,
+        *,
+        settings: BatchSettings,
+        rule: BatchRule,
+        clock: Clock,
+    ) -> None:
+        self._model_name = model_name
+        self._instances = tuple(instances)
+        self._plain = settings.plain
+        self._delayed = settings.delay_ns > 0
+        self._clock = clock
+        self._refuser = Refuser(statistics, clock)
+        self._lock = threading.Lock()
+        self._queue = BatchQueue(settings, rule)
+        self._pool = InstancePool(instances)
+        thread_name = f"repoagent-{model_name}"
+        self._workers = BatchWorkers(
+            thread_name, len(instances), self._pool, self._queue, self._lock, clock, self._refuser.answer
+        )
+        self._watcher = Watcher(
+            f"{thread_name}-timeouts", self._lock, clock, self._due, self._queue.expire, self._refuser.answer
+        )
+        self._closed = False
+
+    def _due(self) -> int | None:
+        return self._queue.deadline_ns
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def quick(self) -> bool:
+        return not self._delayed and self._instances[0].usual_ns < _IN_PLACE_NS
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        if self._plain and self.quick and not len(self._queue):
+            return self._call(self._stand_in_line(request), request)
+        instance = self._idle_instance()
+        if instance is None:
+            return submit_and_wait(self._enqueue, request, self._model_name)
+        return self._call(instance, request)
+
+    def _stand_in_line(self, request: InferRequest) -> Instance:
+        """Wait for an instance of a quick model: that is over sooner than being woken up by somebody else's batch.
+
+        The line knows neither priorities nor queue policies, so it is only for models without them.
+        """
+        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None)
+        if instance is None:
+            raise self._refuser.count(Refusal.expired(request))
+        return instance
+
+    def _call(self, instance: Instance, request: InferRequest) -> InferResponse:
+        try:
+            if request.cancelled or self._closed:
+                raise self._refuser.count(self._refusal(request))
+            return instance.call(request)
+        finally:
+            self._pool.give(instance)
+
+    def submit(self, request: InferRequest) -> None:
+        instance = self._idle_instance() if self.quick and self._instances[0].quick else None
+        if instance is None:
+            self._enqueue(request)
+            return
+        try:
+            if request.cancelled or self._closed:
+                self._refuser.answer(self._refusal(request))
+            else:
+                instance.execute((request,))
+        finally:
+            self._pool.give(instance)
+
+    def _idle_instance(self) -> Instance | None:
+        """An instance, if requests need not wait for others and nothing waits; None otherwise."""
+        return None if self._delayed or len(self._queue) else self._pool.take_idle()
+
+    def _enqueue(self, request: InferRequest) -> None:
+        with self._lock:
+            refusal = self._put(request)
+        if refusal is not None:
+            self._refuser.answer(refusal)
+
+    def _put(self, request: InferRequest) -> Refusal | None:
+        if self._closed:
+            return self._refusal(request)
+        if not self._queue.put(request, self._clock.now_ns()):
+            return Refusal.full(request)
+        self._workers.kick()
+        self._watcher.notice()
+        return None
+
+    def _refusal(self, request: InferRequest) -> Refusal:
+        return Refusal.cancelled(request) if request.cancelled else Refusal.unloaded(request, self._model_name)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._watcher.stop()
+        self._workers.stop()
+        with self._lock:
+            left_over = self._queue.drain()
+        for request in left_over:
+            self._refuser.answer(self._refusal(request))
+        for instance in self._instances:
+            instance.close()

@@ -1,0 +1,91 @@
+"""Answers in the order of the requests, whatever the order in which they are ready."""
+
+import threading
+from collections import deque
+
+from repoagent.serving.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.scheduler import Scheduler
+from repoagent.serving.scheduling.waiting import submit_and_wait
+
+__all__ = ["OrderKeeper", "OrderedScheduler"]
+
+
+class _Place:
+    """The sender of one request in the row: it keeps the answers until those before it are out."""
+
+    def __init__(self, keeper: "OrderKeeper", request: InferRequest) -> None:
+        self._keeper = keeper
+        self._request = request
+        self.inner: ResponseSender | None = request.sender
+        self.ready: deque[tuple[InferResponse | None, bool]] = deque()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if final:
+            self._request.sender = self.inner
+        self._keeper.deliver(self, response, final)
+
+
+class OrderKeeper:
+    """The row of requests whose answers are still to come."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._row: deque[_Place] = deque()
+        self._delivering = False
+
+    def enroll(self, request: InferRequest) -> None:
+        """Put ``request`` at the end of the row: its answers go out after those to all before it."""
+        place = _Place(self, request)
+        request.sender = place
+        with self._lock:
+            self._row.append(place)
+
+    def deliver(self, place: _Place, response: InferResponse | None, final: bool) -> None:
+        """Keep an answer, and send whatever can be sent now unless another thread is doing that."""
+        with self._lock:
+            place.ready.append((response, final))
+            if self._delivering:
+                return
+            self._delivering = True
+        while (item := self._next()) is not None:
+            inner, response, final = item
+            if inner is not None:
+                inner.send(response, final)
+
+    def _next(self) -> tuple[ResponseSender | None, InferResponse | None, bool] | None:
+        with self._lock:
+            first = self._row[0] if self._row else None
+            if first is None or not first.ready:
+                self._delivering = False
+                return None
+            response, final = first.ready.popleft()
+            if final:
+                self._row.popleft()
+            return first.inner, response, final
+
+
+class OrderedScheduler:
+    """Another scheduler, whose answers go out in the order in which the requests came in."""
+
+    def __init__(self, model_name: str, inner: Scheduler) -> None:
+        self._model_name = model_name
+        self._inner = inner
+        self._keeper = OrderKeeper()
+
+    @property
+    def waiting(self) -> int:
+        return self._inner.waiting
+
+    @property
+    def quick(self) -> bool:
+        return False
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(self.submit, request, self._model_name)
+
+    def submit(self, request: InferRequest) -> None:
+        self._keeper.enroll(request)
+        self._inner.submit(request)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,140 @@
+"""Requests that wait, by priority level, each level with its own policy."""
+
+import bisect
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
+from repoagent.serving.scheduling.steps import Entry, EntryState
+
+__all__ = ["PriorityQueue"]
+
+_TOLERATED: Final = 64
+
+
+class _Level:
+    """One level. The two lines may hold entries that are not theirs any more; those are skipped."""
+
+    __slots__ = ("count", "delayed", "policy", "waiting")
+
+    def __init__(self, policy: QueuePolicy) -> None:
+        self.policy = policy
+        self.waiting: deque[Entry] = deque()
+        self.delayed: deque[Entry] = deque()
+        self.count = 0
+
+    def line(self, state: EntryState) -> deque[Entry]:
+        return self.waiting if state is EntryState.WAITING else self.delayed
+
+    def tidy(self) -> None:
+        """Throw entries that left before their turn out of memory when they are the most."""
+        if len(self.waiting) > 2 * self.count + _TOLERATED:
+            self.waiting = deque(entry for entry in self.waiting if entry.state is EntryState.WAITING)
+
+    def pop(self) -> Entry | None:
+        for state in (EntryState.WAITING, EntryState.DELAYED):
+            line = self.line(state)
+            while line:
+                entry = line.popleft()
+                if entry.state is state:
+                    return entry
+        return None
+
+
+class PriorityQueue:
+    """First come, first served within a level; the most urgent level first. Not thread-safe."""
+
+    def __init__(self, settings: BatchSettings) -> None:
+        self._settings = settings
+        self._levels: dict[int, _Level] = {}
+        self._order: list[int] = []
+        self._deadlines: list[tuple[int, int, Entry]] = []
+        self._numbers = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, entry: Entry) -> bool:
+        """Add ``entry`` at its level; False if the level is full."""
+        level = self._level(entry.level)
+        policy = level.policy
+        if policy.max_size and level.count >= policy.max_size:
+            return False
+        time_ns = policy.time_for(entry.request.timeout_us)
+        if time_ns:
+            entry.deadline_ns = entry.enqueued_ns + time_ns
+            self._watch(entry)
+        level.tidy()
+        level.waiting.append(entry)
+        level.count += 1
+        self._count += 1
+        return True
+
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            self._forget_empty_levels()
+            level = self._levels[number] = _Level(self._settings.policy_of(number))
+            bisect.insort(self._order, number)
+        return level
+
+    def _forget_empty_levels(self) -> None:
+        # Clients choose the levels, of which there may be billions.
+        if len(self._order) >= _TOLERATED + self._count:
+            self._levels = {number: level for number, level in self._levels.items() if level.count}
+            self._order = sorted(self._levels)
+
+    def pop(self) -> Entry | None:
+        """Take the next entry out, whether it is still wanted or not."""
+        for number in self._order if self._count else ():
+            level = self._levels[number]
+            entry = level.pop() if level.count else None
+            if entry is not None:
+                level.count -= 1
+                self._count -= 1
+                return entry
+        return None
+
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        """Undo the :meth:`pop` of ``entries``, which are in the order in which they came."""
+        for entry in reversed(list(entries)):
+            level = self._level(entry.level)
+            level.line(entry.state).appendleft(entry)
+            level.count += 1
+            self._count += 1
+
+    def expire(self, now_ns: int) -> list[Entry]:
+        """Take out the entries whose time is over and that their level's policy refuses; the others are delayed."""
+        refused = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            entry = heapq.heappop(self._deadlines)[2]
+            if entry.state is not EntryState.WAITING:
+                continue
+            level = self._levels[entry.level]
+            if level.policy.delays:
+                entry.state = EntryState.DELAYED
+                level.delayed.append(entry)
+                continue
+            entry.state = EntryState.GONE
+            level.count -= 1
+            self._count -= 1
+            refused.append(entry)
+        return refused
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When the next entry's time is over."""
+        while self._deadlines and self._deadlines[0][2].state is not EntryState.WAITING:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _watch(self, entry: Entry) -> None:
+        # As in _Level.tidy: what is here keeps its request in memory.
+        if len(self._deadlines) > 2 * self._count + _TOLERATED:
+            self._deadlines = [item for item in self._deadlines if item[2].state is EntryState.WAITING]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (entry.deadline_ns, next(self._numbers), entry))

@@ -1,0 +1,195 @@
+"""The rate limiter: an execution waits until the resources that its instance group names are free, as in Triton."""
+
+import heapq
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+
+if TYPE_CHECKING:
+    from repoagent.config.model_config_pb2 import ModelRateLimiter
+
+__all__ = ["EVERY_DEVICE", "Demand", "RateLimiter", "RateLimiterResource", "Ticket"]
+
+EVERY_DEVICE: Final = -1
+_GLOBAL: Final = -2
+
+_Key = tuple[int, str]
+"""A device, or :data:`_GLOBAL`, and the name of a resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimiterResource:
+    """``count`` units of a resource that the operator gives, on one device or on each."""
+
+    name: str
+    count: int
+    device: int = EVERY_DEVICE
+    """It means nothing for a resource that models call global."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an instance needs for an execution, and how it stands behind others that wait."""
+
+    resources: Mapping[_Key, int]
+    priority: int = 1
+    """One of priority 2 gets half as many executions as one of priority 1."""
+
+    @classmethod
+    def of(cls, settings: "ModelRateLimiter", device: int) -> "Demand | None":
+        """What an instance group says, for an instance on ``device``; None if it needs nothing."""
+        resources = {
+            (_GLOBAL if getattr(item, "global") else device, item.name): item.count  # It is a word of Python's.
+            for item in settings.resources
+        }
+        return cls(resources, max(1, settings.priority)) if resources else None
+
+
+class Ticket:
+    """The place of one instance at the limiter. Used by one thread at a time, the one that has the instance."""
+
+    def __init__(self, limiter: "RateLimiter", demand: Demand, number: int) -> None:
+        self.demand = demand
+        self.number = number
+        self.executions = 0
+        self.told = threading.Event()
+        """It may go on, or it is closed."""
+        self.granted = False
+        self.closed = False
+        self._limiter = limiter
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Who waits with the lowest is next."""
+        return self.executions * self.demand.priority, self.number
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have the resources for as long as the block takes; wait for them before.
+
+        Raises:
+            UnavailableError: :meth:`close` was called meanwhile.
+        """
+        self._limiter.acquire(self)
+        try:
+            yield
+        finally:
+            self._limiter.release(self)
+
+    def close(self) -> None:
+        """The instance goes: it needs nothing any more, and who waits for it need not."""
+        self._limiter.remove(self)
+
+
+class RateLimiter:
+    """The resources of a server. Every method may be called from any thread.
+
+    There is as much of each as ``resources`` say; where they say nothing at all, as much as the instance needs that
+    needs most.
+    """
+
+    def __init__(self, resources: Iterable[RateLimiterResource] = ()) -> None:
+        self._given = tuple(resources)
+        self._lock = threading.Lock()
+        self._tickets: set[Ticket] = set()
+        self._numbers = itertools.count()
+        self._limits: dict[_Key, int] = {}
+        self._used: dict[_Key, int] = defaultdict(int)
+        self._line: list[tuple[tuple[int, int], Ticket]] = []
+
+    def ticket(self, demand: Demand) -> Ticket:
+        """A place for a new instance.
+
+        Raises:
+            InvalidArgumentError: there will never be as much as it needs, or a resource is both global and not.
+        """
+        with self._lock:
+            ticket = Ticket(self, demand, next(self._numbers))
+            tickets = {*self._tickets, ticket}
+            self._limits = self._count([known.demand.resources for known in tickets])
+            self._tickets = tickets
+        return ticket
+
+    def _count(self, demands: Sequence[Mapping[_Key, int]]) -> dict[_Key, int]:
+        most: dict[_Key, int] = {}
+        for demand in demands:
+            for key, count in demand.items():
+                most[key] = max(count, most.get(key, 0))
+        everywhere = {name for device, name in most if device == _GLOBAL}
+        for device, name in most:
+            if device != _GLOBAL and name in everywhere:
+                raise InvalidArgumentError(
+                    f'Resource "{name}" is present as both global and device-specific resource in the model '
+                    "configuration."
+                )
+        return {key: self._limit(key, count) for key, count in most.items()} if self._given else most
+
+    def _limit(self, key: _Key, needed: int) -> int:
+        device, name = key
+        limit = max(
+            (
+                item.count
+                for item in self._given
+                if item.name == name and (device == _GLOBAL or item.device in (device, EVERY_DEVICE))
+            ),
+            default=0,
+        )
+        if limit < needed:
+            raise InvalidArgumentError(
+                f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of one or more model '
+                f"instances, the minimum required count is {needed}"
+            )
+        return limit
+
+    def acquire(self, ticket: Ticket) -> None:
+        """See :meth:`Ticket.held`."""
+        with self._lock:
+            if ticket.closed:
+                raise UnavailableError("the model is unloaded")
+            ticket.told.clear()
+            heapq.heappush(self._line, (ticket.turn, ticket))
+            self._grant()
+        ticket.told.wait()
+        if not ticket.granted:
+            raise UnavailableError("the model is unloaded")
+
+    def release(self, ticket: Ticket) -> None:
+        """See :meth:`Ticket.held`."""
+        with self._lock:
+            for key, count in ticket.demand.resources.items():
+                self._used[key] -= count
+            ticket.granted = False
+            ticket.executions += 1
+            self._grant()
+
+    def _grant(self) -> None:
+        """Let those go on whose turn it is, up to the first for whom there is not enough: nobody passes him."""
+        while self._line:
+            ticket = self._line[0][1]
+            resources = ticket.demand.resources
+            if any(self._used[key] + count > self._limits[key] for key, count in resources.items()):
+                return
+            heapq.heappop(self._line)
+            for key, count in resources.items():
+                self._used[key] += count
+            ticket.granted = True
+            ticket.told.set()
+
+    def remove(self, ticket: Ticket) -> None:
+        """See :meth:`Ticket.close`."""
+        with self._lock:
+            ticket.closed = True
+            self._tickets.discard(ticket)
+            self._line = [place for place in self._line if place[1] is not ticket]
+            heapq.heapify(self._line)
+            limits = self._count([known.demand.resources for known in self._tickets])
+            # What is still in use belongs to executions that go on; their keys must stay known until they end.
+            self._limits = {**{key: limit for key, limit in self._limits.items() if self._used[key]}, **limits}
+            self._grant()
+            ticket.told.set()

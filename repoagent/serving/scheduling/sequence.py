@@ -1,0 +1,172 @@
+"""The sequence batcher: the requests of a sequence go to the same instance, one after the other."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.instances import Instance
+from repoagent.serving.pool import InstancePool
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.scheduling.batch_queue import BatchQueue
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.controls import SequenceControls
+from repoagent.serving.scheduling.direct_slots import DirectSettings, DirectSlots
+from repoagent.serving.scheduling.oldest_slots import OldestSlots
+from repoagent.serving.scheduling.ordering import OrderKeeper
+from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.rules import BatchRule
+from repoagent.serving.scheduling.sequences import SequenceTable, Slot
+from repoagent.serving.scheduling.settings import BatchSettings
+from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.scheduling.steps import Entry, Refusal
+from repoagent.serving.scheduling.waiting import submit_and_wait
+from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.scheduling.workers import BatchWorkers
+from repoagent.serving.statistics import FailureReason, ModelStatistics
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["SequenceScheduler"]
+
+_EXPIRED: Final = "timeout of the corresponding sequence has been expired"
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One instance: its slots and the thread that executes their batches."""
+
+    source: DirectSlots | OldestSlots
+    workers: BatchWorkers
+
+
+class SequenceScheduler:
+    """Sequences in the slots of the instances, by the direct or the oldest strategy; ``config`` says which."""
+
+    def __init__(
+        self,
+        model_name: str,
+        config: "ModelConfig",
+        instances: Sequence[Instance],
+        statistics: ModelStatistics,
+        clock: Clock,
+        states: SequenceStates | None = None,
+    ) -> None:
+        self._model_name = model_name
+        self._instances = tuple(instances)
+        self._clock = clock
+        self._refuser = Refuser(statistics, clock)
+        self._rule = BatchRule(config)
+        self._controls = SequenceControls(config, states)
+        self._lock = threading.Lock()
+        slots = [[Slot(lane, index) for index in range(_slot_count(config))] for lane in range(len(instances))]
+        idle_ns = config.sequence_batching.max_sequence_idle_microseconds * 1000
+        self._table = SequenceTable(model_name, [slot for lane in slots for slot in lane], idle_ns)
+        self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
+        self._watcher = Watcher(
+            f"repoagent-{model_name}-sequences", self._lock, clock, self._due, self._reap, self._refuser.answer
+        )
+        self._closed = False
+
+    def _lane(self, config: "ModelConfig", slots: list[Slot], instance: Instance) -> _Lane:
+        source = self._source(config, slots)
+        name = f"repoagent-{self._model_name}-{slots[0].lane}"
+        pool = InstancePool([instance])
+        workers = BatchWorkers(name, 1, pool, source, self._lock, self._clock, self._refuser.answer)
+        return _Lane(source, workers)
+
+    def _source(self, config: "ModelConfig", slots: list[Slot]) -> DirectSlots | OldestSlots:
+        if not config.sequence_batching.HasField("oldest"):
+            return DirectSlots(slots, self._table, self._controls, DirectSettings.of(config))
+        settings = BatchSettings.of(config)
+        keeper = OrderKeeper() if settings.preserve_ordering else None
+        batcher = BatchQueue(settings, self._rule)
+        return OldestSlots(slots, self._table, self._controls, batcher, self._finished, keeper)
+
+    def _finished(self, slot: Slot) -> None:
+        with self._lock:
+            lane = self._lanes[slot.lane]
+            if isinstance(lane.source, OldestSlots):
+                lane.source.finished(slot, self._clock.now_ns())
+                if len(lane.source):
+                    lane.workers.kick()
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return self._table.waiting + sum(lane.source.waiting for lane in self._lanes)
+
+    @property
+    def quick(self) -> bool:
+        return False
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(self.submit, request, self._model_name)
+
+    def submit(self, request: InferRequest) -> None:
+        try:
+            self._check(request)
+            with self._lock:
+                refusal = self._place(request)
+        except InvalidArgumentError as error:
+            refusal = Refusal(request, error, FailureReason.OTHER)
+        if refusal is not None:
+            self._refuser.answer(refusal)
+
+    def _check(self, request: InferRequest) -> None:
+        if self._rule.size(request) > 1:
+            raise InvalidArgumentError(
+                f"inference request to model '{self._model_name}' must specify batch-size 1 due to requirements of "
+                "sequence batcher"
+            )
+        self._controls.check(request)
+
+    def _place(self, request: InferRequest) -> Refusal | None:
+        if self._closed:
+            return Refusal.unloaded(request, self._model_name)
+        now = self._clock.now_ns()
+        self._end_idle(now)
+        slot = self._table.place(Entry(request, 1, now, self._rule.key(request)), now)
+        if slot is None:
+            self._watcher.notice()
+        else:
+            self._go_on(slot, now)
+        return None
+
+    def _end_idle(self, now_ns: int) -> None:
+        for slot in self._table.reap(now_ns):
+            self._go_on(slot, now_ns)
+
+    def _go_on(self, slot: Slot, now_ns: int) -> None:
+        lane = self._lanes[slot.lane]
+        lane.source.advance(slot, now_ns)
+        if len(lane.source):
+            lane.workers.kick()
+
+    def _due(self) -> int | None:
+        return self._table.due_ns
+
+    def _reap(self, now_ns: int) -> list[Refusal]:
+        self._end_idle(now_ns)
+        return [Refusal.expired(entry.request, _EXPIRED) for entry in self._table.expire(now_ns)]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._watcher.stop()
+        for lane in self._lanes:
+            lane.workers.stop()
+        with self._lock:
+            left_over = [request for lane in self._lanes for request in lane.source.drain()]
+            left_over += [entry.request for entry in self._table.drain()]
+        for request in left_over:
+            self._refuser.answer(Refusal.unloaded(request, self._model_name))
+        for instance in self._instances:
+            instance.close()
+
+
+def _slot_count(config: "ModelConfig") -> int:
+    """How many sequences an instance takes at once."""
+    return config.sequence_batching.oldest.max_candidate_sequences or max(1, config.max_batch_size)

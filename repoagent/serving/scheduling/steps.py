@@ -1,0 +1,97 @@
+"""What travels between the parts of a scheduler: requests that wait, and what to do next."""
+
+import enum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.serving.request import InferRequest
+from repoagent.serving.statistics import FailureReason
+
+__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "Refusal", "Step"]
+
+
+class EntryState(enum.Enum):
+    """Where an entry is: WAITING -> (DELAYED ->) GONE."""
+
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    """Its time was over, and the policy lets it wait on behind the others of its level."""
+    GONE = "gone"
+    """Taken into a batch, or refused."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A request that waits."""
+
+    request: InferRequest
+    size: int
+    """How many inferences it asks for, at least 1."""
+    enqueued_ns: int
+    key: Hashable = None
+    """Requests with different keys must not share a batch."""
+    level: int = 0
+    deadline_ns: int = 0
+    """When its time in the queue is over; 0 for never."""
+    state: EntryState = EntryState.WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that will not be executed, and why."""
+
+    request: InferRequest
+    error: RepoAgentError
+    reason: FailureReason
+
+    @classmethod
+    def cancelled(cls, request: InferRequest) -> "Refusal":
+        """For a request that was given up while it waited."""
+        return cls(request, CancelledError("request cancelled"), FailureReason.CANCELED)
+
+    @classmethod
+    def expired(cls, request: InferRequest, text: str = "Request timeout expired") -> "Refusal":
+        """For a request that waited too long."""
+        return cls(request, UnavailableError(text), FailureReason.REJECTED)
+
+    @classmethod
+    def full(cls, request: InferRequest) -> "Refusal":
+        """For a request that found the queue full."""
+        text = f"[request id: {request.id or '<id_unknown>'}] Exceeds maximum queue size"
+        return cls(request, UnavailableError(text), FailureReason.REJECTED)
+
+    @classmethod
+    def unloaded(cls, request: InferRequest, model_name: str) -> "Refusal":
+        """For a request that still waits when its model goes."""
+        return cls(request, UnavailableError(f"model '{model_name}' is unloaded"), FailureReason.OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do now. With nothing to do, ``wake_ns`` says when to look again if nothing happens before."""
+
+    batch: Sequence[InferRequest] = ()
+    refusals: Sequence[Refusal] = ()
+    wake_ns: int | None = None
+
+
+NOTHING = Step()
+
+
+class BatchSource(Protocol):
+    """Where workers get batches from. Not thread-safe: whoever calls holds the scheduler's lock."""
+
+    def __len__(self) -> int:
+        """How many requests wait; 0 means that :meth:`next` has nothing to do."""
+
+    @property
+    def ripe(self) -> bool:
+        """Whether :meth:`next` may find more to do than when it last said to wait."""
+
+    def next(self, now_ns: int) -> Step:
+        """Take the next batch out, if one is ready, and the requests found that must be refused."""
+
+    def drain(self) -> list[InferRequest]:
+        """Take everything out."""

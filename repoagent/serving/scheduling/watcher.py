@@ -1,0 +1,72 @@
+"""A thread that acts when a time has come, whatever the workers are busy with."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.steps import Refusal
+
+__all__ = ["Watcher"]
+
+_PATIENCE_SECONDS: Final = 1.0
+
+
+class Watcher:
+    """Calls ``act`` with the time when the time that ``due`` says has come, and refuses the requests that it returns.
+
+    ``due`` and ``act`` are called with ``lock`` held, ``refuse`` without. Afterwards ``due`` must be later, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lock: threading.Lock,
+        clock: Clock,
+        due: Callable[[], int | None],
+        act: Callable[[int], Sequence[Refusal]],
+        refuse: Callable[[Refusal], None],
+    ) -> None:
+        self._name = name
+        self._changed = threading.Condition(lock)
+        self._clock = clock
+        self._due = due
+        self._act = act
+        self._refuse = refuse
+        self._armed_ns: int | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def notice(self) -> None:
+        """What is due may have changed. Call it with the lock held."""
+        due = self._due()
+        if due is None or self._stopped:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name=self._name, daemon=True)
+            self._thread.start()
+        elif self._armed_ns is None or due < self._armed_ns:
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            for refusal in self._wait():
+                self._refuse(refusal)
+
+    def _wait(self) -> Sequence[Refusal]:
+        with self._changed:
+            while not self._stopped:
+                now = self._clock.now_ns()
+                self._armed_ns = self._due()
+                if self._armed_ns is not None and self._armed_ns <= now:
+                    return self._act(now)
+                self._clock.wait(self._changed, self._armed_ns)
+        return ()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_SECONDS)

@@ -1,0 +1,189 @@
+"""Choosing the requests that are traced, and writing their traces."""
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from repoagent.errors import UnsupportedError
+from repoagent.serving.tracing.file import TraceFile
+from repoagent.serving.tracing.settings import TraceSettings, changed
+from repoagent.serving.tracing.trace import FileTrace
+
+if TYPE_CHECKING:
+    from repoagent.serving.tracing.spans import SpanTrace, SpanTraces
+
+__all__ = ["Tracer"]
+
+
+class _Sampling:
+    """One form of the settings while it is in force. Traces that began under it end under it."""
+
+    def __init__(self, settings: TraceSettings, file: TraceFile) -> None:
+        self.settings = settings
+        self._file = file
+        self._lock = threading.Lock()
+        self._seen = 0
+        self._left = settings.count
+        self._written = 0
+        self._collected: list[str] = []
+        self._collected_traces = 0
+
+    def take(self) -> bool:
+        """Whether the next request is traced."""
+        with self._lock:
+            if not self._left or not self.settings.rate:
+                return False
+            self._seen += 1
+            if self._seen % self.settings.rate:
+                return False
+            self._left -= self._left > 0
+            return True
+
+    def write(self, records: list[str]) -> None:
+        """Keep one trace, and write what is due."""
+        settings = self.settings
+        if not settings.log_frequency and settings.count < 0:
+            self._file.append(records)
+            return
+        with self._lock:
+            self._collected += records
+            self._collected_traces += 1
+            self._written += 1
+            complete = not self._left and self._written == self._seen
+            due = settings.log_frequency and self._collected_traces >= settings.log_frequency
+            if not (complete or due):
+                return
+            records, self._collected, self._collected_traces = self._collected, [], 0
+        self._file.write_numbered(records)
+
+    def flush(self) -> None:
+        """Write what has been kept."""
+        with self._lock:
+            records, self._collected, self._collected_traces = self._collected, [], 0
+        if records and self.settings.log_frequency:
+            self._file.write_numbered(records)
+        elif records:
+            self._file.append(records)
+
+
+class Tracer:
+    """Settings for all models, and for single ones where they differ. Methods may be called from any thread.
+
+    Raises:
+        UnsupportedError: the mode ``opentelemetry`` is asked for, and its packages are missing.
+    """
+
+    def __init__(self, settings: TraceSettings) -> None:
+        self._default = settings
+        self._spans = _span_traces(settings) if settings.mode == "opentelemetry" else None
+        self._lock = threading.Lock()
+        self._ids = itertools.count(1)
+        self._files: dict[str, TraceFile] = {}
+        self._changes: dict[str, dict[str, str | Sequence[str]]] = {}
+        self._everywhere = self._sampling(settings)
+        self._models: dict[str, _Sampling] = {}
+        self.enabled = not settings.problem
+        """Whether any request might be traced: look here first, it costs nothing."""
+
+    @property
+    def propagates(self) -> bool:
+        """Whether the headers in which clients name their own spans mean something."""
+        return self.enabled and self._spans is not None
+
+    def sample(
+        self, model_name: str, context: Mapping[str, str] | None = None, *, held: bool = False
+    ) -> "FileTrace | SpanTrace | None":
+        """A trace for the next request to that model, if it is to be traced. ``held``: see :class:`FileTrace`.
+
+        ``context`` has the headers of the client by their lower-case names; a request with a span of the client's is
+        traced in the mode ``opentelemetry`` whatever rate and count are.
+        """
+        sampling = self._models.get(model_name, self._everywhere)
+        if sampling.settings.problem:
+            return None
+        parent = self._spans.parent(context) if context and self._spans is not None else None
+        if parent is None and not sampling.take():
+            return None
+        if self._spans is not None:
+            return self._spans.trace(self._ids.__next__, parent, held=held)
+        return FileTrace(sampling.settings.level, self._ids.__next__, sampling.write, held=held)
+
+    def settings(self, model_name: str = "") -> TraceSettings:
+        """Those in force for a model; without a name, for all that have none of their own."""
+        return self._models.get(model_name, self._everywhere).settings
+
+    def update(self, changes: Mapping[str, str | Sequence[str] | None], model_name: str = "") -> TraceSettings:
+        """Change settings, in the form of Triton's trace extension, and return those that are then in force.
+
+        Without a model's name this is for all models, but for what a model has of its own. None takes a change back.
+
+        Raises:
+            RepoAgentError: see :func:`~repoagent.serving.tracing.settings.changed`; nothing is changed.
+        """
+        with self._lock:
+            wanted = {**self._changes, model_name: _merged(self._changes.get(model_name, {}), changes)}
+            everywhere = changed(self._default, self._default, {**wanted.get("", {}), **_cleared(changes, model_name)})
+            models = {name: changed(everywhere, everywhere, own) for name, own in wanted.items() if name and own}
+            if model_name and not wanted[model_name]:
+                changed(everywhere, everywhere, changes)  # Only to refuse what is not known.
+            self._put(everywhere, models)
+            self._changes = {name: own for name, own in wanted.items() if own}
+        return self.settings(model_name)
+
+    def _put(self, everywhere: TraceSettings, models: dict[str, TraceSettings]) -> None:
+        old = [self._everywhere, *self._models.values()]
+        if everywhere != self._everywhere.settings:
+            self._everywhere = self._sampling(everywhere)
+        self._models = {
+            name: self._models[name]
+            if name in self._models and self._models[name].settings == settings
+            else self._sampling(settings)
+            for name, settings in models.items()
+        }
+        in_force = [self._everywhere, *self._models.values()]
+        self.enabled = any(not sampling.settings.problem for sampling in in_force)
+        for sampling in old:
+            if sampling not in in_force:
+                sampling.flush()
+
+    def _sampling(self, settings: TraceSettings) -> _Sampling:
+        if settings.file not in self._files:
+            self._files[settings.file] = TraceFile(settings.file)
+        return _Sampling(settings, self._files[settings.file])
+
+    def close(self) -> None:
+        """Write everything and complete the files."""
+        with self._lock:
+            self.enabled = False
+            for sampling in (self._everywhere, *self._models.values()):
+                sampling.flush()
+            for file in self._files.values():
+                file.close()
+        if self._spans is not None:
+            self._spans.close()
+
+
+def _span_traces(settings: TraceSettings) -> "SpanTraces":
+    try:
+        from repoagent.serving.tracing.spans import SpanTraces
+    except ImportError as error:
+        raise UnsupportedError(
+            f"trace mode 'opentelemetry' needs packages that are not installed ({error}): "
+            "pip install 'repoagent-core[otel]'"
+        ) from error
+    return SpanTraces(settings.spans)
+
+
+def _merged(
+    own: Mapping[str, str | Sequence[str]], changes: Mapping[str, str | Sequence[str] | None]
+) -> dict[str, str | Sequence[str]]:
+    merged: dict[str, str | Sequence[str] | None] = {**own, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _cleared(
+    changes: Mapping[str, str | Sequence[str] | None], model_name: str
+) -> dict[str, str | Sequence[str] | None]:
+    """The changes that only say that something is as it was: for checking their names."""
+    return {} if model_name else {name: value for name, value in changes.items() if value is None}

@@ -1,0 +1,107 @@
+"""Names that come from outside, and the one way to turn them into paths of a model's directory."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from repoagent.errors import UnsafePathError
+
+__all__ = ["check_component", "check_tree", "file_label", "join_inside", "object_parts", "relative_parts"]
+
+_SHOWN = 200
+
+
+def relative_parts(relative: str) -> tuple[str, ...]:
+    """Split a relative path with ``/`` into its parts; empty parts and ``.`` drop out, ``""`` gives none.
+
+    Raises:
+        UnsafePathError: absolute, with ``..`` or NUL, or not encodable as a file name.
+    """
+    _check_text(relative)
+    if relative.startswith("/"):
+        raise UnsafePathError(f"{_shown(relative)} is an absolute path; expected a path inside the model's directory")
+    parts = tuple(part for part in relative.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise UnsafePathError(f"{_shown(relative)} contains '..'; expected a path inside the model's directory")
+    return parts
+
+
+def object_parts(name: str) -> tuple[str, ...]:
+    """Split the name of a stored object. Stricter than :func:`relative_parts`: two names never give one path.
+
+    Raises:
+        UnsafePathError: also for an empty part or ``.``.
+    """
+    parts = relative_parts(name)
+    if "/".join(parts) != name or not parts:
+        raise UnsafePathError(f"{_shown(name)} is not a plain relative path (an empty part, '.' or a final '/')")
+    return parts
+
+
+def check_component(name: str) -> str:
+    """Return ``name`` if it can be the name of one directory entry.
+
+    Raises:
+        UnsafePathError: it is empty, ``.``, ``..``, or holds ``/`` or NUL.
+    """
+    if len(object_parts(name)) != 1:
+        raise UnsafePathError(f"{_shown(name)} contains '/'; expected one name")
+    return name
+
+
+def check_tree(names: Iterable[str]) -> None:
+    """Check that ``names`` can be the files of one directory tree.
+
+    Raises:
+        UnsafePathError: an unsafe name, a name twice, or a file whose name another file needs for a directory.
+    """
+    files: set[str] = set()
+    directories: set[str] = set()
+    for name in names:
+        parts = object_parts(name)
+        if name in files:
+            raise UnsafePathError(f"{_shown(name)} is there twice")
+        files.add(name)
+        directories.update("/".join(parts[:count]) for count in range(1, len(parts)))
+    for name in sorted(files & directories):
+        raise UnsafePathError(f"{_shown(name)} is both a file and a directory")
+
+
+def join_inside(root: Path | str, relative: str) -> Path:
+    """Join ``relative`` to ``root``; where links lead is checked, and need not exist.
+
+    ``root`` itself may be a link: it is the operator's. Links below it must stay below it. The check holds for the
+    moment of the call, so what an attacker may write to in the meantime must be snapshotted first.
+
+    Raises:
+        UnsafePathError: see :func:`relative_parts`, or a link on the way leaves ``root``.
+    """
+    parts = relative_parts(relative)
+    path = Path(root).joinpath(*parts)
+    real_root = os.path.realpath(root)
+    if not _is_below(os.path.realpath(path), real_root):
+        raise UnsafePathError(f"{_shown(relative)} is a link that leaves the model's directory")
+    return path
+
+
+def file_label(text: str) -> str:
+    """A short file name made from any text: for people to recognise, not unique."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:48] or "_"
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise UnsafePathError(f"{_shown(text)} contains a NUL character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise UnsafePathError(f"{_shown(text)} cannot be a file name: it is not valid Unicode") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

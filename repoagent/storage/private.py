@@ -1,0 +1,63 @@
+"""Directories that nobody else can write to."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+
+__all__ = ["default_cache_path", "default_workspace_path", "private_directory"]
+
+
+def private_directory(path: Path, *, purpose: str) -> Path:
+    """Create ``path`` with mode 0700 if need be, and refuse one that another user owns or could write to.
+
+    Args:
+        path: Its parents are created too.
+        purpose: What it is for, e.g. ``"workspace"``; the start of the message.
+
+    Raises:
+        InvalidArgumentError: it is no directory, a link, someone else's, or writable for others.
+        UnavailableError: it cannot be created.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise UnavailableError(f"cannot create the {purpose} directory {path}: {error.strerror}") from error
+    fault = _fault(status)
+    if fault:
+        raise InvalidArgumentError(
+            f"the {purpose} directory {path} {fault}; expected a directory that this user owns and no other can write "
+            "to: correct it, or name one that does not exist yet"
+        )
+    return path
+
+
+def default_workspace_path(environment: Mapping[str, str]) -> Path:
+    """``$REPOAGENT_WORKSPACE``, else ``repoagent-<uid>`` in the directory for temporary files."""
+    given = environment.get("REPOAGENT_WORKSPACE")
+    return Path(given).resolve() if given else Path(tempfile.gettempdir()) / f"repoagent-{os.geteuid()}"
+
+
+def default_cache_path(environment: Mapping[str, str]) -> Path:
+    """``$REPOAGENT_CACHE``, else ``$XDG_CACHE_HOME/repoagent``, else ``~/.cache/repoagent``."""
+    given = environment.get("REPOAGENT_CACHE")
+    if given:
+        return Path(given).resolve()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "repoagent"
+
+
+def _fault(status: os.stat_result) -> str | None:
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"has mode {stat.S_IMODE(status.st_mode):04o}, which lets others write to it"
+    return None

@@ -1,0 +1,114 @@
+"""Whole directory trees: removing them without following a link, measuring, syncing, making them read-only."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from repoagent.errors import InternalError, UnsafePathError
+
+__all__ = ["make_read_only", "remove_tree", "sync_tree", "tree_size"]
+
+
+def remove_tree(path: Path, *, wipe: bool = False, keep: str | None = None) -> None:
+    """Remove ``path`` and all below it; fine if it is not there. Links are removed, never followed.
+
+    Everything that can go goes, even if something cannot.
+
+    Args:
+        path: A directory.
+        wipe: Truncate each file first, so that its pages are freed even if somebody has it open. Overwriting would
+            add nothing on a memory filesystem and promise too much on a disk.
+        keep: The name of a file directly in ``path`` that goes last, when all else is gone.
+
+    Raises:
+        InternalError: something is left.
+    """
+    if not path.exists():
+        return
+    failures: list[OSError] = []
+    for directory, name, fd in _bottom_up(path, failures):
+        if not (keep == name and Path(directory) == path):
+            _attempt(failures, partial(_remove_entry, name, fd, wipe))
+    if keep is not None and not failures:
+        _attempt(failures, (path / keep).unlink)
+    _attempt(failures, lambda: os.rmdir(path))
+    if failures and path.exists():
+        raise InternalError(f"could not remove {path}: {failures[0]} (and {len(failures) - 1} more errors)")
+
+
+def tree_size(path: Path) -> int:
+    """The size in bytes of all files below ``path``; files that vanish meanwhile count as empty."""
+    total = 0
+    for _directory, _names, files, fd in os.fwalk(path):
+        for name in files:
+            try:
+                total += os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def sync_tree(path: Path) -> None:
+    """Bring every file and directory below ``path`` to the disk."""
+    for _directory, _names, files, fd in os.fwalk(path):
+        for name in files:
+            _sync(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd))
+        os.fsync(fd)
+
+
+def make_read_only(path: Path) -> None:
+    """Take write permission from all below ``path``; ``path`` itself stays writable, so that it can be renamed.
+
+    Raises:
+        UnsafePathError: there is a link or a special file.
+    """
+    for directory, names, files, fd in os.fwalk(path, topdown=False):
+        for name in (*names, *files):
+            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                where = os.path.relpath(os.path.join(directory, name), path)
+                raise UnsafePathError(f"{where!r} is a link or a special file; only files and directories can be kept")
+            os.chmod(name, stat.S_IMODE(mode) & 0o555, dir_fd=fd)
+
+
+def _bottom_up(path: Path, failures: list[OSError]) -> Iterator[tuple[str, str, int]]:
+    _make_removable(path)
+    for directory, names, files, fd in os.fwalk(path, topdown=False, onerror=failures.append):
+        for name in (*files, *names):
+            yield directory, name, fd
+
+
+def _make_removable(path: Path) -> None:
+    for directory, _names, _files in os.walk(path):
+        if not os.access(directory, os.W_OK | os.X_OK):
+            os.chmod(directory, stat.S_IRWXU)
+
+
+def _remove_entry(name: str, fd: int, wipe: bool) -> None:
+    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        os.rmdir(name, dir_fd=fd)
+        return
+    # A file with a second name still belongs to that one: it is emptied when the last name goes.
+    if wipe and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        os.chmod(name, stat.S_IRUSR | stat.S_IWUSR, dir_fd=fd)
+        os.close(os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd))
+    os.unlink(name, dir_fd=fd)
+
+
+def _attempt(failures: list[OSError], action: Callable[[], None]) -> None:
+    try:
+        action()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        failures.append(error)
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,52 @@
+"""The kit for authors of agents: a harness over the real loader, faults on demand, and a contract to inherit.
+
+Installing ``repoagent-core`` makes the fixtures of :mod:`repoagent.testing.plugin` known to pytest. Nothing is imported
+before a test asks for it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from repoagent.testing.contract import AgentContract
+    from repoagent.testing.faults import FaultInjection, InjectedError
+    from repoagent.testing.harness import AgentHarness, Outcome
+    from repoagent.testing.keys import FakeKeys
+    from repoagent.testing.killing import KillHarness
+    from repoagent.testing.points import STORAGE_POINTS, Point
+    from repoagent.testing.remote import remote_source
+    from repoagent.testing.repository import ModelRepo
+
+__all__ = [
+    "STORAGE_POINTS",
+    "AgentContract",
+    "AgentHarness",
+    "FakeKeys",
+    "FaultInjection",
+    "InjectedError",
+    "KillHarness",
+    "ModelRepo",
+    "Outcome",
+    "Point",
+    "remote_source",
+]
+
+_HOMES: Final = {
+    "STORAGE_POINTS": "points",
+    "AgentContract": "contract",
+    "AgentHarness": "harness",
+    "FakeKeys": "keys",
+    "FaultInjection": "faults",
+    "InjectedError": "faults",
+    "KillHarness": "killing",
+    "ModelRepo": "repository",
+    "Outcome": "harness",
+    "Point": "points",
+    "remote_source": "remote",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

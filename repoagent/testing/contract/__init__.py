@@ -1,0 +1,23 @@
+"""What every agent promises, as tests to inherit."""
+
+from repoagent.testing.contract.documents import Documents
+from repoagent.testing.contract.failures import Failures
+from repoagent.testing.contract.isolation import Isolation
+from repoagent.testing.contract.life import Life
+
+__all__ = ["AgentContract"]
+
+
+class AgentContract(Life, Failures, Isolation, Documents):
+    """Inherit it in a test file, say which agent and with what, and pytest proves the rest::
+
+        class TestContract(AgentContract):
+            agent = SizeLimitAgent
+            parameters = {"max_bytes": "100"}
+            good_model = {"1/model.onnx": bytes(50)}
+            bad_model = {"1/model.onnx": bytes(200)}
+            readme = Path(__file__).parents[1] / "README.md"
+
+    Each may be a property instead, where it has to be computed. What there is to say is in
+    :class:`~repoagent.testing.contract.subject.Subject`; what is proved, in the names of the inherited tests.
+    """

@@ -1,0 +1,31 @@
+"""The contract: an agent says what it is."""
+
+from collections.abc import Mapping
+
+from repoagent.loader.candidates import check_agent
+from repoagent.loader.discovery import AgentRegistry
+from repoagent.testing.contract.subject import Subject
+
+__all__ = ["Documents"]
+
+
+class Documents(Subject):
+    """The API version, the documentation, the entry point."""
+
+    def test_it_states_an_api_version_that_this_program_supports(self) -> None:
+        assert check_agent(self.name, self.agent, "the class under test") is self.agent
+
+    def test_it_has_a_docstring(self) -> None:
+        assert (self.agent.__dict__.get("__doc__") or "").strip(), "`repoagent agents inspect` shows it"
+
+    def test_the_readme_names_every_parameter(self) -> None:
+        if self.readme is None:
+            return
+        text = self.readme.read_text(encoding="utf-8")
+        given = self.parameters.keys() if isinstance(self.parameters, Mapping) else [key for key, _ in self.parameters]
+        # Of a parameter such as SHA256:path, the part before the colon is the name.
+        assert [key for key in given if key.partition(":")[0] not in text] == []
+
+    def test_it_is_offered_under_its_name(self) -> None:
+        if self.entry_point is not None:
+            assert AgentRegistry(None).load(self.entry_point) is self.agent

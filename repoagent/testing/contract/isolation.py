@@ -1,0 +1,80 @@
+"""The contract: an agent writes into its own directories only, and no secret leaves it."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from repoagent.testing.contract.subject import Subject
+from repoagent.testing.harness import AgentHarness, Outcome
+from repoagent.testing.leftovers import files_holding
+
+__all__ = ["Isolation"]
+
+_SHORTEST_SECRET = 6
+"""Shorter lines of a secret (a name, an ending) may show by chance."""
+
+
+class Isolation(Subject):
+    """The model's directory, temporary files, logs, reports and errors."""
+
+    def test_the_models_own_directory_stays_as_it_was(self) -> None:
+        with self.open_harness() as harness:
+            for files in (self.good_model, self.bad_model):
+                if files is not None:
+                    model = self.write_model(files)
+                    before = _tree(model)
+                    harness.run(model)
+                    assert _tree(model) == before
+
+    def test_nothing_is_left_in_temporary_home_and_working_directory(self) -> None:
+        with self.open_harness() as harness:
+            self.run_good(harness)
+            self.run_bad(harness)
+        assert sorted(self.scratch.rglob("*")) == []
+
+    def test_no_secret_is_logged_reported_or_raised(self) -> None:
+        with self.open_harness() as harness:
+            for outcome in self._outcomes(harness):
+                shown = _all_text(outcome)
+                assert [name for name, secret in self.secrets.items() if _shows(secret, shown)] == []
+
+    def test_no_secret_and_no_plaintext_reaches_a_disk(self) -> None:
+        hidden = [*self.secrets.values(), *([] if self.plaintext is None else [self.plaintext])]
+        with self.open_harness() as harness:
+            chain = harness.load(self.write_model(self.good_model))
+            chain.complete()
+            disk = (harness.workspace, harness.cache, self.scratch)
+            assert [files_holding(secret, *disk) for secret in hidden] == [[] for _ in hidden]
+            chain.unload()
+            chain.unload_complete()
+            assert [files_holding(secret, *disk, harness.memory) for secret in hidden] == [[] for _ in hidden]
+
+    def _outcomes(self, harness: AgentHarness) -> Iterator[Outcome]:
+        good = self.run_good(harness)
+        yield good
+        bad = self.run_bad(harness)
+        if bad is not None:
+            yield bad
+        for point in self.calls_in_load(good):
+            harness.faults.reset()
+            harness.faults.fail(f"after {point}")
+            yield self.run_good(harness)
+
+
+def _tree(root: Path) -> dict[str, tuple[int, int, str]]:
+    return {str(path.relative_to(root)): _state(path) for path in sorted(root.rglob("*"))}
+
+
+def _state(path: Path) -> tuple[int, int, str]:
+    status = path.lstat()
+    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return status.st_mode, status.st_mtime_ns, content
+
+
+def _all_text(outcome: Outcome) -> str:
+    return "\n".join([outcome.log, outcome.report.to_json(), str(outcome.report), str(outcome.error), outcome.config])
+
+
+def _shows(secret: bytes, text: str) -> bool:
+    lines = [line.strip().decode(errors="replace") for line in secret.splitlines()]
+    return any(len(line) >= _SHORTEST_SECRET and not line.startswith("#") and line in text for line in lines)

@@ -1,0 +1,203 @@
+"""Running agents on models through the real loader, in private places that are looked through afterwards."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from repoagent.api import Action, LoadReport
+from repoagent.config import ModelConfig, write_text
+from repoagent.errors import RepoAgentError
+from repoagent.loader.candidates import LoadedAgent
+from repoagent.loader.chain import LoadedChain
+from repoagent.loader.discovery import AgentRegistry
+from repoagent.loader.key_schemes import key_providers
+from repoagent.loader.loader import Loader
+from repoagent.loader.plugins import PluginManager
+from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, WorkspaceRoot, open_source
+from repoagent.testing.faults import FaultInjection
+from repoagent.testing.keys import SCHEME, FakeKeys
+from repoagent.testing.leftovers import workspace_leftovers
+from repoagent.testing.log import captured_log
+from repoagent.testing.storage_points import storage_points
+from repoagent.testing.watching import TestedAgents
+
+__all__ = ["AgentHarness", "Outcome", "memory_directory"]
+
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the harness makes a private directory in it
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of :meth:`AgentHarness.run` came to.
+
+    ``files`` and ``config`` (its text, "" if there is none) are what a backend would have got: empty if the load was
+    refused. ``left`` is what lay in the workspaces when all was over. ``log`` has everything that was logged, of all
+    levels; ``passed`` the points that were passed (see :mod:`repoagent.testing.points`).
+    """
+
+    report: LoadReport
+    error: RepoAgentError | None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    config: str = ""
+    left: tuple[Path, ...] = ()
+    log: str = ""
+    passed: tuple[str, ...] = ()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the agents accepted the model."""
+        return self.error is None
+
+    def calls(self, agent: str) -> list[str]:
+        """The calls of ``agent`` in order: ``initialize``, ``model_initialize``, ``LOAD``, ..."""
+        steps = [point.removeprefix(f"{agent} ") for point in self.passed if point.startswith(f"{agent} ")]
+        names = [step.partition(" #")[0] for step in steps]
+        return [name for name in names if name in _CALLS]
+
+
+_CALLS: Final = ("initialize", "model_initialize", *Action.__members__, "model_finalize", "finalize")
+
+
+class AgentHarness:
+    """A loader of its own with a workspace, a cache and keys of its own. A context manager.
+
+    The agents are those given by name, then the installed ones, then those in ``repoagent_directory``. Plug-ins of
+    installed packages are in use too (for their key schemes). Thread-safe as the loader is; :meth:`run` is not.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        agents: Mapping[str, LoadedAgent] | None = None,
+        *,
+        keys: FakeKeys | None = None,
+        faults: FaultInjection | None = None,
+        repoagent_directory: Path | None = None,
+        memory: Path | None = None,
+        on_unload_request: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Make the places; nothing is loaded.
+
+        Args:
+            directory: Where workspace and cache are made.
+            agents: Name -> class (or object) under test.
+            keys: What ``fake:NAME`` refers to.
+            faults: What is to go wrong.
+            repoagent_directory: As the flag ``--repoagent-directory``.
+            memory: An existing directory on a memory filesystem, for confidential workspaces. By default a new one in
+                /dev/shm, which is removed at the end.
+            on_unload_request: Called when an agent asks for its model to be unloaded; see ``Loader``.
+        """
+        self.keys = keys if keys is not None else FakeKeys()
+        self.faults = faults if faults is not None else FaultInjection()
+        self.workspace = directory / "workspace"
+        self.cache = directory / "cache"
+        self._agents = TestedAgents(agents or {}, AgentRegistry(repoagent_directory), self.faults)
+        with ExitStack() as stack:
+            stack.enter_context(storage_points(self.faults))
+            self.memory = stack.enter_context(memory_directory(directory)) if memory is None else memory
+            root = stack.enter_context(
+                WorkspaceRoot(
+                    self.workspace, confidential_dir=self.memory, allow_swap=True, free=self.faults.free_bytes
+                )
+            )
+            cache = stack.enter_context(Cache(self.cache))
+            plugins = stack.enter_context(PluginManager())
+            self.loader = Loader(
+                self._agents,
+                root,
+                cache,
+                plugins=plugins,
+                key_providers=_providers(plugins, self.keys),
+                on_unload_request=on_unload_request,
+            )
+            stack.callback(self.loader.close)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "AgentHarness":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unload what is loaded and remove everything but the cache."""
+        self._stack.close()
+
+    def add(self, name: str, agent: LoadedAgent) -> None:
+        """Put ``agent`` under test, under ``name``."""
+        self._agents.add(name, agent)
+
+    def load(self, model: Path | ModelSource, *, override: ModelConfig | None = None) -> LoadedChain:
+        """Run the agents that ``model`` names up to LOAD; the rest is the caller's, as for a server.
+
+        Raises:
+            RepoAgentError: the load was refused, or cancelled by a fault.
+        """
+        source = model if isinstance(model, ModelSource) else open_source(model.name, str(model))
+        return self.loader.load(source, override=override, cancelled=self.faults.cancelled)
+
+    def run(self, model: Path | ModelSource, *, override: ModelConfig | None = None) -> Outcome:
+        """Take ``model`` through its whole life: load, complete, unload, unload_complete. A refusal is no exception."""
+        before = len(self.faults.passed)
+        with captured_log() as log:
+            report, error, files, config = self._live(model, override)
+        passed = tuple(self.faults.passed[before:])
+        return Outcome(report, error, files, config, tuple(self.left_over()), log.getvalue(), passed)
+
+    def left_over(self) -> list[Path]:
+        """What lies in the workspaces now, on disk and in memory; empty when no model is loaded."""
+        return workspace_leftovers(self.workspace, self.memory)
+
+    def _live(
+        self, model: Path | ModelSource, override: ModelConfig | None
+    ) -> tuple[LoadReport, RepoAgentError | None, dict[str, bytes], str]:
+        try:
+            chain = self.load(model, override=override)
+        except RepoAgentError as error:
+            return error.report, error, {}, ""
+        try:
+            files = dict(_read_all(chain.files))
+        except RepoAgentError as error:  # a backend would read here, and its failure fails the load
+            chain.fail(error)
+            return chain.report, error, {}, ""
+        chain.complete()
+        chain.unload()
+        chain.unload_complete()
+        return chain.report, None, files, write_text(chain.config) if chain.config is not None else ""
+
+
+@contextmanager
+def memory_directory(directory: Path) -> Iterator[Path]:
+    """A private directory in memory, where the machine has one; else one that the loader will refuse to use."""
+    place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else directory
+    path = Path(tempfile.mkdtemp(prefix="repoagent-test-", dir=place))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def _providers(plugins: PluginManager, keys: FakeKeys) -> Mapping[str, KeyProvider]:
+    return {**key_providers(plugins), SCHEME: keys}
+
+
+def _read_all(files: ModelFiles, directory: str = "") -> Iterator[tuple[str, bytes]]:
+    for name in files.names(directory):
+        path = f"{directory}/{name}" if directory else name
+        if files.names(path):
+            yield from _read_all(files, path)
+        elif not _is_directory(files, path):
+            yield path, files.bytes(path)
+
+
+def _is_directory(files: ModelFiles, path: str) -> bool:
+    return files.local_path(path).is_dir()

@@ -1,0 +1,86 @@
+"""Looking for what a load should not have left behind."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from repoagent.storage.locks import FileLock
+from repoagent.storage.trees import tree_size
+
+__all__ = ["cache_faults", "files_holding", "held_locks", "workspace_leftovers"]
+
+_PROCESS: Final = re.compile(r"[0-9]+-[0-9a-f]{16}")
+_LOCK_NAMES: Final = (".lock", ".alive")
+_LOCK_SUFFIXES: Final = (".build", ".use")
+_BLOCK: Final = 1 << 20
+
+
+def workspace_leftovers(*roots: Path) -> list[Path]:
+    """What lies in the directories of processes below ``roots`` (on disk or in memory), sorted, but for their locks."""
+    found = (path for root in roots for path in _all(root) if _in_process_directory(path.relative_to(root)))
+    return sorted(path for path in found if path.name not in _LOCK_NAMES)
+
+
+def files_holding(marker: bytes, *roots: Path) -> list[Path]:
+    """The files below ``roots`` whose content or name holds ``marker``, sorted. Links are not followed."""
+    return sorted(path for root in roots for path in _all(root) if _holds(path, marker))
+
+
+def held_locks(*roots: Path) -> list[Path]:
+    """The lock files of workspaces and caches below ``roots`` that somebody holds now, sorted."""
+    return sorted(path for root in roots for path in _all(root) if _is_lock(path) and _is_held(path))
+
+
+def cache_faults(root: Path) -> list[str]:
+    """What is wrong with the cache at ``root``: leftovers of builders, results that are not as they were kept."""
+    objects = root / "objects"
+    return (
+        [fault for path in sorted(objects.iterdir()) for fault in _object_faults(path, root)] if root.exists() else []
+    )
+
+
+def _object_faults(path: Path, root: Path) -> Iterator[str]:
+    if path.name.startswith("."):
+        yield f"{path.name}: left by a builder"
+        return
+    size = (root / "meta" / path.name).read_text()
+    if size != str(tree_size(path)):
+        yield f"{path.name}: {tree_size(path)} bytes, expected {size or 'a size'}"
+    writable = [part for part in (path, *_all(path)) if part.stat().st_mode & 0o222]
+    yield from (f"{part.relative_to(root)}: writable" for part in writable)
+
+
+def _in_process_directory(path: Path) -> bool:
+    return any(_PROCESS.fullmatch(part) for part in path.parts[:-1])
+
+
+def _all(root: Path) -> Iterable[Path]:
+    for directory, names, files in os.walk(root):
+        yield from (Path(directory, name) for name in (*names, *files))
+
+
+def _holds(path: Path, marker: bytes) -> bool:
+    if marker in os.fsencode(path.name):
+        return True
+    if path.is_symlink() or not path.is_file():
+        return False
+    before = b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if marker in before + block:
+                return True
+            before = block[-len(marker) :]
+    return False
+
+
+def _is_lock(path: Path) -> bool:
+    return path.is_file() and (path.name in _LOCK_NAMES or path.suffix in _LOCK_SUFFIXES)
+
+
+def _is_held(path: Path) -> bool:
+    lock = FileLock(path)
+    free = lock.try_acquire()
+    lock.release()
+    return not free

@@ -1,0 +1,155 @@
+"""The body of a generate request: JSON whose members are inputs and parameters, told apart by the model's metadata.
+
+Members are handled in the order in which they are written, as Triton does, so that a request with several faults gets
+the same answer. Of members that share a name the value of the first one counts.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.request import InferRequest
+from repoagent.serving.types import Array, Tensor
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
+from repoagent_server.codec.fields import as_string, complaint
+from repoagent_server.codec.json_data import array_of_values
+from repoagent_server.codec.json_text import JsonObject, loads_ordered
+from repoagent_server.codec.parameters import parameter_value
+from repoagent_server.codec.place import Place
+
+__all__ = ["read_generate"]
+
+_NESTED: Final = "parameters"
+_MAX_DEPTH: Final = 100
+_LENGTH_SIZE: Final = 4
+"""Bytes in front of each element of a BYTES tensor."""
+
+
+def read_generate(
+    body: Buffer, metadata: Mapping[str, Any], model: str, version: str, max_input_size: int
+) -> InferRequest:
+    """Parse the request in ``body`` for the model that ``metadata`` describes.
+
+    Args:
+        body: JSON text.
+        metadata: The model's metadata as the protocol gives them.
+        model: Its name.
+        version: The version wanted, or "".
+        max_input_size: How many bytes the tensors may have together.
+
+    Raises:
+        InternalError: the JSON does not parse, or has something of the wrong type.
+        InvalidArgumentError: the contents make no sense, or are too large.
+    """
+    document = loads_ordered(body)
+    if type(document) is not JsonObject:
+        raise InternalError("attempt to get members for non-object")
+    request = InferRequest(model, {}, None, version)
+    first = _first_values(document)
+    if "id" in first:
+        request.id = as_string(first["id"], "Unable to parse 'id': ")
+    inputs = {item["name"]: (BY_NAME[item["datatype"]], item["shape"]) for item in metadata["inputs"]}
+    _Reader(request, inputs, max_input_size).read(document)
+    return request
+
+
+def _first_values(members: JsonObject) -> dict[str, Any]:
+    return dict(reversed(members))
+
+
+class _Reader:
+    """Fills one request."""
+
+    def __init__(
+        self, request: InferRequest, inputs: Mapping[str, tuple[TypeInfo, list[int]]], max_input_size: int
+    ) -> None:
+        self._request = request
+        self._inputs = inputs
+        self._max_input_size = max_input_size
+        self._consumed = 0
+        self._place = Place(request.model_name, request.id)
+
+    def read(self, document: JsonObject) -> None:
+        first = _first_values(document)
+        for name, _ in document:
+            if name == _NESTED:
+                self._read_nested(first[name])
+            else:
+                self._read_member(name, first[name])
+
+    def _read_nested(self, value: object) -> None:
+        if _NESTED in self._inputs:
+            raise InvalidArgumentError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
+        if type(value) is not JsonObject:
+            raise InternalError(f"Expected JSON object for keyword: '{_NESTED}': {complaint('object')}")
+        first = _first_values(value)
+        try:
+            for name, _ in value:
+                self._read_member(name, first[name])
+        except RepoAgentError as error:
+            raise type(error)(f"Converting keyword: '{_NESTED}': {error.message}") from None
+
+    def _read_member(self, name: str, value: object) -> None:
+        if name not in self._inputs:
+            self._request.parameters[name] = parameter_value(name, value)
+            return
+        info, dims = self._inputs[name]
+        values = value if type(value) is list else [value]
+        shape = _shape(name, dims, len(values))
+        self._count(name, _byte_size(name, info, values))
+        array = array_of_values(info, values)
+        if name in self._request.inputs:
+            raise self._place.error(f"input '{name}' already exists in request")
+        self._request.inputs[name] = Tensor(info.data_type, _shaped(array, shape))
+
+    def _count(self, name: str, size: int) -> None:
+        """Refuse what makes the tensors too large together. (A short text can mean many bytes: BYTES, FP64.)"""
+        if self._consumed + size > self._max_input_size:
+            raise InvalidArgumentError(
+                f"request size of {self._consumed} bytes with input '{name}' of size {size} bytes exceeds the maximum "
+                f"allowed input size of {self._max_input_size}. Use --http-max-input-size to increase the limit."
+            )
+        self._consumed += size
+
+
+def _shape(name: str, dims: list[int], count: int) -> list[int]:
+    """``dims`` for ``count`` values: the innermost variable dimension takes what the fixed ones leave."""
+    fixed = prod(dim for dim in dims if dim != -1)
+    rest = count // fixed if fixed and count % fixed == 0 else -1
+    if rest < 0 or (rest != 1 and -1 not in dims):
+        raise InvalidArgumentError(f"The schema can not convert input '{name}' to tensor with proper shape")
+    shape = []
+    for dim in reversed(dims):
+        shape.append(rest if dim == -1 else dim)
+        rest = 1 if dim == -1 else rest
+    return shape[::-1]
+
+
+def _shaped(array: Array, shape: list[int]) -> Array:
+    """A tensor without bytes has no dimensions either, as in Triton; whether that will do is the core's business."""
+    return array.reshape(shape) if array.size else np.empty((), array.dtype)
+
+
+def _byte_size(name: str, info: TypeInfo, values: list[Any]) -> int:
+    if info.json is JsonKind.NONE:
+        raise InvalidArgumentError(f"input '{name}' has unsupported datatype {info.name}")
+    if info.json is not JsonKind.STRING:
+        return len(values) * info.size
+    _check_depth(values)
+    return sum(
+        _LENGTH_SIZE + len(value.encode("utf-8", "surrogateescape")) for value in values if isinstance(value, str)
+    )
+
+
+def _check_depth(values: list[Any]) -> None:
+    depth = 0
+    level = [value for value in values if type(value) is list]
+    while level:
+        depth += 1
+        if depth >= _MAX_DEPTH:
+            raise InvalidArgumentError(f"JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
+        level = [inner for outer in level for inner in outer if type(inner) is list]

@@ -1,0 +1,30 @@
+"""A response as generate gives it: one flat object of parameters and outputs."""
+
+from typing import Any
+
+from repoagent.serving.request import InferResponse
+from repoagent.serving.types import Tensor
+from repoagent_server.codec.datatypes import BY_TYPE
+from repoagent_server.codec.infer_response import json_values
+from repoagent_server.codec.json_text import Fragment, dumps
+
+__all__ = ["write_generate"]
+
+
+def write_generate(response: InferResponse) -> bytes:
+    """The JSON: an output of one element is a bare value, any other a flat array.
+
+    Raises:
+        InvalidArgumentError: an output has a type that JSON cannot carry.
+    """
+    document: dict[str, Any] = {"id": response.id} if response.id else {}
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    document.update(response.parameters)
+    document.update((name, _value(tensor)) for name, tensor in response.outputs.items())
+    return dumps(document)
+
+
+def _value(tensor: Tensor) -> Fragment:
+    values = json_values(BY_TYPE[tensor.data_type], tensor)
+    return Fragment(dumps(values)[1:-1]) if tensor.array.size == 1 else values

@@ -1,0 +1,90 @@
+"""An inference response as JSON, with the outputs that are wanted in binary behind it."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.request import InferResponse
+from repoagent.serving.types import Array, Tensor
+from repoagent_server.codec.binary import Buffer, pack_bytes
+from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
+from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.json_text import Fragment, array_fragment, dumps_with_arrays, fragment
+
+__all__ = ["json_values", "write_infer"]
+
+_NO_PARTS: Final[tuple[Buffer, ...]] = ()
+
+
+def write_infer(response: InferResponse, form: OutputForm) -> tuple[bytes, Sequence[Buffer]]:
+    """The JSON, and the binary outputs in the order in which the JSON names them; these are views, not copies.
+
+    Raises:
+        InvalidArgumentError: an output has a type that JSON cannot carry, and was not asked for in binary.
+    """
+    document: dict[str, Any] = {}
+    if response.id:
+        document["id"] = response.id if response.id.isascii() else fragment(response.id)
+    document["model_name"] = response.model_name
+    document["model_version"] = response.model_version
+    if response.parameters:
+        document["parameters"] = fragment(response.parameters)
+    outputs: list[dict[str, Any]] = []
+    document["outputs"] = outputs
+    parts: list[Buffer] | None = None
+    for name, tensor in response.outputs.items():
+        info = BY_TYPE[tensor.data_type]
+        array = tensor.array
+        output: dict[str, Any] = {"name": name, "datatype": info.name, "shape": array.shape}
+        outputs.append(output)
+        if name in form.wishes.spans:
+            continue
+        if form.binary.get(name, form.default_binary):
+            part = _raw(info, array)
+            output["parameters"] = {"binary_data_size": len(part)}
+            if len(part):
+                parts = [part] if parts is None else [*parts, part]
+        elif info.code and array.dtype is info.dtype:
+            output["data"] = array.ravel()
+        else:
+            output["data"] = _flat_values(info, array)
+    return dumps_with_arrays(document, outputs), _NO_PARTS if parts is None else parts
+
+
+def _raw(info: TypeInfo, array: Array) -> Buffer:
+    if info.json is JsonKind.STRING:
+        return pack_bytes(_as_bytes(element) for element in array.ravel().tolist())
+    if array.size == 0:
+        return b""
+    contiguous: Any = np.ascontiguousarray(array, info.dtype)
+    return memoryview(contiguous).cast("B")
+
+
+def json_values(info: TypeInfo, tensor: Tensor) -> Fragment:
+    """The values as one flat list in JSON.
+
+    Raises:
+        InvalidArgumentError: the type has no JSON form.
+    """
+    values = _flat_values(info, tensor.array)
+    return array_fragment(values) if isinstance(values, np.ndarray) else values
+
+
+def _flat_values(info: TypeInfo, array: Array) -> Array | Fragment:
+    """The values in one dimension; strings, which may not be UTF-8, as JSON already. Raises as above."""
+    if info.json is JsonKind.NONE:
+        raise InvalidArgumentError(
+            f"sending {info.name} data via JSON is not supported. Please use the binary data format for output"
+        )
+    if info.json is JsonKind.STRING:
+        texts = [_as_bytes(element).decode("utf-8", "surrogateescape") for element in array.ravel().tolist()]
+        return fragment(texts)
+    if array.dtype != info.dtype:
+        array = array.astype(info.dtype)
+    return array.ravel()
+
+
+def _as_bytes(element: bytes | str) -> bytes:
+    return element.encode() if isinstance(element, str) else element

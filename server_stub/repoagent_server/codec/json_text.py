@@ -1,0 +1,215 @@
+"""Reading and writing JSON: orjson, and a slower road for what Triton's parser takes and orjson does not.
+
+Triton reads and writes ``NaN`` and ``Infinity``, and strings that are not UTF-8. Such documents are rare; each function
+tries the fast road first and takes the other one only when it must.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from repoagent.errors import InternalError
+from repoagent.serving.types import Array
+
+__all__ = [
+    "Fragment",
+    "JsonObject",
+    "array_fragment",
+    "dumps",
+    "dumps_with_arrays",
+    "fragment",
+    "loads",
+    "loads_ordered",
+]
+
+Fragment = orjson.Fragment
+"""A part of a document that is written already."""
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """Parse one JSON document.
+
+    Raises:
+        InternalError: it is none; the text says what is wrong and at which byte.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return _loads_leniently(bytes(data).decode("utf-8", "surrogateescape"))
+
+
+class JsonObject(list[tuple[str, Any]]):
+    """An object of a document as it was written: its members in order, with those that share a name."""
+
+    __slots__ = ()
+
+
+def loads_ordered(data: bytes | bytearray | memoryview) -> Any:
+    """As :func:`loads`, with every object as a :class:`JsonObject`."""
+    return _loads_leniently(bytes(data).decode("utf-8", "surrogateescape"), JsonObject)
+
+
+def dumps(document: Any) -> bytes:
+    """Write ``document``: plain values and fragments. Strings that are not UTF-8 are written as they came."""
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        return _dumps_leniently(document)
+
+
+def dumps_with_arrays(document: Any, holders: Sequence[dict[str, Any]]) -> bytes:
+    """Write ``document``, in which the member ``data`` of each of ``holders`` may be an array as in `array_fragment`.
+
+    One call writes all of it; only where something is not finite are the arrays written one by one.
+    """
+    text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    # orjson writes null for what is not finite. Elsewhere it can only be in a name, where it costs time, no more.
+    if b"null" in text:
+        for holder in holders:
+            if isinstance(holder.get("data"), np.ndarray):
+                holder["data"] = array_fragment(holder["data"])
+        text = orjson.dumps(document)
+    return text
+
+
+def fragment(document: Any) -> Fragment:
+    """``document``, which may hold strings that are not UTF-8, as a part of another one."""
+    return Fragment(dumps(document))
+
+
+def array_fragment(array: Array) -> Fragment:
+    """A contiguous one-dimensional array of numbers or booleans as a part of a document.
+
+    What is not finite is written as Triton writes it: ``NaN``, ``Infinity``, ``-Infinity``.
+    """
+    text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    # orjson writes null for what is not finite; no number has a "u" in it.
+    if array.dtype.kind == "f" and b"u" in text:
+        text = _dumps_leniently(array.tolist())
+    return Fragment(text)
+
+
+def _dumps_leniently(document: Any) -> bytes:
+    # Only the part with such a string takes this road: the others may be written already, which json cannot know.
+    if isinstance(document, dict):
+        return b"{%b}" % b",".join(dumps(str(name)) + b":" + dumps(value) for name, value in document.items())
+    if isinstance(document, list) and any(isinstance(item, dict | list | Fragment) for item in document):
+        return b"[%b]" % b",".join(map(dumps, document))
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a pair that no bytes stand for, written as Triton writes it: in three bytes
+        return text.encode("utf-8", "surrogatepass")
+
+
+_BOM: Final = "\ufeff"
+"""What some editors put before UTF-8; Triton passes over it."""
+
+
+def _loads_leniently(text: str, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    try:
+        document = json.loads(text.removeprefix(_BOM), parse_float=_finite, object_pairs_hook=objects)
+        _refuse_half_pairs(text)
+        return document
+    except _TooBigError:
+        raise _unreadable("Number too big to be stored in double.", text, _first_number_too_big(text)) from None
+    except json.JSONDecodeError as error:
+        raise _unreadable(*_explain(text, error.msg, error.pos + text.startswith(_BOM))) from None
+    except RecursionError:
+        raise InternalError("failed to parse the request JSON buffer: arrays or objects are nested too deep") from None
+    except ValueError:
+        raise InternalError("failed to parse the request JSON buffer: Number too big to be stored.") from None
+
+
+def _refuse_half_pairs(text: str) -> None:
+    r"""Refuse ``\ud800`` without a ``\udc00`` behind it, in a document that is good otherwise."""
+    import re
+
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    pair = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    for match in re.finditer(rf"\\(?:{pair}|(u[dD][89abAB])|.)", text, re.DOTALL):
+        if match[1]:
+            raise _unreadable("The surrogate pair in string is invalid.", text, match.start())
+
+
+class _TooBigError(Exception):
+    pass
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise _TooBigError
+    return value
+
+
+def _first_number_too_big(text: str) -> int:
+    import re
+
+    numbers = re.finditer(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)", text)
+    return next((match.start() for match in numbers if math.isinf(float(match.group()))), 0)
+
+
+def _unreadable(reason: str, text: str, position: int) -> InternalError:
+    offset = len(text[:position].encode("utf-8", "surrogateescape"))
+    return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
+
+
+_REASONS: Final = {
+    "Expecting property name enclosed in double quotes": "Missing a name for object member.",
+    "Illegal trailing comma before end of object": "Missing a name for object member.",
+    "Illegal trailing comma before end of array": "Invalid value.",
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Extra data": "The document root must not be followed by other values.",
+    "Invalid control character at": "Invalid escape character in string.",
+}
+
+
+def _explain(text: str, message: str, position: int) -> tuple[str, str, int]:
+    """Triton's words for what Python's parser complains about."""
+    if not text.removeprefix(_BOM).strip(" \t\r\n"):
+        return "The document is empty.", text, len(text)
+    if message.startswith("Unterminated string"):
+        return "Missing a closing quotation mark in string.", text, len(text)
+    if message.startswith("Invalid \\escape"):
+        return "Invalid escape character in string.", text, position
+    if message.startswith("Invalid \\uXXXX"):
+        return "Incorrect hex digit after \\u escape in string.", text, position - 1
+    if message == "Expecting ',' delimiter":
+        return _missing_comma(text, position)
+    return _REASONS.get(message, "Invalid value."), text, position
+
+
+def _missing_comma(text: str, position: int) -> tuple[str, str, int]:
+    following = text[position : position + 1]
+    if following == "." and text[position - 1].isdigit():
+        return "Miss fraction part in number.", text, position + 1
+    if following in ("e", "E") and text[position - 1].isdigit():
+        return "Miss exponent in number.", text, position + 1
+    if _innermost(text[:position]) == "{":
+        return "Missing a comma or '}' after an object member.", text, position
+    return "Missing a comma or ']' after an array element.", text, position
+
+
+def _innermost(text: str) -> str:
+    """The bracket that is still open at the end of ``text``, which is the start of a valid document."""
+    depth = 0
+    for character in reversed(json.dumps("") + _without_strings(text)):
+        if character in "]}":
+            depth += 1
+        elif character in "[{":
+            if depth == 0:
+                return character
+            depth -= 1
+    return ""
+
+
+def _without_strings(text: str) -> str:
+    import re
+
+    return re.sub(r'"(?:[^"\\]|\\.)*"', "", text)

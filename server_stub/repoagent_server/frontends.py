@@ -1,0 +1,237 @@
+"""Front ends over a running in-process server, under the names of Triton's ``tritonfrontend`` package::
+
+    from repoagent_server import KServeHttp
+
+    with KServeHttp(server, KServeHttp.Options(port=8000)):
+        ...
+
+They listen on 127.0.0.1 unless told otherwise, where ``tritonfrontend`` listens on every address.
+"""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError
+from repoagent.server import Server
+from repoagent.server.logs import server_log
+from repoagent_server.grpc.options import COMPRESSION_LEVELS, GrpcOptions
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.http.api import api_service, metrics_service
+from repoagent_server.http.asgi import AsgiApp
+from repoagent_server.http.body import DEFAULT_MAX_BODY
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.logs import LOGGER
+
+__all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
+
+_PORTS: Final = range(65536)
+_DRAIN_SECONDS: Final = 30.0
+
+
+class _FrontEnd(Protocol):
+    def bind(self) -> tuple[str, int]: ...
+
+    def start(self) -> None: ...
+
+    def drain(self, timeout: float) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpOptions:
+    """``thread_count`` is taken for compatibility: one event loop serves HTTP. Port 0 takes a free one."""
+
+    address: str = "127.0.0.1"
+    port: int = 8000
+    reuse_port: bool = False
+    thread_count: int = 8
+    header_forward_pattern: str = ""
+    allow_client_shm: bool = False
+    """Let clients register POSIX shared memory. A region is known to all front ends of the server that let them."""
+
+    def __post_init__(self) -> None:
+        _check_port(self.port)
+        _check(self.thread_count > 0, f"thread_count must be above 0, not {self.thread_count}")
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricsOptions:
+    address: str = "127.0.0.1"
+    port: int = 8002
+    thread_count: int = 1
+
+    def __post_init__(self) -> None:
+        _check_port(self.port)
+        _check(self.thread_count > 0, f"thread_count must be above 0, not {self.thread_count}")
+
+
+@dataclass(frozen=True, slots=True)
+class _GrpcOptions(GrpcOptions):
+    """Pool sizes and thread counts are taken for compatibility: one event loop serves gRPC."""
+
+    infer_thread_count: int = 2
+    infer_allocation_pool_size: int = 8
+    max_response_pool_size: int = 2_147_483_647
+    allow_client_shm: bool = False
+    """As of :class:`KServeHttp`."""
+
+    def __post_init__(self) -> None:
+        _check_port(self.port)
+        level = self.infer_compression_level
+        _check(level in COMPRESSION_LEVELS, f"infer_compression_level must be one of {', '.join(COMPRESSION_LEVELS)}")
+
+
+class _Service:
+    """Started and stopped by hand or as a context manager. Stopping lets running requests finish."""
+
+    Options: ClassVar[Any]
+
+    def __init__(self, server: Server, options: Any = None) -> None:
+        options = self.Options() if options is None else options
+        if not isinstance(options, self.Options):
+            raise InvalidArgumentError(
+                f"Incorrect type for options. options argument must be of type {type(self).__name__}.Options"
+            )
+        self._server = server
+        self._options = options
+        self._front: _FrontEnd | None = None
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens.
+
+        Raises:
+            InvalidArgumentError: it is not started.
+        """
+        if self._front is None:
+            raise InvalidArgumentError("server is not running.")
+        return self._front.bind()
+
+    def start(self) -> None:
+        """Listen, and serve.
+
+        Raises:
+            AlreadyExistsError: it does already.
+            InvalidArgumentError: the in-process server is not started.
+            UnavailableError: the address is in use.
+        """
+        if self._front is not None:
+            raise AlreadyExistsError("server is already running.")
+        server_log().attach(LOGGER)
+        front = self._make()
+        try:
+            front.start()
+        except BaseException:
+            front.stop()
+            raise
+        self._front = front
+
+    def stop(self) -> None:
+        """Refuse new requests, let running ones finish, close. Twice is once."""
+        front, self._front = self._front, None
+        if front is not None:
+            front.drain(_DRAIN_SECONDS)
+            front.stop()
+
+    def _make(self) -> _FrontEnd:
+        raise AssertionError("each kind makes its own")
+
+
+class KServeHttp(_Service):
+    """HTTP: KServe v2 with Triton's extensions."""
+
+    Options = _HttpOptions
+
+    def _make(self) -> _FrontEnd:
+        options = self._options
+        endpoint = Endpoint(options.address, options.port, options.reuse_port)
+        service = api_service(
+            self._server.core,
+            metrics=self._server.metrics,
+            forward_headers=options.header_forward_pattern,
+            regions=_regions(self._server, options.allow_client_shm),
+        )
+        return HttpFrontend(endpoint, service)
+
+
+class KServeGrpc(_Service):
+    """gRPC: ``inference.GRPCInferenceService`` with health and reflection."""
+
+    Options = _GrpcOptions
+
+    def _make(self) -> _FrontEnd:
+        from repoagent_server.grpc.frontend import GrpcFrontend
+
+        regions = _regions(self._server, self._options.allow_client_shm)
+        return GrpcFrontend(self._server.core, self._options, regions=regions)
+
+
+class Metrics(_Service):
+    """The metrics page for Prometheus."""
+
+    Options = _MetricsOptions
+
+    def _make(self) -> _FrontEnd:
+        self._server.core  # noqa: B018 - refuses when the server is not started
+        return HttpFrontend(Endpoint(self._options.address, self._options.port), metrics_service(self._server.metrics))
+
+
+def asgi_app(
+    server: Server,
+    *,
+    allow_load_parameters: bool = False,
+    max_body: int = DEFAULT_MAX_BODY,
+    forward_headers: str = "",
+    allow_client_shm: bool = False,
+) -> AsgiApp:
+    """The HTTP API of a running server as an ASGI application, to mount in one of FastAPI or Starlette::
+
+        with asgi_app(server) as models:
+            app.mount("/models", models)
+
+    Args:
+        server: A started in-process server. Stop it after the application.
+        allow_load_parameters: Whether load requests may bring a configuration and files.
+        max_body: The largest body of a request, in bytes.
+        forward_headers: Which headers of inference requests reach the model as parameters: a regular expression.
+        allow_client_shm: Whether clients may register POSIX shared memory.
+
+    Raises:
+        InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is no regular expression.
+    """
+    service = api_service(
+        server.core,
+        allow_load_parameters=allow_load_parameters,
+        metrics=server.metrics,
+        max_input_size=max_body,
+        forward_headers=forward_headers,
+        regions=_regions(server, allow_client_shm),
+    )
+    return AsgiApp(service, max_body=max_body)
+
+
+_shared: Final[MutableMapping[Server, Regions]] = WeakKeyDictionary()
+
+
+def _regions(server: Server, allowed: bool) -> Regions:
+    """The regions that all front ends of ``server`` have in common, if they are ``allowed`` to have any."""
+    return _shared.setdefault(server, Regions(allowed=True)) if allowed else NO_REGIONS
+
+
+def _check_port(port: int) -> None:
+    _check(port in _PORTS, f"port must be from 0 to 65535, not {port}")
+
+
+def _check(good: bool, message: str) -> None:
+    if not good:
+        raise InvalidArgumentError(message)

@@ -1,0 +1,1 @@
+"""The gRPC front end: Triton's ``inference.GRPCInferenceService``, with health and reflection."""

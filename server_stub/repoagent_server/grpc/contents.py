@@ -1,0 +1,91 @@
+"""Typed contents of inputs to arrays. Texts and the order of checks are Triton's."""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.types import Array, DataType
+from repoagent_server.codec.binary import bytes_array
+from repoagent_server.codec.datatypes import TypeInfo
+from repoagent_server.codec.place import Place
+from repoagent_server.grpc import messages_pb2 as pb
+
+__all__ = ["check_contents", "from_contents"]
+
+_Input = pb.ModelInferRequest.InferInputTensor
+
+#: Field -> the type that its values are taken for, in the order in which fields are looked at.
+_KINDS: Final[Mapping[str, DataType]] = {
+    "bool_contents": DataType.BOOL,
+    "int_contents": DataType.INT32,
+    "int64_contents": DataType.INT64,
+    "uint_contents": DataType.UINT32,
+    "uint64_contents": DataType.UINT64,
+    "fp32_contents": DataType.FP32,
+    "fp64_contents": DataType.FP64,
+    "bytes_contents": DataType.BYTES,
+}
+_FIELDS: Final[Mapping[DataType, str]] = {
+    **{kind: field for field, kind in _KINDS.items()},
+    DataType.INT8: "int_contents",
+    DataType.INT16: "int_contents",
+    DataType.UINT8: "uint_contents",
+    DataType.UINT16: "uint_contents",
+}
+
+
+def check_contents(info: TypeInfo | None, entry: _Input, place: Place) -> None:
+    """Refuse contents that are not of the input's type; without ``info`` that type is none.
+
+    Raises:
+        InvalidArgumentError: they are of another one, or of several.
+    """
+    where = f"unexpected explicit tensor data for input tensor '{entry.name}' for model '{place.model}'"
+    expected = _FIELDS.get(info.data_type) if info is not None else None
+    supplied = False
+    for field, kind in _KINDS.items():
+        if not getattr(entry.contents, field):
+            continue
+        if supplied:
+            raise InvalidArgumentError(f"{where}, binary data was already supplied.")
+        if field != expected:
+            name = info.name if info is not None else "<invalid>"
+            raise InvalidArgumentError(f"{where} of type '{kind.name}', expected datatype '{name}'")
+        supplied = True
+
+
+def from_contents(info: TypeInfo, shape: list[int], entry: _Input, place: Place) -> Array:
+    """The array that the typed contents of an input make.
+
+    Raises:
+        InvalidArgumentError: there are none, or they do not fit the type or the shape.
+    """
+    check_contents(info, entry, place)
+    count = prod(shape)
+    if count and not entry.HasField("contents"):
+        raise InvalidArgumentError(
+            f"unable to find data for input tensor '{entry.name}' for model '{place.model}' in request."
+        )
+    field = _FIELDS.get(info.data_type)
+    if field is None:
+        raise place.error(
+            f"input '{entry.name}' of type '{info.name}' has no typed contents; use raw_input_contents for it"
+        )
+    values = getattr(entry.contents, field)
+    if len(values) != count:
+        if info.data_type is DataType.BYTES:
+            raise place.wrong_count(entry.name, count, len(values))
+        raise place.wrong_size(entry.name, count * info.size, len(values) * info.size)
+    return _array(info, values, entry.name, place).reshape(shape)
+
+
+def _array(info: TypeInfo, values: Iterable[Any], name: str, place: Place) -> Array:
+    if info.data_type is DataType.BYTES:
+        return bytes_array(list(values))
+    try:
+        return np.array(list(values), info.dtype)
+    except OverflowError:
+        raise place.error(f"input '{name}' has a value that type '{info.name}' cannot hold") from None

@@ -1,0 +1,156 @@
+"""A running gRPC server on a thread of its own."""
+
+import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+from repoagent.errors import UnavailableError
+from repoagent_server.core import Core
+from repoagent_server.grpc.infer import InferCalls
+from repoagent_server.grpc.options import GrpcOptions
+from repoagent_server.grpc.reflection import public_pool
+from repoagent_server.grpc.restricted import RestrictedProtocols
+from repoagent_server.grpc.service import SERVICE, GrpcService
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.http.delivery import Mailbox
+
+__all__ = ["GrpcFrontend"]
+
+_BLOCKING_THREADS: Final = 16
+
+
+class GrpcFrontend:
+    """Serves ``core`` over gRPC. ``bind``, ``start``, ``refuse``, ``drain``, ``stop``: as for HTTP."""
+
+    def __init__(
+        self,
+        core: Core,
+        options: GrpcOptions,
+        *,
+        allow_load_parameters: bool = False,
+        restrictions: Restrictions | None = None,
+        regions: Regions = NO_REGIONS,
+    ) -> None:
+        self._core = core
+        self._options = options
+        self._allow_load_parameters = allow_load_parameters
+        self._forwarding = HeaderForwarding(options.forward_header_pattern)
+        self._regions = regions
+        self._interceptors = [RestrictedProtocols(SERVICE, restrictions)] if restrictions else []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
+        self._port: Future[int] = Future()
+        self._serving: Future[None] = Future()
+        self._service: GrpcService | None = None
+        self._go = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._grace = 0.0
+
+    def bind(self) -> tuple[str, int]:
+        """Take the port, so that one in use shows early; nothing is answered yet. Gives address and port.
+
+        Raises:
+            UnavailableError: the address is in use or cannot be bound.
+            InvalidArgumentError: a file for TLS cannot be read.
+        """
+        if self._thread.ident is None:
+            self._thread.start()
+        return self._options.address, self._port.result()
+
+    def start(self) -> None:
+        """Serve; returns when calls are accepted. Raises as :meth:`bind`."""
+        self.bind()
+        self._loop.call_soon_threadsafe(self._go.set)
+        self._serving.result()
+
+    def refuse(self) -> None:
+        """From now on refuse inference, load and unload; what runs goes on, and has reached the core by then."""
+        if self._service is not None:
+            self._service.stopping = True
+        if self._serving.done() and self._serving.exception() is None and self._thread.is_alive():
+            # A turn of the loop: a call that found the flag down has been handed over after it.
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
+
+    def drain(self, timeout: float) -> bool:
+        """Let running calls finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled."""
+        self._grace = timeout
+        self.stop()
+        return True
+
+    def stop(self) -> None:
+        """Close every connection and end the thread. Twice is once."""
+        self.refuse()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._finish)
+            self._thread.join()
+
+    def _finish(self) -> None:
+        self._stop.set()
+        self._go.set()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if self._serving.done():
+                raise
+            for future in (self._port, self._serving):
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        options = self._options
+        with ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="grpc-blocking") as pool:
+            server = grpc.aio.server(
+                interceptors=self._interceptors, options=options.channel_options(), compression=options.compression()
+            )
+            self._service = self._make_service(pool)
+            server.add_generic_rpc_handlers((self._service,))
+            health_servicer = await _add_health(server)
+            _add_reflection(server)
+            self._port.set_result(self._bind(server))
+            await self._go.wait()
+            if not self._stop.is_set():
+                await server.start()
+                self._serving.set_result(None)
+            await self._stop.wait()
+            await health_servicer.enter_graceful_shutdown()
+            await server.stop(self._grace)
+
+    def _make_service(self, pool: ThreadPoolExecutor) -> GrpcService:
+        handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
+        return GrpcService(handlers, InferCalls(self._core, Mailbox(self._loop), self._regions, self._forwarding), pool)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        address = f"{self._options.address}:{self._options.port}"
+        credentials = self._options.credentials()
+        try:
+            if credentials is not None:
+                return int(server.add_secure_port(address, credentials))
+            return int(server.add_insecure_port(address))
+        except RuntimeError as error:
+            raise UnavailableError(f"gRPC cannot listen on {address}: the address is in use or not ours") from error
+
+
+async def _add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for name in ("", SERVICE):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return servicer
+
+
+def _add_reflection(server: grpc.aio.Server) -> None:
+    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    servicer = reflection.aio.ReflectionServicer(names, pool=public_pool())
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

@@ -1,0 +1,299 @@
+"""Inference over gRPC: one request and one response, or a stream of both."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from repoagent.errors import InternalError, RepoAgentError, UnsupportedError
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent_server.backlog import Backlog
+from repoagent_server.core import Core
+from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.request import Asked, read_infer
+from repoagent_server.grpc.response import STATUS, infer_message
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.server import check_version
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.delivery import Mailbox
+from repoagent_server.http.trace_context import trace_context
+
+__all__ = ["InferCalls"]
+
+_log: Final = logging.getLogger(__name__)
+_FINAL: Final = "triton_final_response"
+_DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+_OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
+_WAITING_LIMIT: Final = 256
+"""Responses of one stream that may wait for a slow client before no more of its requests are read."""
+
+Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
+
+
+class InferCalls:
+    """The two calls that run models. Belongs to the thread of the event loop that ``mailbox`` leads to."""
+
+    def __init__(self, core: Core, mailbox: Mailbox, regions: Regions, forwarding: HeaderForwarding) -> None:
+        self._core = core
+        self._mailbox = mailbox
+        self._regions = regions
+        self._forwarding = forwarding
+        self._backlog = Backlog()
+
+    async def infer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+        """ModelInfer. A client that goes away cancels its request."""
+        try:
+            return await self._infer(message, context)
+        except Exception as error:
+            status, text = _status(error)
+        # Not inside of ``except``, and without a name for the error: grpc keeps what abort raises, and with it this
+        # frame, and would keep the memory of the request that failed.
+        await context.abort(status, text)
+        raise AssertionError("abort raises")
+
+    async def _infer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+        asked = _read(self._core, message, self._regions)
+        request = asked.request
+        request.refuses_decoupled = _DECOUPLED
+        if self._forwarding.enabled:
+            request.parameters.update(self._forwarding.chosen(context.invocation_metadata()))
+        answer = _OneAnswer(self._mailbox)
+        request.sender = asked.wishes.sender(answer, request)
+        request.trace_context = _trace_context(self._core, context)
+        self._core.submit(request)
+        response = await _or_cancel(answer.future, request)
+        if response.error is not None:
+            raise response.error
+        return infer_message(response, asked.wishes.spans)
+
+    async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
+        """ModelStreamInfer: any number of requests in flight, responses as they come."""
+        forwarded = self._forwarding.chosen(context.invocation_metadata()) if self._forwarding.enabled else {}
+        stream = _Stream(
+            self._core, self._mailbox, self._regions, self._backlog, _trace_context(self._core, context), forwarded
+        )
+        reading = asyncio.ensure_future(stream.read(messages))
+        writing = asyncio.ensure_future(_write(stream, context))
+        try:
+            await asyncio.wait((writing, stream.overrun), return_when=asyncio.FIRST_COMPLETED)
+            if stream.overrun.done():
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
+            writing.result()
+        finally:
+            reading.cancel()
+            writing.cancel()
+            stream.close()
+
+
+async def _write(stream: "_Stream", context: Context) -> None:
+    while (message := await stream.next()) is not None:
+        await context.write(message)
+
+
+def _trace_context(core: Core, context: Context) -> dict[str, str] | None:
+    return trace_context(context.invocation_metadata() or ()) if core.tracer.propagates else None
+
+
+def _read(core: Core, message: pb.ModelInferRequest, regions: Regions) -> Asked:
+    version = check_version(message.model_version)
+    try:
+        return read_infer(message, regions)
+    except RepoAgentError:
+        # A model that does not exist is the first thing that Triton complains about.
+        core.model_metadata(message.model_name, version)
+        raise
+
+
+async def _or_cancel(future: "asyncio.Future[InferResponse]", request: InferRequest) -> InferResponse:
+    try:
+        return await future
+    except asyncio.CancelledError:
+        request.cancel()
+        raise
+
+
+class _OneAnswer:
+    """The sender of a request that must have exactly one response."""
+
+    __slots__ = ("_mailbox", "_response", "future")
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._response: InferResponse | None = None
+        self.future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._mailbox.post(self, response, final)
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if self.future.done():
+            return
+        if response is not None and self._response is not None:
+            self.future.set_exception(UnsupportedError(_DECOUPLED))
+        self._response = self._response or response
+        if final and not self.future.done():
+            if self._response is None:
+                self.future.set_exception(UnsupportedError(_DECOUPLED))
+            else:
+                self.future.set_result(self._response)
+
+
+class _Stream:
+    """One stream: what was asked on it, and the responses that wait to be written."""
+
+    def __init__(
+        self,
+        core: Core,
+        mailbox: Mailbox,
+        regions: Regions,
+        backlog: Backlog,
+        trace_context: dict[str, str] | None,
+        forwarded: Mapping[str, str],
+    ) -> None:
+        self._core = core
+        self._forwarded = forwarded
+        self._mailbox = mailbox
+        self._regions = regions
+        self._trace_context = trace_context
+        self._backlog = backlog
+        self._bytes = 0
+        self._running: dict[InferRequest, None] = {}
+        self._waiting: asyncio.Queue[tuple[pb.ModelStreamInferResponse | None, int]] = asyncio.Queue()
+        self.overrun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when more waits for the client than may."""
+        self._room = asyncio.Event()
+        self._room.set()
+        self._all_read = False
+
+    async def read(self, messages: AsyncIterator[pb.ModelInferRequest]) -> None:
+        """Submit what the client sends, as long as it also takes what it is sent."""
+        async for message in messages:
+            await self._room.wait()
+            self._submit(message)
+        self._all_read = True
+        self._end_if_done()
+
+    async def next(self) -> pb.ModelStreamInferResponse | None:
+        """The next message to write, None at the end."""
+        message, size = await self._waiting.get()
+        self._count(-size)
+        if self._waiting.qsize() < _WAITING_LIMIT:
+            self._room.set()
+        return message
+
+    def close(self) -> None:
+        """Give up what still runs and what waits."""
+        for request in self._running:
+            request.cancel()
+        self._count(-self._bytes)
+        self._waiting = asyncio.Queue()
+        self.overrun.cancel()
+
+    def put(self, message: pb.ModelStreamInferResponse) -> None:
+        if self.overrun.done():
+            return
+        size = message.ByteSize()
+        if not self._backlog.allows(self._bytes):
+            self.overrun.set_result(None)
+            return
+        self._count(size)
+        self._waiting.put_nowait((message, size))
+        if self._waiting.qsize() >= _WAITING_LIMIT:
+            self._room.clear()
+
+    def _count(self, size: int) -> None:
+        self._backlog.change(self._bytes, self._bytes + size)
+        self._bytes += size
+
+    def finished(self, request: InferRequest) -> None:
+        self._running.pop(request, None)
+        self._end_if_done()
+
+    def _submit(self, message: pb.ModelInferRequest) -> None:
+        try:
+            asked = _read(self._core, message, self._regions)
+        except Exception as error:
+            self.put(_error_message(_told(error), message.id))
+            return
+        request = asked.request
+        request.trace_context = self._trace_context
+        request.parameters.update(self._forwarded)
+        self._running[request] = None
+        sender = _StreamSender(self, self._mailbox, asked)
+        request.sender = asked.wishes.sender(sender, request)
+        try:
+            self._core.submit(request)
+        except Exception as error:
+            self.put(_error_message(_told(error), message.id))
+            self.finished(request)
+        sender.accepted = True
+
+    def _end_if_done(self) -> None:
+        if self._all_read and not self._running:
+            self._waiting.put_nowait((None, 0))
+
+
+class _StreamSender:
+    """The sender of one request of a stream."""
+
+    __slots__ = ("_asked", "_mailbox", "_request", "_stream", "accepted")
+
+    def __init__(self, stream: _Stream, mailbox: Mailbox, asked: Asked) -> None:
+        self._stream = stream
+        self._mailbox = mailbox
+        self._asked = asked
+        self._request = asked.request
+        self.accepted = False
+        """The core has the request: what comes now comes of its execution."""
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._mailbox.post(self, response, final)
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None or self._asked.empty_final:
+            try:
+                message = self._message(response, final)
+            except Exception as error:
+                message = self._failure(_told(error), final)
+            self._stream.put(message)
+        if final:
+            self._stream.finished(self._request)
+
+    def _message(self, response: InferResponse | None, final: bool) -> pb.ModelStreamInferResponse:
+        if response is None:
+            version = self._request.model_version
+            response = InferResponse(self._request.model_name, version, id=self._request.id)
+        if response.error is not None:
+            return self._failure(response.error, final)
+        message = pb.ModelStreamInferResponse(infer_response=infer_message(response, self._asked.wishes.spans))
+        message.infer_response.parameters[_FINAL].bool_param = final
+        return message
+
+    def _failure(self, error: RepoAgentError, final: bool) -> pb.ModelStreamInferResponse:
+        """As Triton's: only of a request that was let in is there more to say than its id."""
+        message = _error_message(error, self._request.id)
+        if self.accepted or self._request.times is not None:
+            message.infer_response.model_name = self._request.model_name
+            message.infer_response.parameters[_FINAL].bool_param = final
+        return message
+
+
+def _told(error: Exception) -> RepoAgentError:
+    """What a client is told of ``error``: a fault of ours is logged, and must not leave it without an answer."""
+    if isinstance(error, RepoAgentError):
+        return error
+    _log.error("an inference request over gRPC failed: %s", error, exc_info=error)
+    return InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
+
+
+def _status(error: Exception) -> tuple[Any, str]:
+    told = _told(error)
+    return STATUS[told.code], told.message
+
+
+def _error_message(error: RepoAgentError, request_id: str) -> pb.ModelStreamInferResponse:
+    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message.infer_response.id = request_id
+    return message

@@ -1,0 +1,93 @@
+"""Settings of the gRPC front end; names and defaults are those of Triton's ``KServeGrpc.Options``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from repoagent.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import grpc
+
+__all__ = ["COMPRESSION_LEVELS", "GrpcOptions"]
+
+COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """Where to listen, and how. Times are in milliseconds."""
+
+    address: str = "127.0.0.1"
+    port: int = 8001
+    reuse_port: bool = False
+    use_ssl: bool = False
+    server_cert: str = ""
+    server_key: str = ""
+    root_cert: str = ""
+    use_mutual_auth: bool = False
+    keepalive_time_ms: int = 7_200_000
+    keepalive_timeout_ms: int = 20_000
+    keepalive_permit_without_calls: bool = False
+    http2_max_pings_without_data: int = 2
+    http2_min_recv_ping_interval_without_data_ms: int = 300_000
+    http2_max_ping_strikes: int = 2
+    max_connection_age_ms: int = 0
+    max_connection_age_grace_ms: int = 0
+    infer_compression_level: str = "none"
+    forward_header_pattern: str = ""
+    """Which metadata of an inference request reach the model as parameters: a regular expression; "" for none."""
+    max_message_bytes: int = -1
+    """Largest message in either direction; -1 for no limit, as in Triton."""
+
+    def channel_options(self) -> list[tuple[str, int]]:
+        """The settings as grpc takes them."""
+        options = [
+            ("grpc.so_reuseport", int(self.reuse_port)),
+            ("grpc.max_receive_message_length", self.max_message_bytes),
+            ("grpc.max_send_message_length", self.max_message_bytes),
+            ("grpc.keepalive_time_ms", self.keepalive_time_ms),
+            ("grpc.keepalive_timeout_ms", self.keepalive_timeout_ms),
+            ("grpc.keepalive_permit_without_calls", int(self.keepalive_permit_without_calls)),
+            ("grpc.http2.max_pings_without_data", self.http2_max_pings_without_data),
+            (
+                "grpc.http2.min_recv_ping_interval_without_data_ms",
+                self.http2_min_recv_ping_interval_without_data_ms,
+            ),
+            ("grpc.http2.max_ping_strikes", self.http2_max_ping_strikes),
+        ]
+        if self.max_connection_age_ms:
+            options.append(("grpc.max_connection_age_ms", self.max_connection_age_ms))
+        if self.max_connection_age_grace_ms:
+            options.append(("grpc.max_connection_age_grace_ms", self.max_connection_age_grace_ms))
+        return options
+
+    def compression(self) -> "grpc.Compression":
+        """Triton has levels; grpcio knows only whether to compress."""
+        import grpc
+
+        none = self.infer_compression_level == "none"
+        return grpc.Compression.NoCompression if none else grpc.Compression.Gzip
+
+    def credentials(self) -> "grpc.ServerCredentials | None":
+        """TLS credentials, or None without TLS.
+
+        Raises:
+            InvalidArgumentError: a file is missing or cannot be read.
+        """
+        if not self.use_ssl and not self.use_mutual_auth:
+            return None
+        import grpc
+
+        key, certificate = _read(self.server_key, "server key"), _read(self.server_cert, "server certificate")
+        root = _read(self.root_cert, "root certificate") if self.root_cert or self.use_mutual_auth else None
+        return grpc.ssl_server_credentials([(key, certificate)], root, self.use_mutual_auth)
+
+
+def _read(path: str, what: str) -> bytes:
+    if not path:
+        raise InvalidArgumentError(f"gRPC with TLS needs the file of the {what}")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the {what} '{path}': {error.strerror}") from error

@@ -1,0 +1,234 @@
+"""``ModelInferRequest`` to the core's request. Texts and the order of checks are Triton's."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.request import InferRequest, ParameterValue
+from repoagent.serving.types import Array, Tensor
+from repoagent_server.codec.binary import tensor_array
+from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
+from repoagent_server.codec.place import Place
+from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.contents import check_contents, from_contents
+from repoagent_server.grpc.shared_memory import read_span
+from repoagent_server.handlers.server import check_version
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
+from repoagent_server.handlers.wishes import OutputWishes
+
+__all__ = ["Asked", "read_infer"]
+
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+
+_Input = pb.ModelInferRequest.InferInputTensor
+_Output = pb.ModelInferRequest.InferRequestedOutputTensor
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a message asks for."""
+
+    request: InferRequest
+    wishes: OutputWishes
+    empty_final: bool
+    """A stream wants an empty final response."""
+
+
+def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS) -> Asked:
+    """What ``message`` asks for.
+
+    Raw tensors are views of the message's own bytes, those in shared memory of ``regions``.
+
+    Raises:
+        InvalidArgumentError: the message makes no sense.
+        NotFoundError: a region is not there.
+        UnsupportedError: shared memory is not allowed.
+    """
+    name = message.model_name
+    request = InferRequest(name, {}, None, check_version(message.model_version), id=message.id)
+    place = Place(name, message.id)
+    empty_final = _read_parameters(message.parameters, request)
+    request.volatile = _read_inputs(message, request.inputs, place, regions)
+    wishes = OutputWishes()
+    if message.outputs:
+        request.requested_outputs = _read_outputs(message.outputs, wishes, regions)
+    return Asked(request, wishes, empty_final)
+
+
+def _read_inputs(message: pb.ModelInferRequest, inputs: dict[str, Tensor], place: Place, regions: Regions) -> bool:
+    """Read them; whether one is in shared memory."""
+    spans = {entry.name: _input_span(entry, place, regions) for entry in message.inputs if entry.parameters}
+    raw = _raw_contents(message, sum(span is not None for span in spans.values()), place)
+    for entry in message.inputs:
+        if entry.name in inputs:
+            raise place.error(f"input '{entry.name}' already exists in request")
+        info = BY_NAME.get(entry.datatype)
+        if info is None:
+            check_contents(None, entry, place)
+            raise InvalidArgumentError(f"invalid datatype for input {entry.name}")
+        shape = _shape(entry, place)
+        span = spans.get(entry.name)
+        try:
+            if span is not None:
+                array = tensor_array(info, span.view().toreadonly(), shape, entry.name, place)
+            elif raw is not None:
+                array = _from_raw(info, raw, shape, entry, place)
+            else:
+                array = from_contents(info, shape, entry, place)
+        except (ValueError, OverflowError):
+            # Only NumPy raises these: too many dimensions, or too large ones around a zero.
+            raise place.error(f"input '{entry.name}' has shape {shape}, which no array can have") from None
+        inputs[entry.name] = Tensor(info.data_type, array)
+    return any(span is not None for span in spans.values())
+
+
+def _input_span(entry: _Input, place: Place, regions: Regions) -> Span | None:
+    span = read_span(entry.name, entry.parameters, regions)
+    if span is not None and entry.HasField("contents"):
+        raise InvalidArgumentError(
+            f"unexpected 'content' provided when using shared memory for input tensor '{entry.name}' for model "
+            f"'{place.model}'"
+        )
+    return span
+
+
+def _raw_contents(message: pb.ModelInferRequest, shared: int, place: Place) -> Iterator[bytes] | None:
+    """The raw contents, one for each input that is not in shared memory; None if the message has none."""
+    raw, needed = message.raw_input_contents, len(message.inputs) - shared
+    if not raw:
+        return None
+    if len(raw) > needed and not shared:
+        raise place.error(
+            f"expected {needed} raw_input_contents, one for each input, but got {len(raw)} for model '{place.model}'"
+        )
+    return iter(raw)
+
+
+def _shape(entry: _Input, place: Place) -> list[int]:
+    shape = list(entry.shape)
+    if shape and min(shape) < 0:
+        raise place.error(
+            f"All input dimensions should be specified for input '{entry.name}' for model '{place.model}', got "
+            f"[{','.join(map(str, shape))}]"
+        )
+    return shape
+
+
+def _from_raw(info: TypeInfo, raw: Iterator[bytes], shape: list[int], entry: _Input, place: Place) -> Array:
+    if entry.HasField("contents"):
+        raise InvalidArgumentError(
+            f"contents field must not be specified when using raw_input_contents for '{entry.name}' for model "
+            f"'{place.model}'"
+        )
+    data = next(raw, None)
+    if data is None:
+        raise InvalidArgumentError(
+            f"unable to find data for input tensor '{entry.name}' for model '{place.model}' in request."
+        )
+    return tensor_array(info, data, shape, entry.name, place)
+
+
+def _read_outputs(outputs: Iterable[_Output], wishes: OutputWishes, regions: Regions) -> tuple[str, ...]:
+    """The names; of outputs that share one the first counts, as in Triton."""
+    names: dict[str, None] = {}
+    for output in outputs:
+        if output.parameters:
+            span, count = read_span(output.name, output.parameters, regions), _class_count(output)
+            if span is not None and count:
+                raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
+            if span is not None and output.name not in names:
+                wishes.spans[output.name] = span
+            if count and output.name not in names:
+                wishes.classes[output.name] = count
+        names[output.name] = None
+    return tuple(names)
+
+
+def _class_count(output: _Output) -> int:
+    if "classification" not in output.parameters:
+        return 0
+    kind, value = _value(output.parameters["classification"])
+    if kind != "int64_param":
+        raise InvalidArgumentError("invalid value type for 'classification' parameter, expected int64_param")
+    if value <= 0:
+        raise InvalidArgumentError("invalid value for 'classification' parameter, expected >= 0")
+    return int(value)
+
+
+def _value(parameter: pb.InferParameter) -> tuple[str | None, Any]:
+    kind = parameter.WhichOneof("parameter_choice")
+    return kind, getattr(parameter, kind) if kind else None
+
+
+def _read_parameters(parameters: Mapping[str, pb.InferParameter], request: InferRequest) -> bool:
+    empty_final = False
+    for name, parameter in parameters.items():
+        if name == EMPTY_FINAL:
+            empty_final = _expect(name, parameter, "bool_param")
+        elif name in _SETTERS:
+            _SETTERS[name](request, parameter)
+        else:
+            request.parameters[name] = _plain(name, parameter)
+    return empty_final
+
+
+_PLAIN_KINDS: Final = frozenset({"int64_param", "bool_param", "string_param", "double_param"})
+
+
+def _plain(name: str, parameter: pb.InferParameter) -> ParameterValue:
+    if name.startswith("triton_"):
+        raise InvalidArgumentError(
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting "
+            f"with 'triton_' are allowed: {EMPTY_FINAL}"
+        )
+    kind, value = _value(parameter)
+    if kind not in _PLAIN_KINDS:
+        raise InvalidArgumentError(
+            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param."
+        )
+    plain: ParameterValue = value
+    return plain
+
+
+def _expect(name: str, parameter: pb.InferParameter, *kinds: str) -> Any:
+    kind, value = _value(parameter)
+    if kind not in kinds:
+        listed = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+        raise InvalidArgumentError(f"invalid value type for '{name}' parameter, expected {listed}.")
+    return value
+
+
+def _sequence_id(request: InferRequest, parameter: pb.InferParameter) -> None:
+    value = _expect("sequence_id", parameter, "int64_param", "string_param")
+    # Identifiers are unsigned in the core; a negative one keeps its bits, as in Triton.
+    request.correlation_id = value % 2**64 if isinstance(value, int) else value
+
+
+def _sequence_start(request: InferRequest, parameter: pb.InferParameter) -> None:
+    request.sequence_start = _expect("sequence_start", parameter, "bool_param")
+
+
+def _sequence_end(request: InferRequest, parameter: pb.InferParameter) -> None:
+    request.sequence_end = _expect("sequence_end", parameter, "bool_param")
+
+
+def _priority(request: InferRequest, parameter: pb.InferParameter) -> None:
+    request.priority = _expect("priority", parameter, "int64_param", "uint64_param")
+    if request.priority < 0:
+        raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
+
+
+def _timeout(request: InferRequest, parameter: pb.InferParameter) -> None:
+    request.timeout_us = _expect("timeout", parameter, "int64_param")
+    if request.timeout_us < 0:
+        raise InvalidArgumentError("invalid value for 'timeout', expected value >= 0.")
+
+
+_SETTERS: Final[Mapping[str, Callable[[InferRequest, pb.InferParameter], None]]] = {
+    "sequence_id": _sequence_id,
+    "sequence_start": _sequence_start,
+    "sequence_end": _sequence_end,
+    "priority": _priority,
+    "timeout": _timeout,
+}

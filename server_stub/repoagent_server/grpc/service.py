@@ -1,0 +1,224 @@
+"""The methods of ``inference.GRPCInferenceService``, registered by hand.
+
+Generated service code would carry the package of our messages in its path; the path must be Triton's.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.infer import Context, InferCalls
+from repoagent_server.grpc.log_settings import log_changes, log_message
+from repoagent_server.grpc.response import STATUS, config_message, statistics_message
+from repoagent_server.grpc.shared_memory import status_message
+from repoagent_server.grpc.trace_settings import trace_changes, trace_message
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.repository import LoadParameters
+
+__all__ = ["METHODS", "SERVICE", "GrpcService"]
+
+SERVICE: Final = "inference.GRPCInferenceService"
+
+#: Every method but the stream: name -> its two messages.
+METHODS: Final[Mapping[str, tuple[Any, Any]]] = {
+    name: (getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"))
+    for name in (
+        "ServerLive",
+        "ServerReady",
+        "ModelReady",
+        "ServerMetadata",
+        "ModelMetadata",
+        "ModelInfer",
+        "ModelConfig",
+        "ModelStatistics",
+        "RepositoryIndex",
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryStatus",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryStatus",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+        "TraceSetting",
+        "LogSettings",
+    )
+}
+
+Message = TypeVar("Message")
+_Call = Callable[[Any, Context], Awaitable[Any]]
+
+
+class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
+    """Finds the handler of a method by its path."""
+
+    def __init__(self, handlers: Handlers, calls: InferCalls, pool: Executor) -> None:
+        self._server = handlers.server
+        self._repository = handlers.repository
+        self._log = handlers.log
+        self._trace = handlers.trace
+        self._pool = pool
+        self._regions = handlers.regions
+        self.stopping = False
+        """Set from any thread: from now on inference, load and unload are refused."""
+        self._calls = calls
+        self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
+        self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._refusing(calls.stream), pb.ModelInferRequest.FromString, pb.ModelStreamInferResponse.SerializeToString
+        )
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._handlers.get(handler_call_details.method)
+
+    def _unary(self, name: str) -> Any:
+        request, response = METHODS[name]
+        call = self._refusing(self._calls.infer) if name == "ModelInfer" else self._blocking(name)
+        return grpc.unary_unary_rpc_method_handler(call, request.FromString, response.SerializeToString)
+
+    def _refusing(self, call: _Call) -> _Call:
+        """``call``, but not once the server is stopping."""
+
+        async def refused_when_stopping(message: Any, context: Context) -> Any:
+            if self.stopping:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Server not ready: it is stopping")
+            return await call(message, context)
+
+        return refused_when_stopping
+
+    def _blocking(self, name: str) -> _Call:
+        """A method that may take its time, run on the pool."""
+        method = getattr(self, f"_{_snake(name)}")
+
+        async def run(message: Any, context: Context) -> Any:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._pool, method, message)
+            except RepoAgentError as error:
+                await context.abort(STATUS[error.code], error.message)
+
+        return run
+
+    def _server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=self._server.live())
+
+    def _server_ready(self, _: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=not self.stopping and self._server.ready())
+
+    def _model_ready(self, message: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        return pb.ModelReadyResponse(ready=self._server.model_ready(message.name, message.version))
+
+    def _server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(**self._server.metadata())
+
+    def _model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+        return pb.ModelMetadataResponse(**self._server.model_metadata(message.name, message.version))
+
+    def _model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+        return config_message(self._server.model_config(message.name, message.version))
+
+    def _model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
+        return statistics_message(self._server.statistics(message.name, message.version))
+
+    def _repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        _no_repository_name(message.repository_name)
+        entries = self._repository.index(message.ready)
+        return pb.RepositoryIndexResponse(models=[_model_index(entry) for entry in entries])
+
+    def _repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        self._check_running()
+        _no_repository_name(message.repository_name)
+        parameters = LoadParameters()
+        for name, parameter in message.parameters.items():
+            parameters.add(name, _load_value(name, parameter))
+        self._repository.load(message.model_name, parameters)
+        return pb.RepositoryModelLoadResponse()
+
+    def _repository_model_unload(self, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+        self._check_running()
+        _no_repository_name(message.repository_name)
+        self._repository.unload(message.model_name, unload_dependents=_unload_dependents(message))
+        return pb.RepositoryModelUnloadResponse()
+
+    def _system_shared_memory_status(
+        self, message: pb.SystemSharedMemoryStatusRequest
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        return status_message(self._regions.status(message.name))
+
+    def _system_shared_memory_register(
+        self, message: pb.SystemSharedMemoryRegisterRequest
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        self._regions.register(message.name, message.key, message.offset, message.byte_size)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    def _system_shared_memory_unregister(
+        self, message: pb.SystemSharedMemoryUnregisterRequest
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        self._regions.unregister(message.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    def _cuda_shared_memory_status(
+        self, message: pb.CudaSharedMemoryStatusRequest
+    ) -> pb.CudaSharedMemoryStatusResponse:
+        self._regions.check_cuda(message.name)
+        return pb.CudaSharedMemoryStatusResponse()
+
+    def _cuda_shared_memory_register(self, message: pb.CudaSharedMemoryRegisterRequest) -> None:
+        self._regions.register_cuda(message.name)
+
+    def _cuda_shared_memory_unregister(
+        self, _: pb.CudaSharedMemoryUnregisterRequest
+    ) -> pb.CudaSharedMemoryUnregisterResponse:
+        # Clients call this without having registered anything; it succeeds in Triton too.
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    def _trace_setting(self, message: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        self._trace.check_model(message.model_name)
+        self._trace.update(message.model_name, trace_changes(message))
+        return trace_message(self._trace.settings(message.model_name))
+
+    def _log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+        self._log.update(log_changes(message))
+        return log_message(self._log.settings())
+
+    def _check_running(self) -> None:
+        if self.stopping:
+            raise UnavailableError("Server not ready: it is stopping")
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+
+
+def _no_repository_name(name: str) -> None:
+    if name:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _unload_dependents(message: pb.RepositoryModelUnloadRequest) -> bool:
+    parameter = message.parameters.get("unload_dependents")
+    if parameter is None:
+        return False
+    if parameter.WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidArgumentError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    return bool(parameter.bool_param)
+
+
+def _load_value(name: str, parameter: pb.ModelRepositoryParameter) -> str | bytes:
+    kind = parameter.WhichOneof("parameter_choice")
+    if name != "config" and not name.startswith("file:"):
+        raise InvalidArgumentError(f"unrecognized load parameter '{name}'.")
+    wanted = "string_param" if name == "config" else "bytes_param"
+    if kind != wanted:
+        raise InvalidArgumentError(f"invalid value type for load parameter '{name}', expected {wanted}.")
+    value: str | bytes = getattr(parameter, wanted)
+    return value
+
+
+def _model_index(entry: Mapping[str, str]) -> pb.RepositoryIndexResponse.ModelIndex:
+    """One line of the index. The protocol has no field for a namespace."""
+    fields = {name: value for name, value in entry.items() if name != "namespace"}
+    return pb.RepositoryIndexResponse.ModelIndex(**fields)

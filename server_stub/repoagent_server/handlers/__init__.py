@@ -1,0 +1,1 @@
+"""What a server does on request, without any protocol: HTTP and gRPC only translate to and from these."""

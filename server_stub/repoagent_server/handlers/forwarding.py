@@ -1,0 +1,35 @@
+"""Headers of inference requests that reach the model as parameters."""
+
+import re
+from collections.abc import Iterable
+
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["HeaderForwarding"]
+
+
+class HeaderForwarding:
+    """Chooses headers by a regular expression, which may match any part of a name, in any case; "" chooses none.
+
+    Raises:
+        InvalidArgumentError: it is no regular expression.
+    """
+
+    def __init__(self, pattern: str = "") -> None:
+        try:
+            self._search = re.compile(pattern, re.IGNORECASE).search
+        except re.error as error:
+            raise InvalidArgumentError(f"'{pattern}' is no regular expression for names of headers: {error}") from None
+        self.enabled = bool(pattern)
+        """Whether any header may be chosen: look here first, it costs nothing."""
+
+    def chosen(self, headers: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
+        """The headers that are chosen, under their names; of several values the last counts."""
+        if not self.enabled:
+            return {}
+        named = ((_text(name), value) for name, value in headers)
+        return {name: _text(value) for name, value in named if self._search(name)}
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode(errors="surrogateescape")

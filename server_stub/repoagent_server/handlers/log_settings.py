@@ -1,0 +1,68 @@
+"""The logging extension: what the log of the process writes, asked for and changed while the server runs."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.server.enums import LogLevel
+from repoagent.server.logs import FORMATS, server_log
+
+__all__ = ["LOG_FILE_IS_FIXED", "LOG_FORMATS", "LogChanges", "LogSettingsHandler"]
+
+#: What a client is told that wants to say where the log goes: whoever may write to files of the server is its operator.
+LOG_FILE_IS_FIXED: Final = "log file location can not be updated through network protocol"
+
+#: What ``log_format`` can be.
+LOG_FORMATS: Final = tuple(FORMATS)
+
+_MAX_VERBOSE: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChanges:
+    """What is to be changed; None stays as it is."""
+
+    info: bool | None = None
+    warning: bool | None = None
+    error: bool | None = None
+    verbose_level: int | None = None
+    format: str | None = None
+    """One of :data:`LOG_FORMATS`."""
+
+
+class LogSettingsHandler:
+    """Reads and changes the one log that a process has, as in Triton."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings under Triton's names and in its order."""
+        log = server_log()
+        return {
+            "log_file": log.path,
+            "log_info": log.enabled(LogLevel.INFO),
+            "log_warning": log.enabled(LogLevel.WARN),
+            "log_error": log.enabled(LogLevel.ERROR),
+            "log_verbose_level": log.verbose,
+            "log_format": log.format_name,
+        }
+
+    def update(self, changes: LogChanges) -> None:
+        """Make all changes, at once.
+
+        Raises:
+            InvalidArgumentError: the verbose level is too large; nothing has been changed.
+        """
+        verbose = changes.verbose_level
+        if verbose is not None and verbose > _MAX_VERBOSE:
+            raise InvalidArgumentError(f"'log_verbose_level' must be at most {_MAX_VERBOSE}, got: {verbose}")
+        log = server_log()
+        for level, on in (
+            (LogLevel.INFO, changes.info),
+            (LogLevel.WARN, changes.warning),
+            (LogLevel.ERROR, changes.error),
+        ):
+            if on is not None:
+                log.enable(level, on)
+        if verbose is not None:
+            log.set_verbose(verbose)
+        if changes.format is not None:
+            log.set_format(changes.format)

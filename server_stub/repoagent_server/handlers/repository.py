@@ -1,0 +1,72 @@
+"""The model repository: index, load, unload, and the report of the last load."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from repoagent.errors import InternalError, NotFoundError, UnsupportedError
+from repoagent_server.core import Core
+
+__all__ = ["LoadParameters", "RepositoryHandler"]
+
+_FILE: Final = "file:"
+
+
+@dataclass(slots=True)
+class LoadParameters:
+    """The parameters of a load request: an overriding configuration, and the contents of files by path."""
+
+    config: str | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, name: str, value: str | bytes) -> None:
+        """Take one parameter: ``config``, or ``file:PATH`` with its contents.
+
+        Raises:
+            InternalError: any other name (Triton's code and text).
+        """
+        if name == "config" and isinstance(value, str):
+            self.config = value
+        elif name.startswith(_FILE) and isinstance(value, bytes):
+            self.files[name.removeprefix(_FILE)] = value
+        else:
+            raise InternalError("unexpected error on creating Triton parameter")
+
+    def __bool__(self) -> bool:
+        return self.config is not None or bool(self.files)
+
+
+class RepositoryHandler:
+    """Loads and unloads by request. These calls take as long as the agents and the backend take."""
+
+    def __init__(self, core: Core, *, allow_load_parameters: bool = False) -> None:
+        self._core = core
+        self._allow_load_parameters = allow_load_parameters
+
+    def index(self, ready_only: bool) -> list[dict[str, Any]]:
+        return self._core.index(ready_only=ready_only)
+
+    def load(self, model: str, parameters: LoadParameters) -> None:
+        """Load or reload ``model``.
+
+        Raises:
+            UnsupportedError: there are parameters, and the operator has not allowed them.
+        """
+        if parameters and not self._allow_load_parameters:
+            raise UnsupportedError(
+                f"failed to load '{model}': a configuration or files in a load request are refused, because whoever "
+                "may send them can replace a model and its checks. To accept them, start the server with "
+                "'--allow-load-parameters=true'"
+            )
+        files: Mapping[str, bytes] | None = parameters.files or None
+        self._core.load(model, config=parameters.config, files=files)
+
+    def unload(self, model: str, *, unload_dependents: bool) -> None:
+        self._core.unload(model, unload_dependents=unload_dependents)
+
+    def report(self, model: str) -> dict[str, Any]:
+        """What the agents did when ``model`` was last loaded, or failed to load."""
+        report = self._core.report(model)
+        if report is None:
+            raise NotFoundError(f"no load of model '{model}' has been reported yet")
+        return report.to_dict()

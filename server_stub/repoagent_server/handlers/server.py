@@ -1,0 +1,66 @@
+"""Health, metadata, configuration and statistics."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent_server.core import Core
+
+__all__ = ["ServerHandler", "check_version"]
+
+_MAX_VERSION = 2**63 - 1
+
+
+def check_version(version: str) -> str:
+    """``version`` as the core wants it.
+
+    Raises:
+        InvalidArgumentError: it is not a number, or too large a one (Triton's texts).
+    """
+    if version == "":
+        return version
+    if version.startswith("-") and version[1:].isascii() and version[1:].isdigit():
+        raise InvalidArgumentError(
+            f"invalid model version specified '{version}' , version should be an integral value > 0"
+        )
+    wrong = f"failed to get model version from specified version string '{version}'"
+    if not version.isascii() or not version.isdigit() or int(version) > _MAX_VERSION:
+        raise InvalidArgumentError(f"{wrong} (details: stol), version should be an integral value > 0")
+    return version
+
+
+class ServerHandler:
+    """Questions about the server and its models. All answers are values that JSON can carry."""
+
+    def __init__(self, core: Core, extensions: Sequence[str] = ()) -> None:
+        """``extensions`` are those that the front ends have beside the core's."""
+        self._core = core
+        self._extensions = extensions
+
+    def live(self) -> bool:
+        return self._core.live()
+
+    def ready(self) -> bool:
+        return self._core.ready()
+
+    def metadata(self) -> dict[str, Any]:
+        metadata = self._core.metadata()
+        metadata["extensions"] = [*metadata["extensions"], *self._extensions]
+        return metadata
+
+    def model_ready(self, model: str, version: str) -> bool:
+        """False also for a model or version that does not exist, as Triton answers."""
+        try:
+            return self._core.model_ready(model, check_version(version))
+        except NotFoundError:
+            return False
+
+    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        return self._core.model_metadata(model, check_version(version))
+
+    def model_config(self, model: str, version: str) -> dict[str, Any]:
+        return self._core.model_config(model, check_version(version))
+
+    def statistics(self, model: str, version: str) -> dict[str, Any]:
+        """Of one version, all versions of ``model``, or all models, as far as given."""
+        return self._core.statistics(model, check_version(version))

@@ -1,0 +1,160 @@
+"""The shared memory extensions: regions that clients register, and where in them tensors lie.
+
+Of CUDA's there is what Triton has on a machine without a GPU.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
+from repoagent_server.handlers.region import Region
+
+__all__ = ["NO_REGIONS", "Regions", "Span"]
+
+_DISABLED: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+_SIZE_MAX: Final = 2**64 - 1
+_MOST: Final = 1024
+"""Each region takes one of the process's file descriptors, which connections need as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a tensor lies in a region. It keeps the region mapped."""
+
+    region: Region
+    offset: int
+    byte_size: int
+
+    def view(self) -> memoryview:
+        """Its bytes, writable.
+
+        Raises:
+            InvalidArgumentError: the client has made the region smaller meanwhile.
+        """
+        return self.region.view(self.offset, self.byte_size)
+
+
+class Regions:
+    """The regions of one server, for all of its front ends and threads."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        self._regions: dict[str, Region] = {}
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """What the server's metadata say about it."""
+        return ("system_shared_memory",) if self._allowed else ()
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Map a region under ``name``.
+
+        Raises:
+            UnsupportedError: the operator has not allowed shared memory.
+            AlreadyExistsError: there is a region of that name.
+            UnavailableError: there are too many.
+            InternalError, InvalidArgumentError: see :class:`Region`; or it has no name.
+        """
+        self._check_allowed()
+        if not name:
+            raise InvalidArgumentError("'region name' is necessary to register system shared memory region")
+        with self._lock:
+            if name in self._regions:
+                raise AlreadyExistsError(f"shared memory region '{name}' already in manager")
+            if len(self._regions) >= _MOST:
+                raise UnavailableError(
+                    f"failed to register shared memory region '{name}': there are {_MOST} already; unregister some"
+                )
+            self._regions[name] = Region(name, key, offset, byte_size)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all of them; one that is not there is fine. Requests that use it still can.
+
+        Raises:
+            UnsupportedError: the operator has not allowed shared memory.
+        """
+        self._check_allowed()
+        with self._lock:
+            if name:
+                self._regions.pop(name, None)
+            else:
+                self._regions.clear()
+
+    def status(self, name: str = "") -> list[Region]:
+        """One region, or all of them by name.
+
+        Raises:
+            UnsupportedError: the operator has not allowed shared memory.
+            NotFoundError: there is none of that name.
+        """
+        self._check_allowed()
+        with self._lock:
+            if not name:
+                return [self._regions[name] for name in sorted(self._regions)]
+            region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find system shared memory region: '{name}'")
+        return [region]
+
+    def span(self, name: str, offset: int, byte_size: int) -> Span:
+        """``byte_size`` bytes from ``offset`` on of region ``name``.
+
+        Raises:
+            UnsupportedError: the operator has not allowed shared memory.
+            NotFoundError: there is no such region.
+            InvalidArgumentError: they do not lie within it.
+        """
+        self._check_allowed()
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'")
+        if offset >= region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset for shared memory region: '{name}'")
+        if byte_size > _SIZE_MAX - offset:
+            raise InvalidArgumentError(
+                f"Integer overflow detected: byte_size ({byte_size}) + offset ({offset}) exceeds maximum value "
+                f"({_SIZE_MAX}) for region '{name}'"
+            )
+        if offset + byte_size > region.byte_size:
+            raise InvalidArgumentError(f"Invalid offset + byte size for shared memory region: '{name}'")
+        return Span(region, offset, byte_size)
+
+    def register_cuda(self, name: str) -> None:
+        """Always refused, with what Triton says where it cannot open a handle.
+
+        Raises:
+            UnsupportedError: the operator has not allowed shared memory.
+            InvalidArgumentError: he has, but there is no GPU.
+        """
+        self._check_allowed()
+        if not name:
+            raise InvalidArgumentError("'region name' is necessary to register cuda shared memory region")
+        raise InvalidArgumentError("failed to register shared memory region: invalid args")
+
+    def check_cuda(self, name: str) -> None:
+        """What is asked about CUDA region ``name``; about all of them ("") the answer is that there are none.
+
+        Raises:
+            NotFoundError: always, if a name is given.
+        """
+        if name in self._regions:
+            raise NotFoundError(
+                f"The region named '{name}' is registered as system shared memory, not CUDA shared memory"
+            )
+        if name:
+            raise NotFoundError(f"Unable to find cuda shared memory region: '{name}'")
+
+    def close(self) -> None:
+        """Let go of every region."""
+        with self._lock:
+            self._regions.clear()
+
+    def _check_allowed(self) -> None:
+        if not self._allowed:
+            raise UnsupportedError(_DISABLED)
+
+
+NO_REGIONS: Final = Regions(allowed=False)
+"""For a server without shared memory."""

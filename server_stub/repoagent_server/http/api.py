@@ -1,0 +1,80 @@
+"""The HTTP API over a core, and the metrics page, put together."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from repoagent.server.exposition.text import CONTENT_TYPE
+from repoagent_server.core import Core
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.http.body import DEFAULT_MAX_BODY
+from repoagent_server.http.coding import CodedRoute
+from repoagent_server.http.delivery import Mailbox
+from repoagent_server.http.generate import GenerateRoutes
+from repoagent_server.http.infer import InferRoute
+from repoagent_server.http.messages import Request, Response
+from repoagent_server.http.router import Params, Route, Router
+from repoagent_server.http.routes import api_routes
+from repoagent_server.http.service import HttpService, ServiceFactory
+
+__all__ = ["api_service", "metrics_service"]
+
+MetricsText = Callable[[], str]
+
+
+def api_service(
+    core: Core,
+    *,
+    allow_load_parameters: bool = False,
+    metrics: MetricsText | None = None,
+    max_input_size: int = DEFAULT_MAX_BODY,
+    restrictions: Restrictions | None = None,
+    forward_headers: str = "",
+    regions: Regions = NO_REGIONS,
+) -> ServiceFactory:
+    """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
+
+    Args:
+        core: What answers.
+        allow_load_parameters: Whether load requests may bring a configuration and files.
+        metrics: Writes the metrics page; without it there is none on this port.
+        max_input_size: How many bytes the tensors of a request may have once its body is decoded.
+        restrictions: What needs a header.
+        regions: The shared memory that clients may register.
+        forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
+
+    Raises:
+        InvalidArgumentError: ``forward_headers`` is no regular expression.
+    """
+    forwarding = HeaderForwarding(forward_headers)
+
+    def make(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> HttpService:
+        handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
+        mailbox = Mailbox(loop)
+        generate = GenerateRoutes(core, mailbox, max_input_size, forwarding)
+        infer = CodedRoute(InferRoute(core, mailbox, regions, forwarding, loop), loop, pool, max_input_size)
+        routes = api_routes(handlers, infer, generate)
+        if metrics is not None:
+            routes.append(_metrics_route(metrics))
+        return HttpService(Router(routes, restrictions or {}), loop, pool)
+
+    return make
+
+
+def metrics_service(metrics: MetricsText) -> ServiceFactory:
+    """The same for a port that has the metrics page alone."""
+
+    def make(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> HttpService:
+        return HttpService(Router([_metrics_route(metrics)]), loop, pool)
+
+    return make
+
+
+def _metrics_route(metrics: MetricsText) -> Route:
+    def page(_: Request, __: Params) -> Response:
+        return Response(200, metrics().encode(), CONTENT_TYPE)
+
+    return Route("/metrics", frozenset({b"GET"}), blocking=page)

@@ -1,0 +1,117 @@
+"""Bodies: how long one may be, and large ones read straight into the memory that the tensors will be views of."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from repoagent_server.http.messages import Frame, Header
+
+__all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "too_large"]
+
+DEFAULT_MAX_BODY: Final = 1 << 26
+"""Triton's default of --http-max-input-size, in bytes."""
+
+LARGE_BODY: Final = 1 << 18
+"""Bodies from this size are read into memory of their own instead of in pieces."""
+
+_ALIGNMENT: Final = 64
+
+
+def too_large(size: int, limit: int) -> str:
+    """What a client is told whose body has ``size`` bytes (or that many so far)."""
+    return (
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. Use "
+        "--http-max-input-size to increase the limit."
+    )
+
+
+def frame_of(headers: Sequence[Header]) -> Frame:
+    """Read the headers that frame the bodies, in one pass. The parser has already refused what is malformed."""
+    frame = Frame()
+    for name, value in headers:
+        key = _FRAMING.get(len(name))
+        if key is not None and name.lower() == key:
+            _note(frame, key, value)
+    return frame
+
+
+_FRAMING: Final = {
+    len(name): name
+    for name in (
+        b"content-length",
+        b"inference-header-content-length",
+        b"content-encoding",
+        b"accept-encoding",
+        b"expect",
+    )
+}
+"""By their length, which tells them apart and nearly all other headers from them."""
+
+
+def _note(frame: Frame, key: bytes, value: bytes) -> None:
+    if key == b"content-length":
+        frame.length = int(value)
+    elif key == b"inference-header-content-length":
+        frame.json_length = value
+    elif key == b"content-encoding":
+        frame.encoding = value
+    elif key == b"accept-encoding":
+        if frame.accepts is None:
+            frame.accepts = value
+    else:
+        frame.expects_continue = value.lower() == b"100-continue"
+
+
+class LargeBody(asyncio.BufferedProtocol):
+    """Takes a connection over until a body of known length is complete, then gives it back.
+
+    The kernel copies into the final memory, placed so that the tensors behind the JSON are aligned; nothing is copied
+    again. Pages are only touched as data arrives, so announcing much and sending little costs little.
+    """
+
+    def __init__(
+        self,
+        frame: Frame,
+        first: Sequence[bytes],
+        owner: asyncio.Protocol,
+        done: Callable[[memoryview], None],
+    ) -> None:
+        json_length = int(frame.json_length) if frame.json_length and frame.json_length.isdigit() else 0
+        padding = -json_length % _ALIGNMENT
+        memory = np.empty(padding + frame.length + _ALIGNMENT, np.uint8)
+        start = padding + (-memory.ctypes.data % _ALIGNMENT)
+        self._body = memoryview(memory)[start : start + frame.length]  # type: ignore[arg-type]
+        self._owner = owner
+        self._done = done
+        self._filled = 0
+        for piece in first:
+            self._body[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+
+    @property
+    def filled(self) -> int:
+        """How many bytes have come."""
+        return self._filled
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint  # however little is asked for, there is room for all that is missing, and no more
+        return self._body[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled == len(self._body):
+            self._done(self._body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self._owner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._owner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._owner.resume_writing()

@@ -1,0 +1,305 @@
+"""HTTP/1.1 on one connection: uvicorn gives the transport and the event loop, httptools parses.
+
+uvicorn's own protocol makes a task of every request and copies every body twice; at the rates of small models that is
+most of the work. This one calls the service directly.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, cast
+
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.http.body import LargeBody
+from repoagent_server.http.connections import Connections
+from repoagent_server.http.messages import Request, Response
+from repoagent_server.http.reader import Limits, Reading, RequestReader
+from repoagent_server.http.service import HttpService
+from repoagent_server.http.wire import CONTINUE, LAST_CHUNK, chunk, render, render_head
+
+__all__ = ["HttpConnection"]
+
+_LINGER_SECONDS: Final = 10.0
+_JOIN_BELOW: Final = 1 << 16
+_UNWRITTEN: Final = 64
+"""Answers that may wait to be written on one connection."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """Has requests answered one after another and writes the responses in the same order."""
+
+    def __init__(self, service: HttpService, connections: Connections, limits: Limits) -> None:
+        self._service = service
+        self._connections = connections
+        self._reader = RequestReader(self, limits)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Exchange] = deque()
+        self._current: _Exchange | None = None
+        self._pumping = False
+        self._writable = True
+        self._unwritten: list[Buffer] = []
+        self._ends = False
+        self._progress = 0
+        self._resumed = 0
+        self._backlog = 0
+        self._large: LargeBody | None = None
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._transport = None
+        self._connections.lost(self)
+        self._note_backlog(0)
+        self._waiting.clear()
+        if self._current is not None and self._current.on_cancel is not None:
+            self._current.on_cancel()
+
+    def eof_received(self) -> bool | None:
+        """A client that has stopped sending is taken to be gone, as Triton takes it; the transport closes."""
+        return None
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._resumed += 1
+        if self._backlog and self._transport is not None:
+            self._note_backlog(self._transport.get_write_buffer_size())
+        self._pump()
+
+    def data_received(self, data: bytes) -> None:
+        self._progress += 1
+        reader = self._reader
+        reader.feed(data)
+        if reader.state is Reading.BODY:
+            self._read_large_body()
+
+    # What the reader calls.
+
+    def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
+        self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
+        if self._current is None:
+            self._pump()
+        elif self._transport is not None:
+            self._transport.pause_reading()  # sending ahead is allowed, but not without end
+
+    def refuse(self, response: Response) -> None:
+        self._waiting.append(_Exchange(self, None, False, False, response))
+        self._pump()
+
+    def invite(self) -> None:
+        if self._transport is not None and self._current is None:
+            self.flush()
+            self._transport.write(CONTINUE)
+
+    def _read_large_body(self) -> None:
+        large = self._reader.large_body()
+        transport = self._transport
+        if large is None or transport is None:
+            return
+        frame, pieces = large
+        self._large = LargeBody(frame, pieces, self, self._take_large_body)
+        _switch(transport, self._large)
+
+    def _take_large_body(self, body: memoryview) -> None:
+        self._large = None
+        if self._transport is not None:
+            _switch(self._transport, self)
+        self._reader.finish(body)
+
+    # From requests to responses.
+
+    def _pump(self) -> None:
+        """Have what is waiting answered, one after another, as long as answers come at once and can be written."""
+        if self._pumping:
+            return
+        self._pumping = True
+        while self._waiting and self._current is None and self._may_answer():
+            exchange = self._current = self._waiting.popleft()
+            self._connections.started()
+            if exchange.refusal is not None:
+                exchange.respond(exchange.refusal)
+            elif exchange.request is not None:
+                self._service.handle(exchange.request, exchange)
+        self._pumping = False
+
+    def _may_answer(self) -> bool:
+        """Whether another answer could be taken: the client is there and reads, and not much waits to be written."""
+        return self._writable and not self._ends and self._transport is not None and len(self._unwritten) < _UNWRITTEN
+
+    def send(self, exchange: "_Exchange", response: Response) -> None:
+        """Write the response to the current exchange, if the client is still there."""
+        self._connections.finished()
+        transport = self._transport
+        self._current = None
+        if transport is None or transport.is_closing():
+            return
+        close = not exchange.keep_alive or self._service.stopping
+        request = exchange.request
+        pieces = render(
+            response,
+            close=close,
+            announce_keep_alive=exchange.http_1_0,
+            bodiless=request is not None and request.method == b"HEAD",
+        )
+        if self._unwritten:
+            self._unwritten += pieces
+        else:
+            self._unwritten = pieces
+            self._connections.write_soon(self)
+        if close:
+            self._waiting.clear()
+            self._ends = True
+        if (response.parts and response.length >= _JOIN_BELOW) or len(response.body) >= _JOIN_BELOW:
+            self.flush()  # so that a client that does not read is noticed before more is computed for it
+        elif self._waiting:
+            self._pump()
+
+    def flush(self) -> None:
+        """Write the answers given so far."""
+        pieces, self._unwritten = self._unwritten, []
+        transport = self._transport
+        if transport is None or not pieces:
+            return
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        elif sum(map(len, pieces)) < _JOIN_BELOW:
+            transport.write(b"".join(pieces))
+        else:
+            transport.writelines(pieces)
+        self._go_on(transport)
+
+    def _go_on(self, transport: asyncio.Transport) -> None:
+        """What follows an answer that has been written."""
+        if self._ends:
+            self._end(transport)
+        elif self._waiting:
+            self._pump()
+        elif not transport.is_reading():
+            transport.resume_reading()
+
+    def begin(self, exchange: "_Exchange", head: Response) -> None:
+        """Write the head of a response that comes in pieces."""
+        if self._service.stopping:
+            exchange.keep_alive = False
+        self.flush()
+        transport = self._transport
+        if transport is not None:
+            # A client that only speaks HTTP/1.0 knows no chunks: for it the end of the connection is the end.
+            close = exchange.http_1_0 or not exchange.keep_alive
+            transport.write(render_head(head, close=close, chunked=not exchange.http_1_0))
+
+    def write(self, exchange: "_Exchange", piece: bytes) -> None:
+        """Write a piece of it, unless the client has gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._note_backlog(transport.get_write_buffer_size()):
+            transport.write(piece if exchange.http_1_0 else chunk(piece))
+        else:
+            transport.abort()
+
+    def _note_backlog(self, unread: int) -> bool:
+        """Count what waits for the client of a stream; False if it is too much."""
+        backlog = self._connections.backlog
+        backlog.change(self._backlog, unread)
+        self._backlog = unread
+        return backlog.allows(unread)
+
+    def end(self, exchange: "_Exchange") -> None:
+        """Nothing more of it comes."""
+        self._connections.finished()
+        transport = self._transport
+        self._current = None
+        if transport is None or transport.is_closing():
+            return
+        if not exchange.http_1_0:
+            transport.write(LAST_CHUNK)
+        if exchange.http_1_0 or not exchange.keep_alive:
+            self._waiting.clear()
+            self._ends = True
+        self._go_on(transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        if self._reader.state is not Reading.REFUSED:
+            transport.close()
+            return
+        # Closing now would reset the connection under a client that is still sending, and lose it the answer.
+        if transport.can_write_eof():
+            transport.write_eof()
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.close)
+
+    def close(self) -> None:
+        """End the connection after the answers given so far."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it without waiting for a client that does not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_if_stalled(self) -> None:
+        """End it if, since the last call, nothing more has come of a request that has begun, or nothing of an answer
+        that waits has been read."""
+        progress = self._progress + (self._large.filled if self._large is not None else 0)
+        if self._reader.state in (Reading.HEAD, Reading.BODY) and progress == self._last_progress:
+            self.close()
+        self._last_progress = progress
+        unread = (self._resumed, self._transport.get_write_buffer_size()) if self._transport is not None else None
+        if not self._writable and unread == self._last_unread:
+            self.abort()
+        self._last_unread = unread
+
+    _last_progress = -1
+    _last_unread: tuple[int, int] | None = None
+
+
+def _switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+    transport.pause_reading()
+    transport.set_protocol(protocol)
+    transport.resume_reading()
+
+
+class _Exchange:
+    """One request on its way to its response."""
+
+    __slots__ = ("_connection", "http_1_0", "keep_alive", "on_cancel", "refusal", "request")
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        request: Request | None,
+        keep_alive: bool,
+        http_1_0: bool,
+        refusal: Response | None = None,
+    ) -> None:
+        self._connection = connection
+        self.request = request
+        self.keep_alive = keep_alive
+        self.http_1_0 = http_1_0
+        self.refusal = refusal
+        self.on_cancel: Callable[[], None] | None = None
+
+    def respond(self, response: Response) -> None:
+        # The way to cancel leads back here through the request; left in place, every request would be a reference
+        # cycle and the garbage collector's work.
+        self.on_cancel = None
+        self._connection.send(self, response)
+
+    def begin(self, head: Response) -> None:
+        self._connection.begin(self, head)
+
+    def write(self, piece: bytes) -> None:
+        self._connection.write(self, piece)
+
+    def end(self) -> None:
+        self.on_cancel = None
+        self._connection.end(self)

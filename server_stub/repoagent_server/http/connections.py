@@ -1,0 +1,108 @@
+"""The open connections of one front end: how many requests are being answered on them, and when answers are written."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from repoagent_server.backlog import Backlog
+
+if TYPE_CHECKING:
+    from repoagent_server.http.connection import HttpConnection
+
+__all__ = ["Connections"]
+
+
+_FLUSH_AT: Final = 64
+
+
+class Connections:
+    """Belongs to one event loop.
+
+    Answers are written when all requests that came together have been handled, not one by one: the first write wakes
+    the client's process up, which may cost more than a small model, and the others then find it awake.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
+        self._loop = loop
+        self._stall_seconds = stall_seconds
+        self._open: set[HttpConnection] = set()
+        self._closing = False
+        self._in_flight = 0
+        self._waited_for = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._unwritten: list[HttpConnection] = []
+        self.backlog = Backlog()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, connection: "HttpConnection") -> None:
+        if self._closing:
+            connection.close()
+        self._open.add(connection)
+        self._empty.clear()
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._stall_seconds, self._close_stalled)
+
+    def lost(self, connection: "HttpConnection") -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._empty.set()
+
+    def started(self) -> None:
+        """A request is being answered."""
+        self._in_flight += 1
+
+    def finished(self) -> None:
+        """Its response has been given, whether or not the client was still there."""
+        self._in_flight -= 1
+        if self._waited_for and self._in_flight == 0:
+            self._idle.set()
+
+    def write_soon(self, connection: "HttpConnection") -> None:
+        """Have ``connection.flush`` called once the loop has handled what it has received so far."""
+        unwritten = self._unwritten
+        unwritten.append(connection)
+        if len(unwritten) == 1:
+            self._loop.call_soon(self._write)
+        elif len(unwritten) == _FLUSH_AT:
+            self._write()
+
+    def _write(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for connection in unwritten:
+            connection.flush()
+
+    async def idle(self) -> None:
+        """Return once no request is being answered."""
+        self._waited_for = True
+        if self._in_flight:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def empty(self) -> None:
+        """Return once every connection is closed."""
+        await self._empty.wait()
+
+    def close_all(self) -> None:
+        """End every connection, after what is already written to it, and those that still come."""
+        self._closing = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    def abort_all(self) -> None:
+        """End what is still open at once."""
+        for connection in list(self._open):
+            connection.abort()
+
+    def _close_stalled(self) -> None:
+        """End connections that began a request and then sent nothing for a while; idle ones may stay."""
+        for connection in list(self._open):
+            connection.close_if_stalled()
+        again = self._open and not self._loop.is_closed()
+        self._sweep = self._loop.call_later(self._stall_seconds, self._close_stalled) if again else None

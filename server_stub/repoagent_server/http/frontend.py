@@ -1,0 +1,227 @@
+"""A front end: a socket, a thread with an event loop, and uvicorn's server on it with our protocol."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import uvicorn
+import uvloop
+
+from repoagent.errors import UnavailableError
+from repoagent_server.http.connection import HttpConnection
+from repoagent_server.http.connections import Connections
+from repoagent_server.http.reader import Limits
+from repoagent_server.http.service import HttpService, ServiceFactory
+
+__all__ = ["Endpoint", "HttpFrontend"]
+
+_BACKLOG: Final = 2048
+_BLOCKING_THREADS: Final = 32
+_FLUSH_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a front end listens. Port 0 takes a free one."""
+
+    address: str = "127.0.0.1"
+    port: int = 8000
+    reuse_port: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+class HttpFrontend:
+    """Listens on one port. ``bind``, ``start``, then ``refuse``, ``drain``, ``stop``; from one thread."""
+
+    def __init__(self, endpoint: Endpoint, make_service: ServiceFactory) -> None:
+        self._endpoint = endpoint
+        self._make_service = make_service
+        self._socket: socket.socket | None = None
+        self._address: tuple[str, int] | None = None
+        self._running: _Running | None = None
+        self._thread: threading.Thread | None = None
+
+    def bind(self) -> tuple[str, int]:
+        """Take the address without serving yet, so that a clash shows before models are loaded.
+
+        Raises:
+            UnavailableError: the address cannot be had.
+        """
+        if self._address is None:
+            self._socket = _bound_socket(self._endpoint)
+            address, port = self._socket.getsockname()[:2]
+            self._address = str(address), int(port)
+        return self._address
+
+    def start(self) -> None:
+        """Serve; returns when connections are accepted."""
+        self.bind()
+        assert self._socket is not None
+        started: Future[_Running] = Future()
+        self._thread = threading.Thread(target=self._run, args=(self._socket, started), name="http", daemon=True)
+        self._thread.start()
+        self._running = started.result()
+
+    def refuse(self) -> None:
+        """Accept no more connections, and on the open ones no more inference, load and unload requests.
+
+        When it returns, whatever was not refused has reached the core: models may be unloaded then without a request
+        that was let in finding none.
+        """
+        if self._running is not None:
+            asyncio.run_coroutine_threadsafe(self._running.refuse(), self._running.loop).result()
+
+    def drain(self, timeout: float) -> bool:
+        """Refuse what is new and wait until every request has been answered; False if ``timeout`` seconds are up."""
+        running = self._running
+        if running is None:
+            return True
+        self.refuse()
+        return asyncio.run_coroutine_threadsafe(running.idle(timeout), running.loop).result()
+
+    def stop(self) -> None:
+        """Close every connection and end the thread."""
+        if self._running is not None and self._thread is not None:
+            self._running.loop.call_soon_threadsafe(self._running.server.done.set)
+            self._thread.join()
+            self._running = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = self._address = None
+
+    def _run(self, listener: socket.socket, started: "Future[_Running]") -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve(listener, started))
+
+    async def _serve(self, listener: socket.socket, started: "Future[_Running]") -> None:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(_BLOCKING_THREADS, "http-blocking") as pool, listener.dup() as own:
+            service = self._make_service(loop, pool)
+            connections = Connections(loop, self._endpoint.limits.stall_seconds)
+            server = _Server(service, connections, self._endpoint.limits, own)
+            server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))
+            try:
+                await server.serve([listener])
+            except BaseException as error:
+                if not started.done():
+                    started.set_exception(error)
+                    return
+                raise
+
+
+class _Running:
+    """A front end that serves."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, server: "_Server", service: HttpService, connections: Connections
+    ) -> None:
+        self.loop = loop
+        self.server = server
+        self._service = service
+        self._connections = connections
+
+    async def refuse(self) -> None:
+        self._service.stopping = True
+        await self.server.stop_listening()
+
+    async def idle(self, timeout: float) -> bool:
+        try:
+            await asyncio.wait_for(self._connections.idle(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server with our protocol; it stops when told to, not by signals, which belong to the program."""
+
+    def __init__(self, service: HttpService, connections: Connections, limits: Limits, listener: socket.socket) -> None:
+        def protocol(**_: object) -> HttpConnection:
+            return HttpConnection(service, connections, limits)
+
+        listener.setblocking(False)
+        self._listener = listener
+        self._protocol = protocol
+        super().__init__(
+            uvicorn.Config(
+                _no_app,
+                http=protocol,  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                backlog=_BACKLOG,
+            )
+        )
+        self._connections = connections
+        self.done = asyncio.Event()
+        self.on_started: Callable[[], None] = lambda: None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        self.on_started()
+        await self.done.wait()
+
+    async def stop_listening(self) -> None:
+        """Accept no more connections. Those that the kernel has accepted for us would be reset: they are taken over."""
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
+        if self._listener.fileno() < 0:
+            return
+        with self._listener as listener:
+            queued = list(_queued(listener))
+        for connection in queued:
+            with contextlib.suppress(OSError):  # the client has gone
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        del sockets
+        await self.stop_listening()
+        self._connections.close_all()
+        try:
+            # What has been written must still get out; a client that does not read cannot hold this up for long.
+            await asyncio.wait_for(self._connections.empty(), _FLUSH_SECONDS)
+        except TimeoutError:
+            self._connections.abort_all()
+            await self._connections.empty()
+
+
+async def _no_app(scope: object, receive: object, send: object) -> None:
+    raise AssertionError(f"the protocol answers without an application: {scope} {receive} {send}")
+
+
+def _queued(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that nobody has taken yet."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # none is left, or this process may not open any more
+            return
+        connection.setblocking(False)
+        yield connection
+
+
+def _bound_socket(endpoint: Endpoint) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if endpoint.reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((endpoint.address, endpoint.port))
+    except OSError as error:
+        listener.close()
+        raise UnavailableError(
+            f"Socket '{endpoint.address}:{endpoint.port}' already in use or not available: {error.strerror or error}"
+        ) from None
+    return listener

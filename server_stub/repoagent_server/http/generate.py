@@ -1,0 +1,150 @@
+"""``generate`` and ``generate_stream``: a flat JSON request, and one JSON answer or a stream of events."""
+
+from typing import Final
+
+from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent_server.codec.generate_request import read_generate
+from repoagent_server.codec.generate_response import write_generate
+from repoagent_server.codec.json_text import dumps
+from repoagent_server.core import Core
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.server import check_version
+from repoagent_server.http.delivery import Mailbox, Receiver
+from repoagent_server.http.load_report import load_report, wanted_report
+from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
+from repoagent_server.http.router import Params
+from repoagent_server.http.service import fault
+from repoagent_server.http.trace_context import trace_context
+
+__all__ = ["GenerateRoutes"]
+
+_NOT_ONE: Final = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+    "number of responses"
+)
+_IDENTITY: Final = (b"", b"identity")
+
+
+class GenerateRoutes:
+    """The two routes. One per event loop."""
+
+    def __init__(self, core: Core, mailbox: Mailbox, max_input_size: int, forwarding: HeaderForwarding) -> None:
+        self._core = core
+        self._mailbox = mailbox
+        self._forwarding = forwarding
+        self._max_input_size = max_input_size
+
+    def once(self, request: Request, params: Params, exchange: Exchange) -> None:
+        """``POST v2/models/M/generate``."""
+        try:
+            self._core.submit(self._prepare(request, params, exchange, _Once(exchange, wanted_report(request))))
+        except RepoAgentError as error:
+            exchange.respond(error_response(error))
+
+    def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
+        """``POST v2/models/M/generate_stream``."""
+        answer = _Stream(exchange, wanted_report(request))
+        try:
+            answer.request = generate = self._prepare(request, params, exchange, answer)
+            self._core.check(generate)  # what it refuses is no event, but a plain answer
+            self._core.submit(generate)
+        except RepoAgentError as error:
+            exchange.respond(error_response(error))
+        answer.request = None
+
+    def _prepare(self, request: Request, params: Params, exchange: Exchange, receiver: Receiver) -> InferRequest:
+        generate = self._read(request, params)
+        if self._forwarding.enabled:
+            generate.parameters.update(self._forwarding.chosen(request.headers))
+        if self._core.tracer.propagates:
+            generate.trace_context = trace_context(request.headers)
+        generate.sender = _Sender(self._mailbox, receiver)
+        exchange.on_cancel = generate.cancel
+        return generate
+
+    def _read(self, request: Request, params: Params) -> InferRequest:
+        model, version = params["model"], check_version(params["version"])
+        metadata = self._core.model_metadata(model, version)
+        if (request.frame.encoding or b"").lower() not in _IDENTITY:
+            raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+        return read_generate(request.body, metadata, model, version, self._max_input_size)
+
+
+class _Sender:
+    """Takes responses on any thread."""
+
+    __slots__ = ("_mailbox", "_receiver")
+
+    def __init__(self, mailbox: Mailbox, receiver: Receiver) -> None:
+        self._mailbox = mailbox
+        self._receiver = receiver
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._mailbox.post(self._receiver, response, final)
+
+
+class _Once:
+    """The answer of ``generate``: what the only response says."""
+
+    def __init__(self, exchange: Exchange, report: bytes | None) -> None:
+        self._exchange = exchange
+        self._report = report
+        self._response: InferResponse | None = None
+        self._count = 0
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self._response = response
+            self._count += 1
+        if final:
+            self._exchange.respond(self._answer())
+
+    def _answer(self) -> Response:
+        response = self._response
+        if response is None or self._count != 1:
+            return error_response(InternalError(_NOT_ONE))
+        status, text = _written(response)
+        return Response(status, text, headers=load_report(self._report))
+
+
+class _Stream:
+    """The answer of ``generate_stream``: an event for each response, sent when it comes; the first sets the status."""
+
+    def __init__(self, exchange: Exchange, report: bytes | None) -> None:
+        self._exchange = exchange
+        self._report = report
+        self.request: InferRequest | None = None
+        """While it is being handed to the core, which may turn it away."""
+        self._begun = False
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None and response.error is not None and self._is_refusal(response.error):
+            self._exchange.respond(error_response(response.error))
+            return
+        status, text = (200, b"") if response is None else _written(response)
+        if (response is not None or final) and not self._begun:
+            self._begun = True
+            self._exchange.begin(Response(status, content_type=EVENTS, headers=load_report(self._report)))
+        if text:
+            self._exchange.write(b"data: %b\n\n" % text)
+        if final:
+            self._exchange.end()
+
+    def _is_refusal(self, error: RepoAgentError) -> bool:
+        """The request was not let in, because its queue is full or the server stops, and no model has seen it."""
+        request = self.request
+        return request is not None and request.times is None and error.code is ErrorCode.UNAVAILABLE
+
+
+def _written(response: InferResponse) -> tuple[int, bytes]:
+    """Status and JSON of one response."""
+    try:
+        if response.error is not None:
+            raise response.error
+        return 200, write_generate(response)
+    except RepoAgentError as error:
+        return STATUS_OF[error.code], dumps({"error": error.message})
+    except Exception as error:  # a fault of ours must not leave the client without an answer
+        answer = fault(error, "an answer of generate could not be written")
+        return answer.status, bytes(answer.body)

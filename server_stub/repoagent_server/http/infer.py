@@ -1,0 +1,180 @@
+"""``POST v2/models/M/infer``: a request into the core, its one response back to the client."""
+
+import asyncio
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent_server.codec.infer_request import OutputForm, read_infer
+from repoagent_server.codec.infer_response import write_infer
+from repoagent_server.codec.raw_request import read_raw
+from repoagent_server.core import Core
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.server import check_version
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.delivery import Mailbox
+from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
+from repoagent_server.http.router import Params
+from repoagent_server.http.service import answer_to, fault
+from repoagent_server.http.trace_context import trace_context
+
+__all__ = ["InferRoute"]
+
+_DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
+_TOGETHER: Final = 64
+_BYTES_TOGETHER: Final = 1 << 18
+"""How many requests, and of how many bytes, are worked on in stages at most."""
+
+
+class InferRoute:
+    """Translates between HTTP and the core. One per event loop.
+
+    What comes in one turn of the loop is worked on in stages: all requests are read, then all are submitted (a quick
+    model runs at once), then all answers are written. Each stage's code stays in the processor's caches, which halves
+    what a small request costs. No answer is later for it: they are sent at the end of the turn in any case.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        mailbox: Mailbox,
+        regions: Regions,
+        forwarding: HeaderForwarding,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._core = core
+        self._mailbox = mailbox
+        self._regions = regions
+        self._forwarding = forwarding
+        self._loop = loop
+        self._waiting: list[tuple[Request, Params, Exchange]] = []
+        self._bytes = 0
+        self._busy = False
+
+    def __call__(self, request: Request, params: Params, exchange: Exchange) -> None:
+        waiting = self._waiting
+        waiting.append((request, params, exchange))
+        self._bytes += len(request.body)
+        if len(waiting) == 1:
+            self._loop.call_soon(self._answer_waiting)
+        if (len(waiting) >= _TOGETHER or self._bytes > _BYTES_TOGETHER) and not self._busy:
+            self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        waiting = self._waiting
+        self._waiting, self._bytes = [], 0
+        # An answer lets the next request of its connection in; that one waits for the next turn, or answers would nest.
+        self._busy = True
+        self._mailbox.hold()
+        try:
+            ready = [
+                (request, exchange, self._begin(request, params, exchange)) for request, params, exchange in waiting
+            ]
+            for request, exchange, infer in ready:
+                if infer is not None:
+                    self._submit(infer, request, exchange)
+        finally:
+            self._mailbox.release()
+            self._busy = False
+
+    def _submit(self, infer: InferRequest, request: Request, exchange: Exchange) -> None:
+        try:
+            self._core.submit(infer)
+        except Exception as error:
+            exchange.respond(answer_to(error, request))
+
+    def _begin(self, request: Request, params: Params, exchange: Exchange) -> InferRequest | None:
+        """Make the core's request; None if there was something wrong with it, which has been answered."""
+        try:
+            infer, form = self._read(request, params)
+            infer.refuses_decoupled = _DECOUPLED
+            if self._forwarding.enabled:
+                infer.parameters.update(self._forwarding.chosen(request.headers))
+            infer.sender = form.wishes.sender(_Reply(self._mailbox, exchange, form), infer)
+            exchange.on_cancel = infer.cancel
+            if self._core.tracer.propagates:
+                infer.trace_context = trace_context(request.headers)
+            return infer
+        except Exception as error:
+            exchange.respond(answer_to(error, request))
+            return None
+
+    def _read(self, request: Request, params: Params) -> tuple[InferRequest, OutputForm]:
+        model, version = params["model"], check_version(params["version"])
+        try:
+            _check_encoding(request.frame.encoding)
+            body = request.body
+            length = _json_length(request.frame.json_length, len(body))
+            if length == 0:
+                return read_raw(body, self._core.model_config(model, version), model, version)
+            return read_infer(body, length, model, version, self._regions)
+        except RepoAgentError:
+            # A model that does not exist is the first thing that Triton complains about.
+            self._core.model_metadata(model, version)
+            raise
+
+
+def _check_encoding(encoding: bytes | None) -> None:
+    if encoding is not None and encoding.lower() not in (b"", b"identity"):
+        raise UnsupportedError("Unsupported compression type")
+
+
+def _json_length(text: bytes | None, length: int) -> int:
+    """How many of the ``length`` bytes of the body are JSON: all of them, unless a header says otherwise."""
+    if text is None:
+        return length
+    value = _leading_number(text)
+    if not 0 <= value <= length:
+        raise InvalidArgumentError(
+            f"inference header size should be in range (0, {length}), got: {text.decode('latin-1')}"
+        )
+    return value
+
+
+def _leading_number(text: bytes) -> int:
+    """As C's ``atoi``, which Triton uses: what is no number is 0."""
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+class _Reply:
+    """Takes what the core answers to one request. HTTP has room for exactly one response."""
+
+    __slots__ = ("_count", "_exchange", "_form", "_mailbox", "_response")
+
+    def __init__(self, mailbox: Mailbox, exchange: Exchange, form: OutputForm) -> None:
+        self._mailbox = mailbox
+        self._exchange = exchange
+        self._form = form
+        self._response: InferResponse | None = None
+        self._count = 0
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._mailbox.post(self, response, final)
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self._response = response
+            self._count += 1
+        if final:
+            try:
+                answer = self._result()
+            except Exception as error:  # a fault of ours must not leave the client without an answer
+                answer = fault(error, "the answer to an inference request could not be written")
+            self._exchange.respond(answer)
+
+    def _result(self) -> Response:
+        response = self._response
+        if response is None or self._count != 1:
+            return error_response(UnsupportedError(_DECOUPLED))
+        if response.error is not None:
+            return error_response(response.error)
+        try:
+            text, parts = write_infer(response, self._form)
+        except RepoAgentError as error:
+            return error_response(error)
+        if not parts:
+            return Response(200, text)
+        return Response(200, text, OCTETS, [(b"Inference-Header-Content-Length", b"%d" % len(text))], parts)

@@ -1,0 +1,126 @@
+"""A request and a response, between the HTTP parser and the routes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.codec.json_text import dumps
+
+__all__ = [
+    "EVENTS",
+    "JSON",
+    "OCTETS",
+    "STATUS_OF",
+    "TEXT",
+    "Exchange",
+    "Frame",
+    "Header",
+    "Request",
+    "Response",
+    "error_response",
+    "json_response",
+]
+
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+OCTETS: Final = b"application/octet-stream"
+EVENTS: Final = b"text/event-stream; charset=utf-8"
+TEXT: Final = b"text/plain; charset=utf-8"
+
+#: Triton's HTTP status for each kind of error.
+STATUS_OF: Final[dict[ErrorCode, int]] = {
+    ErrorCode.UNKNOWN: 400,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID_ARG: 400,
+    ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.UNSUPPORTED: 501,
+    ErrorCode.ALREADY_EXISTS: 400,
+    ErrorCode.CANCELLED: 400,
+}
+
+
+@dataclass(slots=True)
+class Frame:
+    """What the headers say about the body, and about that of the answer."""
+
+    length: int = 0
+    """Of the body, if it is announced."""
+    json_length: bytes | None = None
+    """The value of Inference-Header-Content-Length, as sent."""
+    encoding: bytes | None = None
+    """The value of Content-Encoding, as sent."""
+    accepts: bytes | None = None
+    """The value of Accept-Encoding, as sent."""
+    expects_continue: bool = False
+
+
+@dataclass(slots=True)
+class Request:
+    """A whole request, its body in one piece. Names of headers keep the client's spelling."""
+
+    method: bytes
+    target: bytes
+    """Path and query as sent, still percent-encoded."""
+    headers: Sequence[Header]
+    frame: Frame
+    body: Buffer = b""
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header; ``name`` is in lower case."""
+        size = len(name)
+        for key, value in self.headers:
+            if len(key) == size and key.lower() == name:
+                return value
+        return None
+
+
+@dataclass(slots=True)
+class Response:
+    """A whole response: the body is ``body`` followed by ``parts``, which are sent without being copied together."""
+
+    status: int = 200
+    body: Buffer = b""
+    content_type: bytes = JSON
+    headers: Sequence[Header] = ()
+    parts: Sequence[Buffer] = field(default=())
+
+    @property
+    def length(self) -> int:
+        return len(self.body) + sum(map(len, self.parts))
+
+
+class Exchange(Protocol):
+    """One request being answered, on the thread of its event loop: by ``respond``, or by ``begin``, ``write``, ``end``.
+
+    Once the client has gone, what is sent is dropped.
+    """
+
+    on_cancel: Callable[[], None] | None
+    """Called when the client has gone before the response; whoever works on it sets this."""
+
+    def respond(self, response: Response) -> None:
+        """Send a whole response. Exactly once."""
+
+    def begin(self, head: Response) -> None:
+        """Send status and headers of a response whose body comes piece by piece."""
+
+    def write(self, piece: bytes) -> None:
+        """Send a piece of the body (which is not empty) at once."""
+
+    def end(self) -> None:
+        """The body is complete."""
+
+
+def json_response(document: object, status: int = 200) -> Response:
+    return Response(status, dumps(document))
+
+
+def error_response(error: RepoAgentError | str, status: int | None = None) -> Response:
+    """``{"error": ...}`` with the status that belongs to the error's code, unless another one is given."""
+    if isinstance(error, RepoAgentError):
+        return json_response({"error": error.message}, status or STATUS_OF[error.code])
+    return json_response({"error": error}, status or 400)

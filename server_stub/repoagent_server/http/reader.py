@@ -1,0 +1,201 @@
+"""Bytes in, requests out: the parser of one connection, and the limits on what it takes."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import httptools
+
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.http.body import DEFAULT_MAX_BODY, LARGE_BODY, frame_of, too_large
+from repoagent_server.http.messages import Frame, Header, Request, Response, error_response
+
+__all__ = ["Limits", "Reading", "RequestReader", "RequestSink"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may ask for."""
+
+    max_body: int = DEFAULT_MAX_BODY
+    max_head: int = 1 << 16
+    """Bytes of a request line and its headers."""
+    stall_seconds: float = 60.0
+    """How long a client may pause in the middle of a request; idle connections stay open."""
+
+
+class Reading(enum.Enum):
+    """What the next bytes are."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    REFUSED = "refused"
+    """The rest of a request that was refused, or bytes after the last one: dropped, so that a client can send it all
+    and then read the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A head that was parsed before, as it came, and what it said."""
+
+    head: bytes
+    size: int
+    """Of the whole request."""
+    method: bytes
+    target: bytes
+    headers: Sequence[Header]
+    frame: Frame
+
+
+class RequestSink(Protocol):
+    """What becomes of what is read. None of the methods raises: they are called from inside the parser."""
+
+    def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
+        """A whole request."""
+
+    def refuse(self, response: Response) -> None:
+        """A request that will not be read to its end; nothing follows it."""
+
+    def invite(self) -> None:
+        """The client waits to be told to go on (Expect: 100-continue)."""
+
+
+_HTTP_1_0: Final = "1.0"
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
+
+
+class RequestReader:
+    """Parses what one connection receives."""
+
+    def __init__(self, sink: RequestSink, limits: Limits) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self.state = Reading.IDLE
+        self._head_size = 0
+        self._fresh = True
+        self._target = b""
+        self._headers: list[Header] = []
+        self._method = b""
+        self._keep_alive = True
+        self._http_1_0 = False
+        self._frame = Frame()
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._known: _Known | None = None
+        self._first: bytes | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Parse ``data``; whole requests go to the sink.
+
+        Clients send the same head again and again on a connection. One that came before is compared, not parsed.
+        """
+        known = self._known
+        if known is not None and len(data) == known.size and self.state is Reading.IDLE and data.startswith(known.head):
+            body = data[len(known.head) :]
+            self._sink.take(Request(known.method, known.target, known.headers, known.frame, body), True, False)
+            return
+        if self.state is Reading.REFUSED:
+            return
+        self._first = data if self.state is Reading.IDLE else None
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.state = Reading.REFUSED  # answered as if it had not asked for another protocol
+        except httptools.HttpParserError as error:
+            self._refuse(f"malformed HTTP request: {error}", 400)
+        if self.state is Reading.HEAD:
+            self._count_head(len(data))
+
+    def _count_head(self, size: int) -> None:
+        """An unfinished head has grown. (How much of the bytes in which it began is its own is not known.)"""
+        if not self._fresh:
+            self._head_size += size
+        self._fresh = False
+        if self._head_size > self._limits.max_head:
+            self._refuse(*_HEAD_TOO_LONG)
+
+    def large_body(self) -> tuple[Frame, list[bytes]] | None:
+        """If the rest of the body should be read by other means: its frame, and what of it has come.
+
+        The caller then ends the request with :meth:`finish`.
+        """
+        if self.state is not Reading.BODY or self._frame.length < LARGE_BODY:
+            return None
+        self._parser = httptools.HttpRequestParser(self)  # the old one waits for a body that it will not see
+        pieces, self._pieces = self._pieces, []
+        return self._frame, pieces
+
+    def finish(self, body: Buffer) -> None:
+        """The body of the current request is complete."""
+        self.state = Reading.IDLE
+        if self._first is not None:
+            self._remember(self._first)
+        request = Request(self._method, self._target, self._headers, self._frame, body)
+        self._sink.take(request, self._keep_alive, self._http_1_0)
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of the current request if ``data`` was all of it and the connection goes on."""
+        self._first = None  # what follows in the same bytes does not begin with them
+        frame = self._frame
+        size = len(data) - frame.length
+        plain = self._keep_alive and not self._http_1_0 and not frame.expects_continue
+        if plain and frame.length == self._size and data.find(_END_OF_HEAD) == size - len(_END_OF_HEAD):
+            self._known = _Known(data[:size], len(data), self._method, self._target, self._headers, frame)
+
+    def _refuse(self, reason: str, status: int) -> None:
+        self.state = Reading.REFUSED
+        self._pieces = []
+        self._sink.refuse(error_response(reason, status))
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        self.state = Reading.HEAD
+        self._target = b""
+        self._headers = []
+        self._pieces = []
+        self._size = self._head_size = 0
+        self._fresh = True
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        self._head_size += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+        self._head_size += len(value)
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        self.state = Reading.BODY
+        self._method = parser.get_method()
+        self._keep_alive = parser.should_keep_alive()
+        self._http_1_0 = parser.get_http_version() == _HTTP_1_0
+        frame = self._frame = frame_of(self._headers)
+        if self._head_size > self._limits.max_head:
+            self._refuse(*_HEAD_TOO_LONG)
+        elif frame.length > self._limits.max_body:
+            self._refuse(too_large(frame.length, self._limits.max_body), 400)
+        elif frame.expects_continue:
+            self._sink.invite()
+
+    def on_body(self, body: bytes) -> None:
+        if self.state is Reading.REFUSED:
+            return
+        self._size += len(body)
+        if self._size > self._limits.max_body:
+            self._refuse(too_large(self._size, self._limits.max_body), 400)
+        else:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        if self.state is not Reading.REFUSED:
+            pieces = self._pieces
+            self.finish(pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -1,0 +1,105 @@
+"""Which route a request takes. Targets seen before are looked up, new ones are matched once."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import unquote
+
+from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
+from repoagent_server.http.messages import Exchange, Request, Response
+
+__all__ = ["Guard", "Match", "Params", "Route", "Router"]
+
+Params = Mapping[str, str]
+"""The named parts of the path: ``model``, ``version``, ..., decoded; "" for one that is absent."""
+
+Inline = Callable[[Request, Params], Response]
+Deferred = Callable[[Request, Params, Exchange], None]
+
+
+class Guard:
+    """A restriction, ready to be compared with requests."""
+
+    __slots__ = ("_name", "_restriction", "header")
+
+    def __init__(self, restriction: Restriction) -> None:
+        self._restriction = restriction
+        self._name = restriction.header.lower().encode()
+        self.header = restriction.header
+        """The header that it asks for, as the operator spelled it."""
+
+    def admits(self, request: Request) -> bool:
+        """Whether ``request`` has the header with the value that it must have."""
+        return self._restriction.admits(request.header(self._name))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path (a regular expression) with its methods.
+
+    Exactly one of the three is set: ``inline`` answers at once on the event loop, ``blocking`` in a thread because it
+    may take long, ``deferred`` answers through the exchange when it can.
+    """
+
+    pattern: str
+    methods: frozenset[bytes]
+    inline: Inline | None = None
+    blocking: Inline | None = None
+    deferred: Deferred | None = None
+    while_stopping: bool = True
+    """Whether it is still served when the server is going down."""
+    api: Api | None = None
+    """What it belongs to when parts of the API are restricted."""
+    guard: Guard | None = None
+    """Set by the router where that part is restricted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route, and what its path said."""
+
+    route: Route
+    params: Params = field(default_factory=dict)
+
+
+_OPEN: Final[Restrictions] = MappingProxyType({})
+_CACHE_SIZE: Final = 1024
+_CACHED_TARGET_SIZE: Final = 512
+
+
+class Router:
+    """Finds routes. The first pattern that matches the whole path wins."""
+
+    def __init__(self, routes: list[Route], restrictions: Restrictions = _OPEN) -> None:
+        guards = {api: Guard(restriction) for api, restriction in restrictions.items()}
+        guarded = [route if route.api is None else replace(route, guard=guards.get(route.api)) for route in routes]
+        self._routes = [(re.compile(route.pattern), route) for route in guarded]
+        self._seen: dict[bytes, Match] = {}
+
+    def match(self, target: bytes) -> Match | None:
+        """The route for a request target (path and query as sent)."""
+        found = self._seen.get(target)
+        if found is None:
+            found = self._search(target)
+            if found is not None and len(self._seen) < _CACHE_SIZE and len(target) <= _CACHED_TARGET_SIZE:
+                self._seen[target] = found
+        return found
+
+    def _search(self, target: bytes) -> Match | None:
+        path = _path(target)
+        for pattern, route in self._routes:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                params = {name: unquote(value or "") for name, value in match.groupdict().items()}
+                return Match(route, params)
+        return None
+
+
+def _path(target: bytes) -> str:
+    """The path of an origin-form or absolute-form target, still encoded."""
+    text = target.decode("latin-1")
+    if not text.startswith("/") and "://" in text:
+        text = "/" + text.split("://", 1)[1].partition("/")[2]
+    return text.partition("?")[0]

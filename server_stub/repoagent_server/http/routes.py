@@ -1,0 +1,153 @@
+"""The paths of KServe v2 and of Triton's extensions, and what each means to the handlers."""
+
+import base64
+import binascii
+from typing import Any, Final
+
+from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent_server.codec.fields import MISSING, as_bool, as_string, find, members
+from repoagent_server.codec.json_text import loads
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.handlers.server import ServerHandler
+from repoagent_server.http.generate import GenerateRoutes
+from repoagent_server.http.log_routes import log_route
+from repoagent_server.http.messages import Request, Response, error_response, json_response
+from repoagent_server.http.router import Deferred, Params, Route
+from repoagent_server.http.shared_memory import shared_memory_routes
+from repoagent_server.http.trace_routes import trace_routes
+
+__all__ = ["api_routes"]
+
+_GET: Final = frozenset({b"GET"})
+_POST: Final = frozenset({b"POST"})
+_MODEL: Final = "/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_REPOSITORY: Final = "/v2/repository(?:/(?P<repository>[^/]+))?"
+
+
+def api_routes(handlers: Handlers, infer: Deferred, generate: GenerateRoutes) -> list[Route]:
+    """All routes of the API, the busiest first."""
+    ask = _ServerRoutes(handlers.server)
+    return [
+        Route(f"{_MODEL}/infer", _POST, deferred=infer, while_stopping=False, api=Api.INFERENCE),
+        Route(f"{_MODEL}/generate", _POST, deferred=generate.once, while_stopping=False, api=Api.INFERENCE),
+        Route(f"{_MODEL}/generate_stream", _POST, deferred=generate.stream, while_stopping=False, api=Api.INFERENCE),
+        Route("/v2/health/live", _GET, inline=ask.live, api=Api.HEALTH),
+        Route("/v2/health/ready", _GET, inline=ask.ready, api=Api.HEALTH),
+        Route("/v2", _GET, inline=ask.metadata, api=Api.METADATA),
+        Route("/v2/models/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
+        Route(f"{_MODEL}/ready", _GET, inline=ask.model_ready, api=Api.HEALTH),
+        Route(f"{_MODEL}/config", _GET, inline=ask.model_config, api=Api.MODEL_CONFIG),
+        Route(f"{_MODEL}/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
+        Route(_MODEL, _GET, inline=ask.model_metadata, api=Api.METADATA),
+        *_repository_routes(handlers.repository),
+        log_route(handlers.log),
+        *trace_routes(handlers.trace),
+        *shared_memory_routes(handlers.regions),
+    ]
+
+
+def _repository_routes(handler: RepositoryHandler) -> list[Route]:
+    keep = _RepositoryRoutes(handler)
+    api = Api.MODEL_REPOSITORY
+    model = "models/(?P<model>[^/]+)"
+    return [
+        Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api),
+        Route(f"{_REPOSITORY}/{model}/load", _POST, blocking=keep.load, while_stopping=False, api=api),
+        Route(f"{_REPOSITORY}/{model}/unload", _POST, blocking=keep.unload, while_stopping=False, api=api),
+        Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api),
+    ]
+
+
+class _ServerRoutes:
+    """Health, metadata, configuration, statistics."""
+
+    def __init__(self, server: ServerHandler) -> None:
+        self._server = server
+
+    def live(self, _: Request, __: Params) -> Response:
+        live = self._server.live()
+        return json_response({"live": live}, 200 if live else 400)
+
+    def ready(self, _: Request, __: Params) -> Response:
+        ready = self._server.ready()
+        return json_response({"ready": ready}, 200 if ready else 400)
+
+    def metadata(self, _: Request, __: Params) -> Response:
+        return json_response(self._server.metadata())
+
+    def model_ready(self, _: Request, params: Params) -> Response:
+        model = params["model"]
+        if not self._server.model_ready(model, params["version"]):
+            return error_response("Model version not ready", 400)
+        return json_response({"name": model, "ready": True})
+
+    def model_metadata(self, _: Request, params: Params) -> Response:
+        return json_response(self._server.model_metadata(params["model"], params["version"]))
+
+    def model_config(self, _: Request, params: Params) -> Response:
+        return json_response(self._server.model_config(params["model"], params["version"]))
+
+    def statistics(self, _: Request, params: Params) -> Response:
+        return json_response(self._server.statistics(params.get("model", ""), params.get("version", "")))
+
+
+class _RepositoryRoutes:
+    """Index, load, unload, report."""
+
+    def __init__(self, repository: RepositoryHandler) -> None:
+        self._repository = repository
+
+    def index(self, request: Request, _: Params) -> Response:
+        ready = find(_document(request), "ready")
+        return json_response(self._repository.index(ready is not MISSING and as_bool(ready)))
+
+    def load(self, request: Request, params: Params) -> Response:
+        _refuse_repository(params)
+        self._repository.load(params["model"], _load_parameters(_document(request)))
+        return Response()
+
+    def unload(self, request: Request, params: Params) -> Response:
+        _refuse_repository(params)
+        self._repository.unload(params["model"], unload_dependents=_unload_dependents(request))
+        return Response()
+
+    def report(self, _: Request, params: Params) -> Response:
+        return json_response(self._repository.report(params["model"]))
+
+
+def _document(request: Request) -> Any:
+    """The body as JSON; MISSING if there is none, which means that all is as by default."""
+    return loads(request.body) if len(request.body) else MISSING
+
+
+def _refuse_repository(params: Params) -> None:
+    if params["repository"]:
+        raise UnsupportedError("'repository_name' specification is not supported")
+
+
+def _load_parameters(document: object) -> LoadParameters:
+    parameters = LoadParameters()
+    given = find(document, "parameters")
+    if given is not MISSING:
+        for name, value in members(given).items():
+            text = as_string(value)
+            parameters.add(name, _decode(name, text) if name.startswith("file:") else text)
+    return parameters
+
+
+def _decode(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidArgumentError(f"the contents of '{name}' are not valid base64: {error}") from None
+
+
+def _unload_dependents(request: Request) -> bool:
+    """Triton unloads even if the body makes no sense, so that a client can always get rid of a model."""
+    try:
+        wanted = find(find(_document(request), "parameters"), "unload_dependents")
+        return wanted is not MISSING and as_bool(wanted)
+    except InternalError:
+        return False

@@ -1,0 +1,83 @@
+"""Requests to routes, on one event loop: what is parsed comes in here, and one response for each goes out."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Final
+
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.router import Inline, Params, Router
+
+__all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
+
+_log: Final = logging.getLogger(__name__)
+
+#: What a request is told that comes when the server is going down.
+STOPPING: Final = "Server not ready: it is stopping"
+
+
+class HttpService:
+    """Dispatches requests. All methods except ``stopping`` belong to the thread of ``loop``."""
+
+    def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
+        self._router = router
+        self._loop = loop
+        self._pool = pool
+        self.stopping = False
+        """Set from any thread: from now on inference, load and unload requests are refused."""
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        """Answer ``request`` through ``exchange``, now or later. Never raises."""
+        match = self._router.match(request.target)
+        if match is None:
+            exchange.respond(error_response("Not Found", 404))
+            return
+        route = match.route
+        guard = route.guard
+        if guard is not None and not guard.admits(request):
+            exchange.respond(error_response(f"This API is restricted, expecting header '{guard.header}'", 403))
+        elif request.method not in route.methods:
+            exchange.respond(error_response("Method Not Allowed", 405))
+        elif self.stopping and not route.while_stopping:
+            exchange.respond(error_response(STOPPING, 503))
+        elif route.deferred is not None:
+            try:
+                route.deferred(request, match.params, exchange)
+            except Exception as error:
+                exchange.respond(answer_to(error, request))
+        elif route.inline is not None:
+            exchange.respond(_answer(route.inline, request, match.params))
+        elif route.blocking is not None:
+            self._answer_later(route.blocking, request, match.params, exchange)
+
+    def _answer_later(self, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
+        def done(future: Future[Response]) -> None:
+            self._loop.call_soon_threadsafe(exchange.respond, future.result())
+
+        self._pool.submit(_answer, call, request, params).add_done_callback(done)
+
+
+def _answer(call: Inline, request: Request, params: Params) -> Response:
+    try:
+        return call(request, params)
+    except Exception as error:
+        return answer_to(error, request)
+
+
+def answer_to(error: Exception, request: Request) -> Response:
+    """What ``request`` is answered that led to ``error``: a fault of ours must not leave a client without an answer."""
+    if isinstance(error, RepoAgentError):
+        return error_response(error)
+    return fault(error, f"{request.method.decode()} {request.target.decode('latin-1')}")
+
+
+def fault(error: Exception, what: str) -> Response:
+    """The answer to a fault of ours in ``what``, which is logged."""
+    _log.error("%s: %s", what, error, exc_info=error)
+    return error_response(InternalError(f"unexpected {type(error).__name__}; the server's log has the details"))
+
+
+ServiceFactory = Callable[[asyncio.AbstractEventLoop, ThreadPoolExecutor], HttpService]
+"""Makes a service, on the thread of its event loop, with a pool for what blocks."""

@@ -1,0 +1,58 @@
+"""``v2/trace/setting`` and ``v2/models/M/trace/setting``: the trace extension over HTTP."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from repoagent.errors import InternalError
+from repoagent_server.codec.fields import MISSING, as_string, complaint, find
+from repoagent_server.codec.json_text import loads
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
+from repoagent_server.http.messages import Request, Response, json_response
+from repoagent_server.http.router import Params, Route
+
+__all__ = ["trace_routes"]
+
+_METHODS: Final = frozenset({b"GET", b"POST"})
+_NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
+
+
+def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
+    """GET shows the settings, POST changes some of them and shows all."""
+
+    def answer(request: Request, params: Params) -> Response:
+        model = params.get("model", "")
+        if request.method == b"POST":
+            handler.check_model(model)
+            handler.update(model, _changes(loads(request.body)))
+        return json_response(handler.settings(model))
+
+    return [
+        Route("/v2/trace/setting", _METHODS, blocking=answer, api=Api.TRACE),
+        Route("/v2/models/(?P<model>[^/]+)/trace/setting", _METHODS, blocking=answer, api=Api.TRACE),
+    ]
+
+
+def _changes(document: object) -> TraceChanges:
+    """The settings in ``document`` that are known; null takes a change back.
+
+    Raises:
+        InternalError: a value has the wrong type (Triton's code).
+    """
+    if find(document, "trace_file") is not MISSING:
+        return {"trace_file": None}
+    changes: dict[str, str | Sequence[str] | None] = {}
+    levels = find(document, "trace_level")
+    if levels is not MISSING:
+        changes["trace_level"] = None if levels is None else _texts(levels)
+    for name in _NUMBERS:
+        value = find(document, name)
+        if value is not MISSING:
+            changes[name] = None if value is None else as_string(value)
+    return changes
+
+
+def _texts(value: object) -> list[str]:
+    if type(value) is not list:
+        raise InternalError(complaint("array"))
+    return [as_string(item) for item in value]

@@ -1,0 +1,57 @@
+"""Responses as bytes on the wire."""
+
+from http import HTTPStatus
+from typing import Final
+
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.http.messages import JSON, Response
+
+__all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "render", "render_head"]
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+_STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_OK_JSON: Final = _STATUS_LINES[200] + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+def render(response: Response, *, close: bool, announce_keep_alive: bool, bodiless: bool) -> list[Buffer]:
+    """The head and the body of ``response``, as pieces to be written one after another.
+
+    ``close`` says that the connection ends after it; ``announce_keep_alive`` tells an HTTP/1.0 client that it does not;
+    ``bodiless`` leaves the body out (an answer to HEAD).
+    """
+    if (
+        response.status == 200
+        and response.content_type is JSON
+        and not (response.headers or response.parts or close or announce_keep_alive or bodiless)
+    ):
+        return [_OK_JSON % len(response.body) + response.body]
+    connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""
+    head = _head(response, connection, b"Content-Length: %d" % response.length)
+    if bodiless:
+        return [head]
+    return [head + response.body, *response.parts]
+
+
+def render_head(response: Response, *, close: bool, chunked: bool) -> bytes:
+    """The head of a response whose body follows in pieces: as chunks, or until the connection ends."""
+    return _head(response, b"close" if close else b"", b"Transfer-Encoding: chunked" if chunked else b"")
+
+
+def chunk(piece: bytes) -> bytes:
+    """A piece of such a body."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+def _head(response: Response, connection: bytes, framing: bytes) -> bytes:
+    lines = [_STATUS_LINES[response.status], b"Content-Type: ", response.content_type, b"\r\n"]
+    for name, value in response.headers:
+        lines += (name, b": ", value, b"\r\n")
+    if connection:
+        lines += (b"Connection: ", connection, b"\r\n")
+    if framing:
+        lines += (framing, b"\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)

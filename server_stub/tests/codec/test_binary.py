@@ -1,0 +1,59 @@
+"""Tensors as bytes; BYTES against the functions of Triton's own client."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from repoagent_server.codec.binary import bytes_array, pack_bytes, unpack_bytes, view
+from repoagent_server.codec.datatypes import BY_NAME
+from repoagent_server.codec.place import Place
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+from repoagent.errors import InvalidArgumentError
+
+_ELEMENTS = st.lists(st.binary(max_size=40), max_size=20)
+
+
+@given(_ELEMENTS)
+def test_what_tritons_client_packs_is_unpacked(elements: list[bytes]) -> None:
+    packed = serialize_byte_tensor(bytes_array(elements))
+    data = packed.tobytes() if len(elements) == 0 else packed.item()
+    assert unpack_bytes(memoryview(data), len(elements), "X", Place("m")) == elements
+
+
+@given(_ELEMENTS)
+def test_what_is_packed_is_unpacked_by_tritons_client(elements: list[bytes]) -> None:
+    assert deserialize_bytes_tensor(pack_bytes(elements)).tolist() == elements
+
+
+@given(st.binary(max_size=60), st.integers(0, 4))
+def test_garbage_is_refused_or_is_all_used(data: bytes, count: int) -> None:
+    try:
+        elements = unpack_bytes(memoryview(data), count, "X", Place("m"))
+    except InvalidArgumentError:
+        return
+    assert pack_bytes(elements) == data
+
+
+def test_a_tensor_is_a_view_of_the_body() -> None:
+    body = bytearray(np.arange(8, dtype=np.float32).tobytes())
+    array = view(BY_NAME["FP32"], body, 8, [2, 3])
+    assert array.tolist() == [[2, 3, 4], [5, 6, 7]]
+    assert np.shares_memory(array, np.frombuffer(body, np.uint8))
+
+
+def test_an_unaligned_tensor_is_copied_to_where_it_is_aligned() -> None:
+    body = b"x" + np.arange(4, dtype=np.float64).tobytes()
+    array = view(BY_NAME["FP64"], body, 1, [4])
+    assert array.flags.aligned
+    assert array.tolist() == [0, 1, 2, 3]
+
+
+def test_trailing_nuls_of_elements_are_kept() -> None:
+    assert bytes_array([b"a\0\0", b""]).tolist() == [b"a\0\0", b""]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_cut_length_names_what_is_left(size: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"expecting 4 bytes but only {size} bytes available"):
+        unpack_bytes(memoryview(bytes(size)), 1, "X", Place("m"))

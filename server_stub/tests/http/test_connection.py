@@ -1,0 +1,364 @@
+"""HTTP/1.1 over real sockets, byte by byte where it matters."""
+
+import asyncio
+import http.client
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from repoagent_server.http.frontend import HttpFrontend
+
+from repoagent.serving.types import Tensor
+
+Connect = Callable[[], socket.socket]
+
+_BODY: Final = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+_LIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def _infer(body: bytes = _BODY, model: str = "ident", extra: bytes = b"") -> bytes:
+    return (
+        b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
+        % (model.encode(), len(body), extra)
+        + body
+    )
+
+
+def _response(connection: socket.socket, method: str = "POST") -> tuple[int, bytes, http.client.HTTPResponse]:
+    response = http.client.HTTPResponse(connection, method=method)
+    response.begin()
+    return response.status, response.read(), response
+
+
+def _ends(connection: socket.socket) -> bool:
+    """Whether the server has closed the connection without sending more."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_is_kept_for_many_requests(connect: Connect) -> None:
+    connection = connect()
+    for _ in range(3):
+        connection.sendall(_infer())
+        status, body, response = _response(connection)
+        assert status == 200
+        assert json.loads(body)["outputs"][0]["data"] == [1.0, 2.0]
+        assert response.getheader("Connection") is None
+
+
+def test_a_head_that_came_before_may_have_another_body_and_another_head_may_follow(connect: Connect) -> None:
+    connection = connect()
+    for number in (1, 2, 3, 1):
+        connection.sendall(_infer(_BODY.replace(b"[1,2]}", b"[%d,2]}" % number)))
+        assert json.loads(_response(connection)[1])["outputs"][0]["data"] == [number, 2]
+        connection.sendall(_LIVE)
+        assert _response(connection)[1] == b'{"live":true}'
+        connection.sendall(_infer(model="nosuch"))
+        assert _response(connection)[0] == 404
+    twice = _infer() * 2
+    connection.sendall(_infer())
+    assert _response(connection)[0] == 200
+    connection.sendall(twice[: len(twice) // 2 + 30])
+    assert _response(connection)[0] == 200
+    connection.sendall(twice[len(twice) // 2 + 30 :])
+    assert _response(connection)[0] == 200
+
+
+def test_a_chunked_request_is_not_taken_for_the_head_of_the_next_one(connect: Connect) -> None:
+    connection = connect()
+    request = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for ready in (b"true", b"false", b"1"):
+        body = b'{"ready":%s}' % ready
+        connection.sendall(request + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+        assert _response(connection)[0] == (500 if ready == b"1" else 200)
+
+
+def test_a_large_answer_can_be_the_last_one(core: Any, connect: Connect) -> None:
+    core.models["ident"].run = lambda inputs: {"OUTPUT0": Tensor.of(np.zeros((1, 1 << 20), np.float32))}
+    connection = connect()
+    body = _BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')
+    connection.sendall(_infer(body, extra=b"Connection: close\r\n"))
+    status, content, _ = _response(connection)
+    assert (status, len(content) > 4 << 20) == (200, True)
+    assert _ends(connection)
+
+
+def test_a_request_may_come_byte_by_byte(connect: Connect) -> None:
+    connection = connect()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in _infer():
+        connection.send(bytes([byte]))
+    assert _response(connection)[0] == 200
+
+
+def test_requests_sent_ahead_are_answered_in_order(connect: Connect) -> None:
+    connection = connect()
+    bodies = [_BODY.replace(b"[1,2]}", b"[%d,0]}" % number) for number in range(50)]
+    connection.sendall(b"".join(map(_infer, bodies)))
+    stream = connection.makefile("rb")
+    answers = []
+    for _ in bodies:
+        lines = iter(stream.readline, b"\r\n")
+        length = next(int(line.split(b":")[1]) for line in list(lines) if line.lower().startswith(b"content-length"))
+        answers.append(json.loads(stream.read(length))["outputs"][0]["data"][0])
+    assert answers == list(range(50))
+
+
+def test_thousands_of_requests_in_one_packet_are_answered(connect: Connect) -> None:
+    connection = connect()
+    sender = threading.Thread(target=connection.sendall, args=(_LIVE * 5000,))
+    sender.start()
+    stream = connection.makefile("rb")
+    assert sum(b"HTTP/1.1 200" in stream.readline() for _ in range(5000 * 4)) == 5000
+    sender.join()
+
+
+def test_a_chunked_body_is_put_together(connect: Connect) -> None:
+    connection = connect()
+    head = b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (_BODY[:10], _BODY[10:11], _BODY[11:]))
+    connection.sendall(head + chunks + b"0\r\n\r\n")
+    assert _response(connection)[0] == 200
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(connect: Connect) -> None:
+    connection = connect()
+    request = _infer(extra=b"Expect: 100-continue\r\n")
+    connection.sendall(request[: -len(_BODY)])
+    assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(_BODY)
+    assert _response(connection)[0] == 200
+
+
+def test_http_1_0_ends_the_connection_unless_asked_to_keep_it(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert _response(connection)[2].getheader("Connection") == "keep-alive"
+    connection.sendall(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+    assert _response(connection)[2].getheader("Connection") == "close"
+    assert _ends(connection)
+
+
+def test_a_client_can_have_the_connection_closed(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_infer(extra=b"Connection: close\r\n"))
+    status, _, response = _response(connection)
+    assert (status, response.getheader("Connection")) == (200, "close")
+    assert _ends(connection)
+
+
+def test_an_answer_to_head_has_no_body(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert _response(connection, "HEAD")[:2] == (405, b"")
+    connection.sendall(_LIVE)
+    assert _response(connection)[0] == 200
+
+
+def test_an_upgrade_is_not_made(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert _response(connection)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET\r\n\r\n",
+        b"hello world this is not http\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_and_ends_only_its_own_connection(connect: Connect, garbage: bytes) -> None:
+    connection = connect()
+    connection.sendall(garbage)
+    status, body, _ = _response(connection)
+    assert status == 400
+    assert json.loads(body)["error"].startswith("malformed HTTP request")
+    assert _ends(connection)
+    other = connect()
+    other.sendall(_LIVE)
+    assert _response(other)[0] == 200
+
+
+@pytest.mark.parametrize("bomb", [b"a" * 2_000_000, b"X: y\r\n" * 200_000, b"X: " + b"y" * 2_000_000])
+def test_endless_headers_are_refused(connect: Connect, bomb: bytes) -> None:
+    connection = connect()
+    threading.Thread(target=_send_all_or_fail, args=(connection, b"GET / HTTP/1.1\r\n" + bomb), daemon=True).start()
+    assert _response(connection)[0] == 431
+    assert _ends(connection)
+
+
+def _send_all_or_fail(connection: socket.socket, data: bytes) -> None:
+    try:
+        connection.sendall(data)
+    except OSError:
+        return
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(start: Any) -> None:
+    connection = socket.create_connection(start(max_body=1000).bind(), timeout=60)
+    connection.sendall(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+    status, body, response = _response(connection)
+    assert (status, response.getheader("Connection")) == (400, "close")
+    assert json.loads(body)["error"] == (
+        "request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes. Use "
+        "--http-max-input-size to increase the limit."
+    )
+    connection.close()
+
+
+def test_a_chunked_body_over_the_limit_is_refused(start: Any) -> None:
+    connection = socket.create_connection(start(max_body=1000).bind(), timeout=60)
+    connection.sendall(
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"3e8\r\n%s\r\n" % (b"x" * 1000)
+    )
+    connection.sendall(b"1\r\nx\r\n")
+    status, body, _ = _response(connection)
+    assert status == 400
+    assert b"request JSON size of 1001 bytes exceeds" in body
+    connection.close()
+
+
+def test_a_client_that_sends_an_oversized_body_to_its_end_still_reads_the_answer(start: Any) -> None:
+    front: HttpFrontend = start(max_body=1 << 20)
+    connection = http.client.HTTPConnection(*front.bind(), timeout=20)
+    connection.request("POST", "/v2/models/ident/infer", bytes(32 << 20))
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_a_large_tensor_is_read_into_place_without_a_copy(core: Any, connect: Connect) -> None:
+    values = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "INPUT0",
+                    "datatype": "FP32",
+                    "shape": [1, 1 << 20],
+                    "parameters": {"binary_data_size": values.nbytes},
+                }
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    connection = connect()
+    for padding in range(3):  # wherever the JSON ends, the tensor is aligned
+        text = head + b" " * padding
+        extra = b"Inference-Header-Content-Length: %d\r\n" % len(text)
+        connection.sendall(_infer(text + values.tobytes(), extra=extra))
+        status, body, response = _response(connection)
+        assert status == 200
+        json_length = int(response.getheader("Inference-Header-Content-Length") or 0)
+        assert np.array_equal(np.frombuffer(body[json_length:], np.float32), values)
+        array = core.requests[-1].inputs["INPUT0"].array
+        assert array.flags.aligned
+        assert not array.flags.owndata
+    connection.sendall(_infer())
+    assert _response(connection)[0] == 200
+
+
+def test_a_request_sent_right_after_a_large_body_is_answered_too(connect: Connect) -> None:
+    values = np.arange(1 << 18, dtype=np.float32)
+    text = json.dumps(
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1 << 18], "data": values.tolist()}]}
+    )
+    connection = connect()
+    sender = threading.Thread(target=connection.sendall, args=((_infer(text.encode()) + _infer()) * 2,))
+    sender.start()
+    stream = connection.makefile("rb")
+    for expected in (1 << 18, 2, 1 << 18, 2):
+        lines = list(iter(stream.readline, b"\r\n"))
+        length = next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length"))
+        assert len(json.loads(stream.read(length))["outputs"][0]["data"]) == expected
+    sender.join()
+
+
+def test_a_client_that_leaves_has_its_request_cancelled(core: Any, connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(_infer(model="slow"))
+    assert core.submitted.wait(10)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    other = connect()
+    for _ in range(10_000):
+        other.sendall(_LIVE)
+        assert _response(other)[0] == 200
+        if core.requests[-1].cancelled:
+            return
+    pytest.fail("the request was not cancelled")
+
+
+def test_a_response_for_a_client_that_left_harms_nobody(core: Any, connect: Connect) -> None:
+    leaver = connect()
+    leaver.sendall(_infer(model="slow"))
+    assert core.submitted.wait(10)
+    leaver.close()
+    core.gate.set()
+    other = connect()
+    other.sendall(_infer())
+    assert _response(other)[0] == 200
+
+
+def test_a_slow_reader_is_waited_for_and_does_not_hold_up_others(core: Any, start: Any) -> None:
+    big = Tensor.of(np.zeros((1, 1 << 20), np.float32))
+    core.models["ident"].run = lambda inputs: {"OUTPUT0": big}
+    front: HttpFrontend = start()
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.settimeout(60)
+    slow.connect(front.bind())
+    body = _BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')
+    slow.sendall(_infer(body) * 10)
+    other = socket.create_connection(front.bind(), timeout=60)
+    other.sendall(_LIVE)
+    assert _response(other)[0] == 200
+    assert len(core.requests) < 10, "requests were executed although their answers could not be sent"
+    stream = slow.makefile("rb")
+    for _ in range(10):
+        lines = list(iter(stream.readline, b"\r\n"))
+        length = next(int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length"))
+        assert len(stream.read(length)) == length
+    slow.close()
+    other.close()
+
+
+def test_a_client_that_never_reads_its_answer_is_given_up(core: Any, start: Any) -> None:
+    big = Tensor.of(np.zeros((1, 8 << 20), np.float32))
+    core.models["ident"].run = lambda inputs: {"OUTPUT0": big}
+    front: HttpFrontend = start(stall_seconds=0.05)
+    client = socket.create_connection(front.bind(), timeout=60)
+    client.sendall(_infer(_BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')))
+    assert client.recv(15) == b"HTTP/1.1 200 OK"
+    assert front._running is not None
+    connections = front._running._connections
+    asyncio.run_coroutine_threadsafe(connections.empty(), front._running.loop).result(30)
+    client.close()
+
+
+def test_a_request_that_stops_halfway_is_given_up(start: Any) -> None:
+    front: HttpFrontend = start(stall_seconds=0.05)
+    idle = socket.create_connection(front.bind(), timeout=60)
+    stalled = socket.create_connection(front.bind(), timeout=60)
+    stalled.sendall(_infer()[:-5])
+    assert _ends(stalled)
+    large = socket.create_connection(front.bind(), timeout=60)
+    large.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nabc")
+    assert _ends(large)
+    idle.sendall(_LIVE)
+    assert _response(idle)[0] == 200
+    for connection in (idle, stalled, large):
+        connection.close()

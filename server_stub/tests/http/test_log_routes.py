@@ -1,0 +1,73 @@
+"""The logging extension over HTTP."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tritonclient.http as triton
+from repoagent_server.logs import configure
+from repoagent_server.options import LogOptions
+from tritonclient.utils import InferenceServerException
+
+from repoagent.server import LogLevel
+from repoagent.server.logs import ServerLog, log_message
+
+
+@pytest.fixture
+def triton_client(start: Any) -> Iterator[Any]:
+    host, port = start().bind()
+    with triton.InferenceServerClient(f"{host}:{port}") as client:
+        yield client
+
+
+def test_answers_as_triton_does(client: httpx.Client, log: ServerLog, recorded: dict[str, Any]) -> None:
+    for case in recorded["http log"]:
+        response = client.request(case["method"], case["path"], content=case["body"])
+        assert (response.status_code, response.text) == (case["status"], case["response"]), case
+
+
+def test_tritons_client_reads_and_changes_the_settings(triton_client: Any, log: ServerLog) -> None:
+    changes = {"log_verbose_level": 2, "log_format": "ISO8601", "log_info": False}
+    changed = triton_client.update_log_settings(changes)
+    assert (
+        changed
+        == triton_client.get_log_settings()
+        == {
+            "log_file": "",
+            "log_info": False,
+            "log_warning": True,
+            "log_error": True,
+            "log_verbose_level": 2,
+            "log_format": "ISO8601",
+        }
+    )
+    with pytest.raises(InferenceServerException, match="log file location can not be updated"):
+        triton_client.update_log_settings({"log_file": "elsewhere"})
+
+
+def test_a_change_acts_on_the_next_line(client: httpx.Client, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with configure(LogOptions(file=path)):
+        client.post("/v2/logging", json={"log_info": False})
+        log_message(LogLevel.INFO, "f", 1, "not wanted")
+        client.post("/v2/logging", json={"log_verbose_level": 1, "log_format": "json"})
+        log_message(LogLevel.VERBOSE, "f", 1, "wanted")
+        assert client.get("/v2/logging").json()["log_file"] == str(path)
+    assert [json.loads(line)["message"] for line in path.read_text().splitlines()] == ["wanted"]
+
+
+def test_a_request_with_a_mistake_changes_nothing(client: httpx.Client, log: ServerLog) -> None:
+    before = client.get("/v2/logging").json()
+    response = client.post("/v2/logging", json={"log_info": False, "log_format": "no such format"})
+    assert response.status_code == 503
+    assert client.get("/v2/logging").json() == before
+
+
+def test_a_level_that_no_integer_of_32_bits_holds_is_refused(client: httpx.Client, log: ServerLog) -> None:
+    response = client.post("/v2/logging", json={"log_verbose_level": 2**31})
+    assert response.status_code == 400
+    assert response.json() == {"error": "'log_verbose_level' must be at most 2147483647, got: 2147483648"}
+    assert log.verbose == 0

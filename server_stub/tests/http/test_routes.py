@@ -1,0 +1,51 @@
+"""Routes beyond what the recording of Triton covers."""
+
+import base64
+from typing import Any
+
+import httpx
+import pytest
+
+
+def test_health_has_a_body_for_clients_that_read_one(client: httpx.Client) -> None:
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2/models/ident/ready").json() == {"name": "ident", "ready": True}
+
+
+def test_a_server_that_is_not_ready_says_so(core: Any, client: httpx.Client) -> None:
+    core.ready = lambda: False
+    core.live = lambda: False
+    assert client.get("/v2/health/ready").status_code == 400
+    assert client.get("/v2/health/live").status_code == 400
+
+
+def test_the_index_can_be_of_ready_models_only(core: Any, client: httpx.Client) -> None:
+    client.post("/v2/repository/index", json={"ready": True})
+    client.post("/v2/repository/index")
+    assert core.calls == [("index", True), ("index", False)]
+
+
+@pytest.mark.parametrize("parameters", [{"config": "{}"}, {"file:1/x": base64.b64encode(b"x").decode()}])
+def test_a_load_with_contents_needs_the_operators_leave(
+    core: Any, client: httpx.Client, parameters: dict[str, str]
+) -> None:
+    response = client.post("/v2/repository/models/ident/load", json={"parameters": parameters})
+    assert response.status_code == 501
+    assert "'--allow-load-parameters=true'" in response.json()["error"]
+    assert not core.calls
+    assert client.post("/v2/repository/models/ident/load", json={"parameters": {}}).status_code == 200
+
+
+def test_contents_that_are_not_base64_are_refused(start: Any) -> None:
+    host, port = start(allow_load_parameters=True).bind()
+    url = f"http://{host}:{port}/v2/repository/models/ident/load"
+    response = httpx.post(url, json={"parameters": {"config": "{}", "file:1/x": "@@@"}})
+    assert response.status_code == 400
+    assert response.json()["error"].startswith("the contents of 'file:1/x' are not valid base64")
+
+
+def test_the_report_of_a_load_can_be_asked_for(client: httpx.Client) -> None:
+    assert client.get("/v2/repository/models/ident/report").json() == {"model": "ident", "outcome": "loaded"}
+    response = client.get("/v2/repository/models/nosuch/report")
+    assert (response.status_code, response.json()["error"]) == (404, "no load of model 'nosuch' has been reported yet")

@@ -1,0 +1,155 @@
+"""Loads and reloads that fail in an agent, in the backend, or for lack of room."""
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+if TYPE_CHECKING:
+    from server_stub.tests.serve.conftest import Server, World
+
+MODEL_LOADS = ["agent model_initialize", "agent LOAD"]
+HEARS_FAIL = ["agent LOAD_FAIL", "agent model_finalize"]
+
+
+@pytest.fixture(scope="module")
+def server(world: "World") -> "Server":
+    world.agent("agent")
+    return world.serve("--load-model=plain")
+
+
+@contextmanager
+def traffic(server: "Server", model: str) -> Iterator[list[httpx.Response]]:
+    """Ask ``model`` again and again, on threads, from before the block until after it."""
+    answers: list[httpx.Response] = []
+    done = threading.Event()
+    flowing = threading.Barrier(3)
+
+    def ask() -> None:
+        answers.append(server.ask(model))
+        flowing.wait(30)
+        while not done.is_set():
+            answers.append(server.ask(model))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        flowing.wait(30)
+        yield answers
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(30)
+
+
+def test_a_file_that_is_no_model_is_a_400_with_the_reason_in_the_index_and_load_fail(
+    world: "World", server: "Server"
+) -> None:
+    (world.model("broken", [("agent", {"copy": "LOAD disk"})]) / "1" / "model.onnx").write_bytes(b"no ONNX at all")
+    reply = server.load("broken")
+    error = reply.json()["error"]
+    assert reply.status_code == 400
+    assert error.startswith("load failed for model 'broken': version 1 is at UNAVAILABLE state: ")
+    assert error.endswith(";\n")
+    entry = server.index()["broken"]
+    assert (entry["version"], entry["state"]) == ("1", "UNAVAILABLE")
+    assert entry["reason"] in error
+    assert world.calls("broken") == MODEL_LOADS + HEARS_FAIL
+    assert world.leftovers(server) == []
+    assert server.answer("plain") == [1, -2, 3, -4]
+
+
+def test_a_model_that_is_repaired_can_be_loaded(world: "World", server: "Server") -> None:
+    (world.model("repaired") / "1" / "model.onnx").write_bytes(b"no ONNX at all")
+    assert server.load("repaired").status_code == 400
+    world.model("repaired")
+    assert server.load("repaired").status_code == 200
+    assert server.answer("repaired") == [1, -2, 3, -4]
+
+
+@pytest.mark.parametrize("fault", ["agent", "backend", "config", "gone"])
+def test_a_reload_that_fails_leaves_the_old_one_answering_under_traffic(
+    world: "World", server: "Server", fault: str
+) -> None:
+    model = f"reload-{fault}"
+    directory = world.model(model, [("agent", {"copy": "LOAD disk"})])
+    assert server.load(model).status_code == 200
+    with traffic(server, model) as answers:
+        if fault == "agent":
+            world.configure(model, [("agent", {"raise": "LOAD"})])
+        elif fault == "backend":
+            (directory / "1" / "model.onnx").write_bytes(b"no ONNX at all")
+        elif fault == "config":
+            (directory / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: }')
+        else:
+            shutil.rmtree(directory)
+        for _ in range(3):
+            reply = server.load(model)
+            assert reply.status_code == (400 if fault == "backend" else 500), reply.text
+            assert server.index()[model]["state"] == "READY"
+    assert {response.status_code for response in answers} == {200}
+    assert server.answer(model) == [1, -2, 3, -4]
+    assert server.unload(model).status_code == 200
+    assert world.calls(model)[-3:] == ["agent UNLOAD", "agent UNLOAD_COMPLETE", "agent model_finalize"]
+    assert world.calls(model).count("agent LOAD_FAIL") == (3 if fault in ("agent", "backend") else 0)
+    assert world.leftovers(server) == []
+
+
+def test_a_reload_under_traffic_loses_no_request(world: "World", server: "Server") -> None:
+    world.model("replaced", [("agent", {"copy": "LOAD disk"})])
+    assert server.load("replaced").status_code == 200
+    with traffic(server, "replaced") as answers:
+        for operation in ("Abs", "Neg", "Abs"):
+            world.model("replaced", [("agent", {"copy": "LOAD disk"})], operation=operation)
+            assert server.load("replaced").status_code == 200
+            assert server.answer("replaced") == ([1, 2, 3, 4] if operation == "Abs" else [1, -2, 3, -4])
+    assert {response.status_code for response in answers} == {200}
+    assert world.calls("replaced").count("agent UNLOAD") == 3
+    assert server.unload("replaced").status_code == 200
+    assert world.leftovers(server) == []
+
+
+def test_a_size_that_no_tmpfs_has_is_refused_and_nothing_is_left(world: "World", server: "Server") -> None:
+    world.model("huge", [("agent", {"reserve": f"LOAD {1 << 60}"})])
+    reply = server.load("huge")
+    assert reply.status_code == 500
+    assert "agent 'agent': " in reply.json()["error"]
+    assert str(1 << 60) in reply.json()["error"]
+    assert server.index()["huge"]["reason"] in reply.json()["error"]
+    assert world.calls("huge") == MODEL_LOADS + HEARS_FAIL
+    assert world.leftovers(server) == []
+
+
+def _may_mount() -> bool:
+    unshare = shutil.which("unshare")
+    probe = [unshare or "", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm"]
+    return unshare is not None and subprocess.run(probe, capture_output=True).returncode == 0
+
+
+def test_a_tmpfs_that_fills_up_refuses_the_load_and_the_next_one_has_the_room(world: "World") -> None:
+    if not _may_mount():
+        pytest.skip("a mount namespace of its own is needed (root, unshare)")
+    world.agent("agent")
+    world.model("fills", [("agent", {"fill": f"LOAD {2 << 20}"})])
+    world.model("fits", [("agent", {"copy": "LOAD confidential"})])
+    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    server = world.serve("--load-model=plain", before=["unshare", "-m", "sh", "-c", small, "sh"])
+    for _ in range(2):
+        reply = server.load("fills")
+        assert reply.status_code == 500
+        assert "No space left on device" in reply.json()["error"]
+        memory = Path(f"/proc/{server.process.pid}/root/dev/shm")
+        assert [path.name for path in memory.rglob("large")] == []
+        assert server.load("fits").status_code == 200
+        assert server.answer("fits") == [1, -2, 3, -4]
+        assert server.unload("fits").status_code == 200
+        assert [path.name for path in memory.rglob("planted")] == []
+    assert server.answer("plain") == [1, -2, 3, -4]
+    assert server.stop() == 0

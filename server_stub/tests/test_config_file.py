@@ -1,0 +1,118 @@
+"""Flags from a TOML file and from the environment, and which of them wins."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+_HIDDEN = "hunter2"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Write the file; the flag that names it."""
+
+    def write(text: str) -> str:
+        (tmp_path / "serve.toml").write_text(text)
+        return f"--config-file={tmp_path / 'serve.toml'}"
+
+    return write
+
+
+def test_every_kind_of_value_is_read(parse: Any, write: Any) -> None:
+    options = parse(
+        write(
+            'id = "mine"\n'
+            "http-port = 81\n"
+            "strict-readiness = false\n"
+            "allow-http = 1\n"
+            "disable-auto-complete-config = true\n"
+            'model-control-mode = "explicit"\n'
+            'load-model = ["a", "b"]\n'
+            'cache-config = "local,size=4096"\n'
+            'grpc-infer-response-compression-level = "high"\n'
+            "grpc-keepalive-time = 5\n"
+            "pinned-memory-pool-byte-size = 9\n"
+            'log-format = "json"\n'
+        )
+    )
+    assert (options.server_id, options.http_port) == ("mine", 81)
+    assert (options.strict_readiness, options.allow_http) == (False, True)
+    assert options.strict_model_config
+    assert (options.model_control_mode, options.load_model) == ("explicit", ("a", "b"))
+    assert options.cache_config == {"local": {"size": "4096"}}
+    assert (options.grpc.infer_compression_level, options.grpc.keepalive_time_ms) == ("high", 5)
+    assert options.notes == ("--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here",)
+    assert options.log.format == "json"
+
+
+def test_the_command_line_then_the_environment_then_the_file_then_the_default(
+    parse: Any, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write('http-port = 1\nmetrics-port = 1\nmodel-repository = "/file"\nmodel-load-thread-count = 1')
+    monkeypatch.setenv("REPOAGENT_SERVE_HTTP_PORT", "2")
+    monkeypatch.setenv("REPOAGENT_SERVE_METRICS_PORT", "2")
+    monkeypatch.setenv("REPOAGENT_SERVE_MODEL_REPOSITORY", "/environment")
+    options = parse(file, "--http-port=3")
+    assert (options.http_port, options.metrics_port, options.model_load_thread_count) == (3, 2, 1)
+    assert options.grpc.port == 8001
+    assert options.model_repository == ("/models",), "a flag that may be repeated is taken from one place"
+
+
+def test_the_environment_alone_can_start_a_server(parse: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOAGENT_SERVE_CONFIG_FILE", write("http-port = 7").partition("=")[2])
+    monkeypatch.setenv("REPOAGENT_SERVE_LOAD_MODEL", "a b")
+    monkeypatch.setenv("REPOAGENT_SERVE_MODEL_CONTROL_MODE", "explicit")
+    monkeypatch.setenv("REPOAGENT_SERVE_ALLOW_METRICS", "off")
+    monkeypatch.setenv("REPOAGENT_SERVE_METRICS_ADDRESS", "")
+    options = parse()
+    assert (options.http_port, options.load_model, options.allow_metrics) == (7, ("a", "b"), False)
+    assert options.metrics_address is None, "an empty variable is none"
+    assert options.notes == ()
+
+
+def test_a_variable_of_no_flag_is_noted(parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOAGENT_SERVE_HTTP_PROT", "2")
+    assert parse().notes == (
+        "environment variable REPOAGENT_SERVE_HTTP_PROT belongs to no flag; did you mean 'REPOAGENT_SERVE_HTTP_PORT'?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\nhttp-prot = 1", "serve.toml:3: there is no flag 'http-prot'; did you mean 'http-port'?"),
+        ("http_port = 1", "serve.toml:1: there is no flag 'http_port'; did you mean 'http-port'?"),
+        ('x = 1\n"--http-port" = 1', "serve.toml:1: there is no flag 'x'"),
+        ('config-file = "other"', "there is no flag 'config-file'"),
+        ("http-port = [1, 2]", "serve.toml:1: 'http-port' takes one value, not several"),
+        ("# note\n[http-port]\na = 1", "serve.toml:2: 'http-port' takes a text, a number or a boolean"),
+        ("http-port = 2026-11-21", "'http-port' takes a text, a number or a boolean"),
+        ('id = "a"\nserver-id = "b"', "serve.toml:2: 'server-id' is another name of a flag that is given above"),
+        ("http-port = 70000", "serve.toml:1: 'http-port': the value is not in the range 0<=x<=65535"),
+        ("http-port = true", "'http-port': the value is not a valid integer range"),
+        ("strict-readiness = 7", "'strict-readiness': invalid value for bool option: the value"),
+        (f'\nbackend-config = ["x,y=1", "{_HIDDEN}"]', "serve.toml:2: 'backend-config': the value is not of the form"),
+        ("model-load-thread-count = 0", "'model-load-thread-count': the value is not in the range x>=1"),
+        ("grpc-infer-thread-count = 1", "'grpc-infer-thread-count': the value is not in the range 2<=x<=128"),
+        (f'http-port = "{_HIDDEN}"', "'http-port': the value is not a valid integer range"),
+        (f'id = "{_HIDDEN}', "serve.toml is not TOML: "),
+        ("allow-sagemaker = true", "--allow-sagemaker: the SageMaker endpoint is not here"),
+        ("load-model = ['a']", "--load-model needs --model-control-mode=explicit"),
+    ],
+)
+def test_what_a_file_may_not_say(parse: Any, write: Any, text: str, message: str) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(message)) as error:
+        parse(write(text))
+    assert _HIDDEN not in str(error.value), "a value may be a secret"
+
+
+def test_a_file_that_cannot_be_read_is_named(parse: Any, tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match=r"--config-file: cannot read .*none\.toml: No such file or directory"):
+        parse(f"--config-file={tmp_path / 'none.toml'}")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(click.UsageError, match="binary is not TOML"):
+        parse(f"--config-file={tmp_path / 'binary'}")

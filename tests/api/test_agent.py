@@ -1,0 +1,93 @@
+"""The base class of agents and the values that authors use."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import repoagent.api
+from repoagent.api import Action, Agent, ArtifactType, Parameters
+
+
+class Recording(Agent):
+    api_version = 1
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def load(self, model: Any) -> None:
+        self.calls.append("load")
+
+    def load_complete(self, model: Any) -> None:
+        self.calls.append("load_complete")
+
+    def load_fail(self, model: Any) -> None:
+        self.calls.append("load_fail")
+
+    def unload(self, model: Any) -> None:
+        self.calls.append("unload")
+
+    def unload_complete(self, model: Any) -> None:
+        self.calls.append("unload_complete")
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_each_action_goes_to_the_method_of_its_name(action: Action) -> None:
+    agent = Recording()
+    model: Any = object()
+    agent.model_action(model, action)
+    assert agent.calls == [action.name.lower()]
+
+
+def test_every_method_does_nothing_by_default() -> None:
+    agent = Agent()
+    model: Any = object()
+    for action in Action:
+        agent.model_action(model, action)
+    agent.initialize()
+    agent.model_initialize(model)
+    agent.model_finalize(model)
+    agent.finalize()
+    assert agent.guard is False
+
+
+def test_numbers_are_those_of_the_c_interface() -> None:
+    assert [action.value for action in Action] == [0, 1, 2, 3, 4]
+    assert [kind.value for kind in ArtifactType] == [0, 1]
+
+
+def test_parameters_keep_order_and_repeats() -> None:
+    parameters = Parameters([("b", "1"), ("a", "2"), ("b", "3")])
+    assert list(parameters) == [("b", "1"), ("a", "2"), ("b", "3")]
+    assert len(parameters) == 3
+    assert parameters[1] == ("a", "2")
+    assert parameters[1:] == (("a", "2"), ("b", "3"))
+    assert parameters.get("b") == "3"
+    assert parameters.get("c") is None
+    assert parameters.get("c", "d") == "d"
+    assert parameters.get_all("b") == ["1", "3"]
+    assert parameters.names() == ["b", "a"]
+    assert dict(parameters) == {"b": "3", "a": "2"}
+    assert ("a", "2") in parameters
+
+
+def test_parameters_are_equal_by_content_and_never_show_their_values() -> None:
+    assert Parameters([("a", "1")]) == Parameters([("a", "1")])
+    assert Parameters([("a", "1")]) != Parameters([("a", "2")])
+    assert Parameters() != ()
+    assert repr(Parameters([("key", "secret")])) == "Parameters(['key'])"
+    assert hash(Parameters([("a", "1")])) == hash(Parameters([("a", "1")]))
+
+
+def test_everything_that_is_promised_can_be_imported() -> None:
+    assert all(hasattr(repoagent.api, name) for name in repoagent.api.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        repoagent.api.Nonsense  # noqa: B018
+
+
+def test_importing_it_brings_nothing_heavy() -> None:
+    heavy = "('google.protobuf', 'fsspec', 'numpy', 'onnxruntime', 'pluggy')"
+    code = f"import sys, repoagent.api; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,101 @@
+"""``repoagent check``: the report of a load that is not served, and its exit status."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
+
+def check(*arguments: str, identity: str | None = None) -> "subprocess.CompletedProcess[str]":
+    key = identity if identity is not None else (EXAMPLE / "identity.txt").read_text().split()[-1]
+    return subprocess.run(
+        [sys.executable, "-m", "repoagent", "check", *arguments],
+        env={"PATH": "/usr/bin:/bin", "DIGITS_IDENTITY": key},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> None:
+    model = EXAMPLE / "repository" / "digits_secure"
+    result = check(str(model), "--json", "--allow-swap", f"--workspace-directory={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert [entry["agent"] for entry in report["entries"]] == ["checksum", "decrypt", "checksum", "convert"]
+    assert report["outcome"] == "unloaded"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) -> None:
+    model = EXAMPLE / "repository" / "digits_secure"
+    other = "AGE-SECRET-KEY-1" + "Q" * 58
+    result = check(str(model), "--allow-swap", f"--workspace-directory={tmp_path}", identity=other)
+    assert result.returncode == 1
+    assert "repoagent: agent 'decrypt': " in result.stderr
+    assert other not in result.stdout + result.stderr
+    assert "decrypt   LOAD" in result.stdout
+    assert "failed" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["nosuch", "nosuch/"])
+def test_a_missing_directory_is_named(tmp_path: Path, name: str) -> None:
+    result = check(str(tmp_path / name))
+    assert result.returncode == 1
+    assert f"repoagent: there is no model directory {tmp_path / name}" in result.stderr
+
+
+def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text('name: "m"\nmax_batch_sise: 3\n')
+    result = check(str(tmp_path / "m"))
+    assert result.returncode == 1
+    assert "config.pbtxt:2:1" in result.stderr
+    assert "max_batch_size" in result.stderr
+
+
+def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = check(str(tmp_path / "empty"))
+    assert result.returncode == 1
+    assert "at least one version must be available" in result.stderr
+    (tmp_path / "linked" / "1").mkdir(parents=True)
+    (tmp_path / "linked" / "1" / "model.onnx").symlink_to("/etc/passwd")
+    result = check(str(tmp_path / "linked"))
+    assert result.returncode == 1
+    assert "link" in result.stderr
+
+
+def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
+    agent = tmp_path / "agents" / "slow" / "agent.py"
+    agent.parent.mkdir(parents=True)
+    agent.write_text(
+        "from repoagent.api import Agent, CancelledError\n"
+        "import time\n\n"
+        "class Slow(Agent):\n"
+        "    api_version = 1\n\n"
+        "    def load(self, model):\n"
+        "        print('loading', flush=True)\n"
+        "        while not model.cancelled:\n"
+        "            time.sleep(0.01)\n"
+        "        raise CancelledError('given up')\n\n"
+        "    def load_fail(self, model):\n"
+        "        print('told', flush=True)\n"
+    )
+    model = tmp_path / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text('model_repository_agents { agents [{ name: "slow" }] }')
+    command = [sys.executable, "-m", "repoagent", "check", str(model), f"--repoagent-directory={tmp_path / 'agents'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "loading\n"
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert output.startswith("told\n")
+    assert errors.endswith("interrupted\n")

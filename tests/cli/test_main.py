@@ -1,0 +1,27 @@
+"""The program itself: which commands it has, and what it says of one that it has not."""
+
+from click.testing import CliRunner
+
+from repoagent.cli.main import PluginGroup, program
+
+
+def test_a_command_that_is_nearly_right_is_suggested() -> None:
+    result = CliRunner().invoke(program, ["srve", "--model-repository=/models"])
+    assert result.exit_code == 2
+    assert "Error: there is no command 'srve'; did you mean 'serve'?" in result.output
+
+
+def test_a_command_like_no_other_is_refused_without_a_guess() -> None:
+    result = CliRunner().invoke(program, ["xyzzy"])
+    assert result.exit_code == 2
+    assert result.output.endswith("Error: there is no command 'xyzzy'\n")
+
+
+def test_a_command_whose_package_is_missing_is_suggested_and_says_what_to_install() -> None:
+    group = PluginGroup("repoagent")
+    group.__dict__["_specs"] = {}  # as without any package but the core
+    assert "did you mean 'serve'?" in CliRunner().invoke(group, ["srve"]).output
+    assert (
+        "'serve' comes with another package: pip install repoagent-server"
+        in CliRunner().invoke(group, ["serve"]).output
+    )

@@ -1,0 +1,61 @@
+"""``repoagent policy``: what it prints and how it exits."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from repoagent.cli.policy import policy
+from repoagent.errors import ConfigError
+
+RULES = """
+[[rule]]
+models = ["fraud-*"]
+before = ["checksum"]
+agents = [{ name = "decrypt", version = "0.1.*" }]
+backends = []
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(RULES)
+    return path
+
+
+def test_check_says_ok(file: Path) -> None:
+    result = CliRunner().invoke(policy, ["check", str(file)])
+    assert result.exit_code == 0
+    assert result.output == f"{file}: ok (1 rule)\n"
+
+
+def test_check_finds_a_demanded_agent_that_is_not_there(file: Path) -> None:
+    file.write_text(RULES.replace('"checksum"', '"cheksum"'))
+    result = CliRunner().invoke(policy, ["check", str(file)])
+    assert result.exit_code == 1
+    assert "did you mean 'checksum'" in result.output
+
+
+def test_check_passes_on_what_is_wrong_in_the_file(file: Path) -> None:
+    file.write_text("[[rule]]")
+    result = CliRunner().invoke(policy, ["check", str(file)])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_explain_shows_what_holds_for_a_model(file: Path) -> None:
+    lines = CliRunner().invoke(policy, ["explain", "fraud-eu", "--agent-policy", str(file)]).output.splitlines()
+    assert lines == [
+        f"fraud-eu: rule 1 of {file} (models fraud-*)",
+        "  mode: enforce",
+        "  agents that run first: checksum",
+        "  agents that run last: none",
+        "  agents that the model may name: decrypt (version 0.1.*)",
+        "  backends: none",
+        "  platforms: any",
+    ]
+
+
+def test_explain_a_model_that_no_rule_is_for(file: Path) -> None:
+    output = CliRunner().invoke(policy, ["explain", "other", "--agent-policy", str(file)]).output
+    assert "no rule" in output

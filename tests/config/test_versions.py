@@ -1,0 +1,27 @@
+"""Which versions a policy serves."""
+
+import pytest
+
+from repoagent.config import read_text, select_versions
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("", [10]),
+        ("version_policy { latest { num_versions: 1 } }", [10]),
+        ("version_policy { latest { num_versions: 2 } }", [3, 10]),
+        ("version_policy { latest { num_versions: 9 } }", [1, 3, 10]),
+        ("version_policy { latest { } }", []),
+        ("version_policy { all { } }", [1, 3, 10]),
+        ("version_policy { }", [1, 3, 10]),
+        ("version_policy { specific { versions: [ 10, 1, 7 ] } }", [1, 10]),
+        ("version_policy { specific { } }", []),
+    ],
+)
+def test_the_policy_selects_among_the_available_versions(policy: str, expected: list[int]) -> None:
+    assert select_versions(read_text(policy), [3, 10, 1, 3]) == expected
+
+
+def test_nothing_available_is_nothing_served() -> None:
+    assert select_versions(read_text(""), []) == []

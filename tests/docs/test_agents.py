@@ -1,0 +1,35 @@
+"""Every agent, and every parameter of it, is documented where its user looks."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.loader.discovery import AgentRegistry
+
+AGENTS = sorted(path.parent.name for path in Path(__file__).resolve().parents[2].glob("agents/*/pyproject.toml"))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_parameter_of_an_agent_has_a_row_in_its_readme(agent: str, pages: dict[str, Any]) -> None:
+    options = importlib.import_module(f"repoagent_{agent}.options")
+    rows = [line for line in pages[f"agents/{agent}/README.md"].text.splitlines() if line.startswith("| ")]
+    assert [name for name in options.PARAMETERS if not any(f"`{name}`" in row for row in rows)] == []
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_is_in_the_readme_of_the_project(agent: str, pages: dict[str, Any]) -> None:
+    assert f"(agents/{agent}/README.md)" in pages["README.md"].text
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_is_offered_by_its_package(agent: str) -> None:
+    assert AgentRegistry(None).find(agent).distribution == f"repoagent-{agent}"
+
+
+def test_no_page_tells_anyone_to_install_what_belongs_to_somebody_else(pages: dict[str, Any]) -> None:
+    # The name `repoagent` on the package index is not this project's.
+    wrong = re.compile(r"pip install [^\n`]*(?<![\w./-])repoagent(?![\w-])")
+    assert [name for name, page in pages.items() if wrong.search(page.text)] == []

@@ -1,0 +1,58 @@
+"""Every command and every flag of the command line is documented."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+
+from repoagent.cli.main import program
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below ``group``, of this package and of plug-ins, with what a person types."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS = dict(commands(program, "repoagent"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_flag_is_on_one_page(name: str, pages: dict[str, Any]) -> None:
+    mentioned = [page for page in pages.values() if re.search(rf"{name}(?![\w-])", page.text)]
+    assert mentioned, f"no page mentions '{name}'"
+    missing = [undocumented(COMMANDS[name], page.text) for page in mentioned]
+    assert min(missing, key=len) == [], f"no page that mentions '{name}' has all of its flags"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_flag_has_a_help_text(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert [option.opts[0] for option in options(command) if not option.help] == []
+
+
+@pytest.mark.parametrize("name", ["agents", "check", "policy", "serve", "version"])
+def test_every_command_of_the_project_is_in_the_overview(name: str, pages: dict[str, Any]) -> None:
+    assert f"| `repoagent {name}`" in pages["docs/reference/cli.md"].text
+
+
+def options(command: click.Command) -> list[click.Option]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
+
+
+def undocumented(command: click.Command, text: str) -> list[str]:
+    """The options of which no spelling is in ``text``."""
+    return [
+        option.opts[0]
+        for option in options(command)
+        if not any(re.search(rf"(?<![\w-]){spelling}(?![\w-])", text) for spelling in option.opts)
+    ]

@@ -1,0 +1,184 @@
+"""The builder: graphs it writes compute what transformers computes; what it refuses."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.executor.builder import Form, Precision, build
+from repoagent.executor.builder.quantize import dequantize, quantize
+from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
+from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.protocol import Logits, Segment
+
+KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
+STANDARD_OPS = [
+    "Add",
+    "And",
+    "Attention",
+    "Cast",
+    "Concat",
+    "Flatten",
+    "Gather",
+    "Gelu",
+    "Greater",
+    "Identity",
+    "LayerNormalization",
+    "LessOrEqual",
+    "MatMul",
+    "Mul",
+    "RMSNormalization",
+    "Range",
+    "Reshape",
+    "RotaryEmbedding",
+    "Shape",
+    "Sigmoid",
+    "Split",
+    "Squeeze",
+    "Sub",
+    "TensorScatter",
+    "Transpose",
+    "Unsqueeze",
+]
+
+
+def _logits(runner: OrtRunner, prompt: list[int]) -> Any:
+    seq = runner.open()
+    assert seq is not None
+    return runner.step([Segment(seq, np.array(prompt, np.int32), Logits.ALL)]).logits.copy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_checkpoint_is_the_one_that_the_oracle_saw(
+    kind: str, oracle: dict[str, Any], checkpoint: Callable[[str], Path]
+) -> None:
+    digest = hashlib.sha256((checkpoint(kind) / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == oracle["models"][kind]["sha256"]
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_equal_those_of_transformers(
+    kind: str, form: Form, oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]
+) -> None:
+    runner = open_runner(kind, form)
+    for prompt, expected in zip(oracle["prompts"], oracle["models"][kind]["logits"], strict=True):
+        np.testing.assert_allclose(_logits(runner, prompt)[[0, -1]], expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_half_precision_stays_close(form: Form, oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]) -> None:
+    runner = open_runner("llama", form, Precision.FP16)
+    assert runner.info.dtype == "float16"
+    found = _logits(runner, oracle["prompts"][1])[[0, -1]]
+    np.testing.assert_allclose(found, oracle["models"]["llama"]["logits"][1], atol=0.05)
+
+
+def test_four_bits_equal_the_same_weights_rounded_beforehand(
+    tmp_path: Path, checkpoint: Callable[[str], Path], open_runner: Callable[..., OrtRunner]
+) -> None:
+    source = checkpoint("llama")
+    weights = Checkpoint(source)
+    rounded = {}
+    for name in weights.names():
+        tensor = weights.read(name)
+        if tensor.ndim == 2 and "embed" not in name:
+            tensor = dequantize(*quantize(tensor), tensor.shape[1])
+        rounded[name] = tensor
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    write_safetensors(tmp_path / "model.safetensors", rounded)
+    folder = build(tmp_path, tmp_path / "decoder")
+    exact = _logits(OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False)), [5, 9, 17, 4])
+    found = _logits(open_runner("llama", Form.GQA, Precision.INT4), [5, 9, 17, 4])
+    # The kernel rounds activations to eight bits on top.
+    assert np.abs(found - exact).max() < 0.1 * exact.std()
+
+
+def test_rounding_to_four_bits_keeps_the_largest_value_of_a_block_and_misses_others_by_half_a_step() -> None:
+    matrix = np.random.default_rng(0).standard_normal((5, 70)).astype(np.float32)
+    packed, scales = quantize(matrix)
+    assert packed.shape == (5, 3, 16)
+    error = np.abs(dequantize(packed, scales, 70) - matrix)
+    steps = np.abs(scales).repeat(32, axis=1)[:, :70]
+    # A value opposite in sign to the block's largest may be cut off at 7 steps.
+    assert (error <= steps * 1.0001).all()
+    assert np.median(error / steps) < 0.3
+    assert (dequantize(*quantize(np.zeros((2, 32), np.float32)), 32) == 0).all()
+
+
+def test_the_standard_form_uses_standard_operators_only(decoder_folder: Callable[..., Path]) -> None:
+    for kind in KINDS:
+        model = onnx.load(str(decoder_folder(kind, Form.STD) / "model.onnx"), load_external_data=False)
+        assert {item.domain for item in model.opset_import} == {""}
+        assert {node.op_type for node in model.graph.node} <= set(STANDARD_OPS)
+
+
+def test_tokenizer_files_and_end_ids_come_along(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source", eos_token_id=[2, 7])
+    (source / "tokenizer.json").write_text("{}")
+    folder = build(source, tmp_path / "decoder")
+    assert (folder / "tokenizer.json").read_text() == "{}"
+    model = json.loads((folder / "genai_config.json").read_text())["model"]
+    assert (model["eos_token_id"], model["pad_token_id"], model["type"]) == ([2, 7], 2, "llama")
+
+
+def test_bfloat16_and_half_weights_are_read(tmp_path: Path) -> None:
+    values = np.array([1.5, -2.25, 0.0, 3.0], np.float32)
+    half = values.astype(np.float16)
+    write_safetensors(tmp_path / "a.safetensors", {"half": half})
+    raw = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    head = json.dumps({"brain": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, len(raw)]}}).encode()
+    (tmp_path / "b.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + raw)
+    weights = Checkpoint(tmp_path)
+    assert np.array_equal(weights.read("half"), values)
+    assert np.array_equal(weights.read("brain"), values.reshape(2, 2))
+    with pytest.raises(InvalidArgumentError, match="no tensor 'other'"):
+        weights.read("other")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "text"),
+    [
+        ("llama", {"hidden_act": "relu"}, "activation 'relu'"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope scaling 'yarn'"),
+        ("llama", {"num_attention_heads": 8}, "head size of 8"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4}, "sliding window in some layers"),
+        ("gpt2", {"activation_function": "relu"}, "activation 'relu'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+    ],
+)
+def test_shapes_it_does_not_know_are_refused_by_name(
+    kind: str, shape: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    source = synthetic_checkpoint(tmp_path / "source", kind, **shape)
+    with pytest.raises(UnsupportedFeatureError, match=text):
+        build(source, tmp_path / "decoder")
+
+
+def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="File does not exist"):
+        build(tmp_path, tmp_path / "decoder")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UnsupportedFeatureError, match="model_type 'bert'"):
+        build(tmp_path, tmp_path / "decoder")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="'hidden_size' is missing"):
+        build(tmp_path, tmp_path / "decoder")
+    source = synthetic_checkpoint(tmp_path / "source")
+    with pytest.raises(UnsupportedFeatureError, match="int4 in standard operators"):
+        build(source, tmp_path / "decoder", form=Form.STD, precision=Precision.INT4)
+    (source / "model.safetensors").write_bytes(b"12345678901")
+    with pytest.raises(InvalidArgumentError, match="not a safetensors file"):
+        build(source, tmp_path / "decoder")
+    (source / "model.safetensors").unlink()
+    with pytest.raises(InvalidArgumentError, match=r"no \*\.safetensors file"):
+        build(source, tmp_path / "decoder")

@@ -1,0 +1,93 @@
+"""Small decoder folders, made once per session, and runners over them."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.executor.builder import Form, Precision, build
+from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.ort_std import OrtStdRunner
+from tests.executor.reference import Reference
+
+MakeFolder = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def oracle() -> dict[str, Any]:
+    """What transformers computed; see data/make_oracle.py."""
+    body: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "oracle.json").read_text())
+    return body
+
+
+@pytest.fixture(scope="session")
+def checkpoint(oracle: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``checkpoint(kind)``: the folder of weights that the oracle used."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def make(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            synthetic_checkpoint(folder, kind, **oracle["models"][kind]["shape"])
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference(checkpoint: Callable[[str], Path]) -> Callable[[str], Reference]:
+    """``reference(kind)``: the same weights in NumPy."""
+    return lambda kind: Reference(checkpoint(kind))
+
+
+@pytest.fixture(scope="session")
+def decoder_folder(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """``decoder_folder(kind, form, precision, lora)``: a decoder folder, built on first use."""
+    root = tmp_path_factory.mktemp("decoders")
+
+    def make(
+        kind: str = "llama", form: Form = Form.GQA, precision: Precision = Precision.FP32, lora: bool = False
+    ) -> Path:
+        folder = root / f"{kind}-{form.value}-{precision.value}-{lora}"
+        if not folder.exists():
+            build(checkpoint(kind), folder, form=form, precision=precision, lora=lora)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]]:
+    """``open_runner(kind, form, precision, lora, loaded_lora, **options)``: a runner, closed at the end of the test.
+
+    ``lora``: its folder is built for adapters; ``loaded_lora``: it takes them whatever its folder was built for.
+    """
+    opened: list[OrtRunner] = []
+
+    def make(
+        kind: str = "llama",
+        form: Form = Form.GQA,
+        precision: Precision = Precision.FP32,
+        lora: bool = False,
+        loaded_lora: bool = False,
+        **options: Any,
+    ) -> OrtRunner:
+        cls = OrtGqaRunner if form is Form.GQA else OrtStdRunner
+        settings = {
+            "threads": 1,
+            "spinning": False,
+            "max_sequences": 4,
+            "max_seq_len": 64,
+            "lora": loaded_lora,
+            **options,
+        }
+        opened.append(cls(decoder_folder(kind, form, precision, lora), RunnerOptions(**settings)))
+        return opened[-1]
+
+    yield make
+    for runner in opened:
+        runner.close()

@@ -1,0 +1,61 @@
+"""Rules on logits, words and n-grams."""
+
+import numpy as np
+
+from repoagent.executor.engine.logits import LogitsRules
+from repoagent.executor.engine.words import banned_by_ngrams, banned_by_words, ends_with_any
+from repoagent.executor.types.request import Request
+from repoagent.executor.types.sampling import SamplingConfig
+
+
+def _apply(rules: LogitsRules, tokens: list[int], generated: int) -> list[float]:
+    row = np.array([1.0, -1.0, 2.0, 0.5], np.float32)
+    rules.apply(row, tokens, generated)
+    return [float(value) for value in row]
+
+
+def test_a_request_without_rules_is_left_alone() -> None:
+    assert not LogitsRules.of(Request([1], 1)).active
+    assert not LogitsRules.of(Request([1], 1, sampling_config=SamplingConfig(temperature=0.0))).active
+    assert LogitsRules.of(Request([1], 1, bad_words=[[1]])).active
+
+
+def test_bias_is_added_and_temperature_divides() -> None:
+    bias = np.array([0, 10, 0, 0], np.float32)
+    assert _apply(LogitsRules(-1, bias=bias, temperature=0.5), [0], 0) == [2.0, 18.0, 4.0, 1.0]
+
+
+def test_repetition_counts_the_prompt_and_treats_signs_apart() -> None:
+    assert _apply(LogitsRules(-1, repetition=2.0), [0, 1], 0) == [0.5, -2.0, 2.0, 0.5]
+
+
+def test_presence_and_frequency_count_generated_tokens_only() -> None:
+    rules = LogitsRules(-1, presence=0.5, frequency=1.0)
+    assert _apply(rules, [0, 2, 2, 3], 3) == [1.0, -1.0, -0.5, -1.0]
+    assert _apply(rules, [0, 2], 0) == [1.0, -1.0, 2.0, 0.5]
+
+
+def test_the_end_token_is_banned_until_enough_was_generated() -> None:
+    rules = LogitsRules(2, min_tokens=2)
+    assert _apply(rules, [0, 1], 1)[2] == -np.inf
+    assert _apply(rules, [0, 1, 1], 2)[2] == 2.0
+
+
+def test_bad_words_ban_their_last_token_when_the_rest_stands_there() -> None:
+    words = [[3], [5, 6], [6, 6, 7]]
+    assert banned_by_words([1, 5], words) == [3, 6]
+    assert banned_by_words([6, 6], words) == [3, 7]
+    assert banned_by_words([], words) == [3]
+
+
+def test_ngrams_do_not_come_twice() -> None:
+    assert banned_by_ngrams([1, 2, 3, 1, 2], 3) == [3]
+    assert banned_by_ngrams([4, 4], 1) == [4, 4]
+    assert banned_by_ngrams([1], 2) == []
+    assert banned_by_ngrams([1, 2, 1], 0) == []
+
+
+def test_stop_words_must_lie_in_what_was_generated() -> None:
+    assert ends_with_any([1, 2, 3], 2, [[2, 3]])
+    assert not ends_with_any([1, 2, 3], 1, [[2, 3]])
+    assert not ends_with_any([1, 2, 3], 3, [[], [2]])

@@ -1,0 +1,95 @@
+"""The ONNX Runtime runners: greedy tokens equal to transformers', folders that are refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.executor.builder import Form
+from repoagent.executor.errors import CheckError
+from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.ort_std import OrtStdRunner
+from repoagent.executor.runner.protocol import Segment
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "gpt2"])
+def test_greedy_tokens_of_a_batch_equal_those_of_transformers(
+    kind: str, form: Form, oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]
+) -> None:
+    runner = open_runner(kind, form)
+    seqs = [runner.open() for _ in oracle["prompts"]]
+    assert None not in seqs
+    found: list[list[int]] = [[] for _ in seqs]
+    pieces = [np.array(prompt, np.int32) for prompt in oracle["prompts"]]
+    for _ in range(oracle["new_tokens"]):
+        result = runner.step([Segment(seq, piece) for seq, piece in zip(seqs, pieces, strict=True) if seq is not None])
+        assert result.argmax is not None
+        for tokens, rows in zip(found, result.rows, strict=True):
+            tokens.append(int(result.argmax[rows][0]))
+        pieces = [np.array(tokens[-1:], np.int32) for tokens in found]
+    for tokens, expected in zip(found, oracle["models"][kind]["greedy"], strict=True):
+        assert tokens[: len(expected)] == expected
+
+
+def test_the_file_of_weights_is_not_touched_and_extra_outputs_must_exist(decoder_folder: Callable[..., Path]) -> None:
+    folder = decoder_folder("llama")
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False, extra_outputs=("layers.0.mlp_out",))).close()
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    with pytest.raises(InvalidArgumentError, match=r"no tensor is named 'hidden'.*last_hidden"):
+        OrtGqaRunner(folder, RunnerOptions(extra_outputs=("hidden",)))
+
+
+def test_a_folder_of_onnxruntime_genais_builder_gives_the_tokens_that_its_generator_gave() -> None:
+    folder = Path(__file__).parents[1] / "data" / "genai"
+    runner = OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False))
+    for entry in json.loads((folder / "tokens.json").read_text()):
+        seq = runner.open()
+        assert seq is not None
+        found: list[int] = []
+        piece = entry["prompt"]
+        while len(found) < len(entry["tokens"]):
+            result = runner.step([Segment(seq, np.array(piece, np.int32))])
+            assert result.argmax is not None
+            found.append(int(result.argmax[0]))
+            piece = found[-1:]
+        assert found == entry["tokens"]
+
+
+def test_folders_of_the_other_form_are_refused(decoder_folder: Callable[..., Path]) -> None:
+    with pytest.raises(CheckError, match="of standard operators, expected one with GroupQueryAttention"):
+        OrtGqaRunner(decoder_folder("llama", Form.STD))
+    with pytest.raises(CheckError, match="expected one of standard operators"):
+        OrtStdRunner(decoder_folder("llama", Form.GQA))
+
+
+def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"genai_config\.json: File does not exist"):
+        OrtGqaRunner(tmp_path)
+    config = json.loads((decoder_folder("llama") / "genai_config.json").read_text())
+    del config["model"]["decoder"]["head_size"]
+    (tmp_path / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="'head_size' is missing"):
+        OrtGqaRunner(tmp_path)
+    (tmp_path / "genai_config.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        OrtGqaRunner(tmp_path)
+
+
+def test_a_graph_without_the_operator_is_refused(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
+    source = decoder_folder("llama")
+    (tmp_path / "genai_config.json").write_bytes((source / "genai_config.json").read_bytes())
+    model = onnx.load(str(source / "model.onnx"), load_external_data=False)
+    kept = [node for node in model.graph.node if node.op_type != "GroupQueryAttention"]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidArgumentError, match="no GroupQueryAttention node"):
+        OrtGqaRunner(tmp_path)

@@ -1,0 +1,94 @@
+"""An executor from bytes: the graph, the text of its configuration, and the weights that the graph keeps outside."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.executor import Executor, ExecutorConfig, ModelType, Request
+from repoagent.executor.builder import Form
+
+PROMPT = [5, 9, 17]
+KIND = ModelType.DECODER_ONLY
+Weights = dict[str, np.ndarray[Any, Any]]
+
+
+def _whole(folder: Path) -> bytes:
+    """The graph with its weights in it."""
+    return bytes(onnx.load(str(folder / "model.onnx")).SerializeToString())
+
+
+def _apart(folder: Path) -> tuple[bytes, Weights]:
+    """The graph, and the weights that it keeps in a file of their own."""
+    graph = onnx.load(str(folder / "model.onnx"), load_external_data=False).graph
+    outside = {item.name for item in graph.initializer if item.data_location == onnx.TensorProto.EXTERNAL}
+    whole = onnx.load(str(folder / "model.onnx")).graph
+    weights = {item.name: onnx.numpy_helper.to_array(item) for item in whole.initializer if item.name in outside}
+    return (folder / "model.onnx").read_bytes(), weights
+
+
+def _tokens(executor: Executor) -> list[list[int]]:
+    (response,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 8)), timedelta(seconds=30))
+    return response.result.output_token_ids
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_bytes_serve_as_the_folder_does(form: Form, decoder_folder: Callable[..., Path]) -> None:
+    folder = decoder_folder("llama", form)
+    text = (folder / "genai_config.json").read_text()
+    graph, weights = _apart(folder)
+    assert weights
+    with Executor(folder, KIND, ExecutorConfig()) as executor:
+        expected = _tokens(executor)
+    with Executor(_whole(folder), text, KIND, ExecutorConfig()) as executor:
+        assert _tokens(executor) == expected
+    with Executor(graph, text, KIND, ExecutorConfig(), weights) as executor:
+        assert _tokens(executor) == expected
+
+
+def test_managed_weights_are_the_ones_that_count(decoder_folder: Callable[..., Path]) -> None:
+    folder = decoder_folder("llama")
+    text = (folder / "genai_config.json").read_text()
+    graph, weights = _apart(folder)
+    # A head of zeros but for one row: every step says that row's token, or token 0 where it is negative.
+    weights["logits.weight"] = np.zeros_like(weights["logits.weight"])
+    with Executor(graph, text, KIND, ExecutorConfig(), weights) as executor:
+        assert _tokens(executor) == [PROMPT + [0] * 8]
+
+
+def _less(weights: Weights, name: str) -> Weights:
+    return {key: value for key, value in weights.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda weights: _less(weights, "embedding"), r"managed_weights lacks 'embedding'"),
+        (lambda weights: {**weights, "embedding": weights["embedding"][1:]}, r"'embedding'\] is float32 \[95, 64\]"),
+        (lambda weights: {**weights, "embedding": weights["embedding"].astype(np.float16)}, "is float16"),
+        (lambda weights: {**weights, "other": np.zeros(3, np.float32)}, "keeps no weight 'other' outside"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    change: Callable[[Weights], Weights], text: str, decoder_folder: Callable[..., Path]
+) -> None:
+    folder = decoder_folder("llama")
+    graph, weights = _apart(folder)
+    config = (folder / "genai_config.json").read_text()
+    with pytest.raises(RuntimeError, match=text):
+        Executor(graph, config, KIND, ExecutorConfig(), change(weights))
+
+
+def test_bytes_that_are_no_model_are_named(decoder_folder: Callable[..., Path]) -> None:
+    config = (decoder_folder("llama") / "genai_config.json").read_text()
+    with pytest.raises(InvalidArgumentError, match="the engine buffer is not an ONNX model"):
+        Executor(b"\xff not a graph", config, KIND, ExecutorConfig())
+    with pytest.raises(ConfigError, match="the engine's JSON configuration: the key 'model' is missing"):
+        Executor(b"", "{}", KIND, ExecutorConfig())
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Executor(b"", "{", KIND, ExecutorConfig())

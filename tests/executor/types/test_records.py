@@ -1,0 +1,206 @@
+"""Every record class: defaults, read-only or settable, pickles, and refusal of unknown names and wrong kinds."""
+
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.executor.types import (
+    adapters,
+    cache_config,
+    decoding_config,
+    guidance,
+    metrics,
+    output,
+    result,
+    scheduling_config,
+    speculation,
+    stats,
+)
+from repoagent.executor.types.executor_config import ExecutorConfig
+from repoagent.executor.types.record import Record
+from repoagent.executor.types.retention import KvCacheRetentionConfig
+from repoagent.executor.types.sampling import SamplingConfig
+
+Range = KvCacheRetentionConfig.TokenRangeRetentionConfig
+ROWS = np.ones((2, 3), np.float32)
+# class, the arguments that have no default, settable, length of the pickled state (None: no pickle)
+CLASSES: list[tuple[type[Record], tuple[Any, ...], bool, int | None]] = [
+    (SamplingConfig, (), True, 19),
+    (output.AdditionalModelOutput, ("hidden",), True, 2),
+    (output.OutputConfig, (), True, 7),
+    (adapters.ExternalDraftTokensConfig, ([1, 2],), False, 3),
+    (adapters.PromptTuningConfig, (ROWS,), False, 2),
+    (adapters.LoraConfig, (7,), False, 3),
+    (adapters.MultimodalInput, ([[1]], [0], [1]), False, 3),
+    (adapters.MropeConfig, (ROWS, 2), False, 2),
+    (speculation.LookaheadDecodingConfig, (4, 3, 4), False, 3),
+    (Range, (0, None, 80), True, 4),
+    (KvCacheRetentionConfig, ([Range(0, 4, 80)],), False, 5),
+    (adapters.ContextPhaseParams, ([1], 2, None, None), False, 4),
+    (adapters.EagleConfig, (), False, 5),
+    (guidance.GuidedDecodingParams, (guidance.GuidedDecodingParams.GuideType.JSON,), False, 2),
+    (guidance.GuidedDecodingConfig, (guidance.GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE,), True, 4),
+    (scheduling_config.DynamicBatchConfig, (True, False, 8), False, 4),
+    (scheduling_config.SchedulerConfig, (), False, 3),
+    (cache_config.RuntimeDefaults, (), False, None),
+    (cache_config.KvCacheConfig, (), True, 15),
+    (scheduling_config.OrchestratorConfig, (False,), True, None),
+    (scheduling_config.ParallelConfig, (), True, 6),
+    (cache_config.PeftCacheConfig, (), False, 11),
+    (decoding_config.DecodingConfig, (), True, 4),
+    (decoding_config.DebugConfig, (), True, 4),
+    (decoding_config.LogitsPostProcessorConfig, (), True, 3),
+    (decoding_config.ExtendedRuntimePerfKnobConfig, (), True, 4),
+    (decoding_config.SpeculativeDecodingConfig, (), True, 1),
+    (cache_config.CacheTransceiverConfig, (), True, 3),
+    (metrics.TimingMetrics, (), True, 7),
+    (metrics.KvCacheMetrics, (), True, 5),
+    (metrics.SpeculativeDecodingMetrics, (), True, 3),
+    (metrics.RequestPerfMetrics, (), True, 6),
+    (result.Result, (), True, 14),
+    (result.SpeculativeDecodingFastLogitsInfo, (), True, None),
+    (result.AdditionalOutput, ("hidden", ROWS), True, None),
+    *[
+        (cls, (), True, None)
+        for cls in (
+            stats.KvCacheStats,
+            stats.StaticBatchingStats,
+            stats.InflightBatchingStats,
+            stats.SpecDecodingStats,
+            stats.IterationStats,
+            stats.RequestStats,
+            stats.RequestStatsPerIteration,
+            stats.DebugTensorsPerIteration,
+            stats.DisServingRequestStats,
+        )
+    ],
+]
+EACH = pytest.mark.parametrize(
+    ("cls", "args", "settable", "pickled"), CLASSES, ids=[row[0].__name__ for row in CLASSES]
+)
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray):
+        return bool(np.array_equal(left, right))  # type: ignore[arg-type]
+    if isinstance(left, Record):
+        return type(left) is type(right) and all(_same(v, right.__dict__[k]) for k, v in left.__dict__.items())
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(map(_same, left, right))
+    return left == right
+
+
+@EACH
+def test_fields_are_settable_or_read_only(
+    cls: type[Record], args: tuple[Any, ...], settable: bool, pickled: int | None
+) -> None:
+    record = cls(*args)
+    for name in inspect.signature(cls).parameters:
+        value = getattr(record, name)
+        if settable:
+            setattr(record, name, value)
+            assert _same(getattr(record, name), value)
+        else:
+            with pytest.raises(AttributeError, match="read-only"):
+                setattr(record, name, value)
+
+
+@EACH
+def test_pickles_keep_every_field_in_a_tuple_of_fixed_length(
+    cls: type[Record], args: tuple[Any, ...], settable: bool, pickled: int | None
+) -> None:
+    record = cls(*args)
+    if pickled is None:
+        with pytest.raises(TypeError, match="cannot pickle"):
+            pickle.dumps(record)
+        return
+    assert len(record.__getstate__()) == pickled
+    assert _same(pickle.loads(pickle.dumps(record)), record)
+    for wrong in ((), (1,) * 50, None):
+        with pytest.raises(RuntimeError, match=f"^Invalid {cls.__name__} state!$"):
+            cls.__new__(cls).__setstate__(wrong)
+
+
+@EACH
+def test_unknown_names_are_refused(
+    cls: type[Record], args: tuple[Any, ...], settable: bool, pickled: int | None
+) -> None:
+    with pytest.raises(AttributeError):
+        cls(*args).no_such_field = 1
+
+
+def test_only_the_retention_classes_compare_by_value() -> None:
+    comparing = {cls for cls, args, _, _ in CLASSES if cls(*args) == cls(*args)}
+    assert comparing == {KvCacheRetentionConfig, Range}
+
+
+@pytest.mark.parametrize(
+    ("cls", "field", "wrong"),
+    [
+        (SamplingConfig, "top_k", "4"),
+        (SamplingConfig, "top_k", 2**31),
+        (SamplingConfig, "seed", -1),
+        (SamplingConfig, "temperature", "hot"),
+        (output.OutputConfig, "return_log_probs", 1),
+        (cache_config.KvCacheConfig, "max_attention_window", 4),
+        (metrics.TimingMetrics, "arrival_time", 1.0),
+        (decoding_config.LogitsPostProcessorConfig, "processor_batched", 3),
+        (decoding_config.LogitsPostProcessorConfig, "processor_map", 3),
+        (result.Result, "output_token_ids", [["a"]]),
+        (result.Result, "context_logits", object()),
+    ],
+)
+def test_wrong_kinds_raise_a_type_error_that_names_the_field(cls: type[Record], field: str, wrong: object) -> None:
+    with pytest.raises(TypeError, match=f"{cls.__name__}.{field}"):
+        setattr(cls(), field, wrong)
+
+
+def test_a_dynamic_batch_config_carries_its_batch_sizes_in_the_pickle() -> None:
+    state = scheduling_config.DynamicBatchConfig(True, True, 4).__getstate__()
+    assert state[:3] == (True, True, 4)
+    assert all(limit > size for limit, size in state[3])
+
+
+def test_executor_config_takes_and_pickles_other_attributes() -> None:
+    config = ExecutorConfig(max_beam_width=2)
+    config.note = "mine"
+    inner, extra = config.__getstate__()
+    assert len(inner) == 29
+    assert extra == {"note": "mine"}
+    copy = pickle.loads(pickle.dumps(config))
+    assert (copy.max_beam_width, copy.note) == (2, "mine")
+    with pytest.raises(RuntimeError, match="Invalid ExecutorConfig state!"):
+        config.__setstate__((inner,))
+
+
+def test_tensors_come_from_dlpack_and_the_array_protocol_and_go_out_as_numpy() -> None:
+    class OnlyDlpack:
+        def __dlpack__(self, **options: Any) -> Any:
+            return ROWS.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return ROWS.__dlpack_device__()
+
+    class OnlyArray:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return ROWS
+
+    for source in (ROWS, OnlyDlpack(), OnlyArray(), ROWS.tolist(), memoryview(ROWS.data)):
+        table = adapters.PromptTuningConfig(source).embedding_table
+        assert isinstance(table, np.ndarray)
+        assert np.array_equal(table, ROWS)
+    assert np.shares_memory(adapters.PromptTuningConfig(OnlyDlpack()).embedding_table, ROWS)
+
+
+def test_sub_objects_are_live_references() -> None:
+    config = ExecutorConfig()
+    config.kv_cache_config.max_tokens = 77
+    assert config.kv_cache_config.max_tokens == 77
+    measured = metrics.RequestPerfMetrics()
+    measured.timing_metrics.arrival_time = timedelta(seconds=3)
+    assert measured.timing_metrics.arrival_time == timedelta(seconds=3)
+    assert metrics.RequestPerfMetrics().timing_metrics.arrival_time == timedelta()

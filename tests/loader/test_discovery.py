@@ -1,0 +1,341 @@
+"""Finding agents in packages and in the directory, and every way in which that goes wrong."""
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repoagent.api import Agent
+from repoagent.errors import AgentError, AgentNotFoundError, AgentUnsupportedError, ErrorCode, NotFoundError
+from repoagent.loader.directory import DEFAULT_DIRECTORY
+from repoagent.loader.discovery import AgentRegistry
+
+GROUP = "repoagent.test_agents"
+STAMP = '''
+"""A module."""
+from repoagent.api import Agent
+
+class Stamp(Agent):
+    """Stamps a model.
+
+    In ink.
+    """
+    api_version = 1
+    guard = True
+'''
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "repoagents"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def registry(directory: Path) -> AgentRegistry:
+    return AgentRegistry(directory, group=GROUP)
+
+
+def put(directory: Path, name: str, source: str = STAMP) -> Path:
+    (directory / name).mkdir(exist_ok=True)
+    (directory / name / "agent.py").write_text(source)
+    return directory / name / "agent.py"
+
+
+def put_native(directory: Path, name: str) -> Path:
+    (directory / name).mkdir(exist_ok=True)
+    library = directory / name / f"libtritonrepoagent_{name}.so"
+    library.write_bytes(b"\x7fELF")
+    return library
+
+
+def offer(install: Install, source: str = STAMP, target: str = "acme_stamp:Stamp", name: str = "stamp") -> None:
+    install("acme-stamp", {GROUP: {name: target}}, {"acme_stamp": source})
+
+
+def test_listing_shows_packages_directories_and_native_libraries_without_importing(
+    install_package: Install, directory: Path, registry: AgentRegistry
+) -> None:
+    offer(install_package, "raise SystemExit('imported')")
+    put(directory, "near", "raise SystemExit('imported')")
+    put_native(directory, "old")
+    (directory / "not-an-agent").mkdir()
+    (directory / "a-file").write_text("")
+
+    near, old, stamp = registry.list()
+
+    assert "acme_stamp" not in sys.modules
+    assert (stamp.name, stamp.version, stamp.distribution) == ("stamp", "1.2.3", "acme-stamp")
+    assert (stamp.origin, stamp.target, stamp.state, stamp.error) == ("package", "acme_stamp:Stamp", "available", None)
+    assert (near.name, near.origin, near.target) == ("near", "directory", str(directory / "near" / "agent.py"))
+    assert (near.version, near.distribution, near.state) == (None, None, "available")
+    assert (old.name, old.origin, old.state) == ("old", "native", "available")
+
+
+def test_loading_gives_the_class_once_and_the_list_says_loaded(
+    install_package: Install, registry: AgentRegistry
+) -> None:
+    offer(install_package)
+    found = registry.load("stamp")
+    assert isinstance(found, type)
+    assert issubclass(found, Agent)
+    assert registry.load("stamp") is found
+    assert registry.find("stamp").state == "loaded"
+
+
+def test_an_agent_of_the_directory_lives_in_a_private_module_and_may_have_files_beside_it(
+    directory: Path, registry: AgentRegistry
+) -> None:
+    put(directory, "near", "from .helper import NAME\n" + STAMP + "\n    label = NAME\n")
+    (directory / "near" / "helper.py").write_text("NAME = 'helped'\n")
+    found = registry.load("near")
+    assert getattr(found, "label") == "helped"  # noqa: B009
+    assert "agent" not in sys.modules
+    assert found.__module__.startswith("_repoagent_directory_agent_")
+
+
+def test_two_directories_do_not_share_their_modules(directory: Path, registry: AgentRegistry) -> None:
+    put(directory, "one")
+    put(directory, "two")
+    assert registry.load("one") is not registry.load("two")
+
+
+def test_an_agent_can_be_put_into_the_directory_later(directory: Path, registry: AgentRegistry) -> None:
+    with pytest.raises(AgentNotFoundError):
+        registry.load("late")
+    put(directory, "late")
+    assert isinstance(registry.load("late"), type)
+
+
+def test_a_module_attribute_named_agent_decides_which_one_it_is(directory: Path, registry: AgentRegistry) -> None:
+    put(directory, "two", STAMP + "\nclass Other(Stamp):\n    pass\n\nagent = Other\n")
+    put(directory, "ready", STAMP + "\nagent = Stamp()\n")
+    assert getattr(registry.load("two"), "__name__") == "Other"  # noqa: B009
+    assert isinstance(registry.load("ready"), Agent)
+
+
+def test_imported_agent_classes_do_not_count_as_defined(directory: Path, registry: AgentRegistry) -> None:
+    put(directory, "near", "from repoagent.api import Agent as Imported\n" + STAMP)
+    assert getattr(registry.load("near"), "__name__") == "Stamp"  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("x = 1\n", "defines no subclass of repoagent.api.Agent"),
+        (
+            STAMP + "\nclass Other(Agent):\n    api_version = 1\n",
+            "defines more than one agent (Stamp, Other); say which with a line 'agent = ...'",
+        ),
+        ("agent = 7\n", "gives a int, which is not a subclass of repoagent.api.Agent"),
+        ("class Plain:\n    pass\nagent = Plain\n", "gives Plain, which is not a subclass of repoagent.api.Agent"),
+    ],
+)
+def test_a_file_without_exactly_one_agent_is_refused(
+    directory: Path, registry: AgentRegistry, source: str, text: str
+) -> None:
+    file = put(directory, "odd", source)
+    with pytest.raises(AgentError) as caught:
+        registry.load("odd")
+    assert str(caught.value) == f"agent 'odd': {file} {text}"
+
+
+def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, registry: AgentRegistry) -> None:
+    offer(install_package, "def stamp():\n    pass\n", "acme_stamp:stamp")
+    with pytest.raises(AgentError) as caught:
+        registry.load("stamp")
+    assert str(caught.value) == (
+        "agent 'stamp': acme_stamp:stamp gives a function, which is not a subclass of repoagent.api.Agent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "pass",
+            "Stamp states no api_version; this program supports 1: write api_version = 1 in the class",
+        ),
+        ("api_version = 2", "Stamp was written for api_version 2; this program supports 1"),
+        ("api_version = True", "Stamp was written for api_version True; this program supports 1"),
+        ("api_version = '1'", "Stamp was written for api_version '1'; this program supports 1"),
+    ],
+)
+def test_another_api_version_is_refused_and_the_supported_ones_are_named(
+    install_package: Install, registry: AgentRegistry, line: str, text: str
+) -> None:
+    offer(install_package, f"from repoagent.api import Agent\nclass Stamp(Agent):\n    {line}\n")
+    with pytest.raises(AgentError) as caught:
+        registry.load("stamp")
+    assert str(caught.value) == f"agent 'stamp': acme_stamp:Stamp: {text}"
+    assert registry.find("stamp").error == f"acme_stamp:Stamp: {text}"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import no_such_module_at_all\n", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
+    ],
+)
+def test_a_failing_import_is_logged_once_with_its_traceback_and_shown_in_the_list(
+    install_package: Install,
+    registry: AgentRegistry,
+    caplog: pytest.LogCaptureFixture,
+    source: str,
+    reason: str,
+) -> None:
+    offer(install_package, source)
+    for _ in range(3):
+        with pytest.raises(AgentError) as caught:
+            registry.load("stamp")
+    assert str(caught.value) == (f"agent 'stamp': cannot import acme_stamp:Stamp of package acme-stamp 1.2.3: {reason}")
+    records = [record for record in caplog.records if record.name == "repoagent.loader"]
+    assert len(records) == 1
+    assert records[0].levelno == logging.ERROR
+    assert records[0].exc_info is not None
+    info = registry.find("stamp")
+    assert (info.state, info.error) == ("error", caught.value.reason)
+
+
+def test_an_agent_that_failed_to_import_can_be_repaired_without_a_restart(
+    directory: Path, registry: AgentRegistry
+) -> None:
+    put(directory, "near", "syntax error here\n")
+    with pytest.raises(AgentError, match="SyntaxError"):
+        registry.load("near")
+    put(directory, "near")
+    registry.load("near")
+    assert registry.find("near").state == "loaded"
+    assert registry.find("near").error is None
+
+
+def test_a_python_and_a_native_agent_in_one_directory_are_an_error_that_names_both(
+    directory: Path, registry: AgentRegistry
+) -> None:
+    file, library = put(directory, "both"), put_native(directory, "both")
+    with pytest.raises(AgentError) as caught:
+        registry.load("both")
+    assert str(caught.value) == f"agent 'both': is offered more than once, remove all but one: {file}; {library}"
+    assert registry.list()[0].state == "error"
+
+
+def test_a_name_from_a_package_and_the_directory_is_an_error_that_names_both(
+    install_package: Install, directory: Path, registry: AgentRegistry
+) -> None:
+    offer(install_package)
+    file = put(directory, "stamp")
+    with pytest.raises(AgentError) as caught:
+        registry.load("stamp")
+    assert str(caught.value) == (
+        "agent 'stamp': is offered more than once, remove all but one: "
+        f"acme_stamp:Stamp of package acme-stamp 1.2.3; {file}"
+    )
+
+
+def test_a_name_from_two_packages_is_an_error_that_names_both(
+    install_package: Install, registry: AgentRegistry
+) -> None:
+    offer(install_package)
+    install_package("zeta-stamp", {GROUP: {"stamp": "zeta:Z"}}, {}, version="9")
+    with pytest.raises(AgentError, match=r"acme-stamp 1\.2\.3") as caught:
+        registry.load("stamp")
+    assert "zeta:Z of package zeta-stamp 9" in str(caught.value)
+
+
+def test_a_native_agent_is_listed_but_cannot_be_loaded_yet(directory: Path, registry: AgentRegistry) -> None:
+    library = put_native(directory, "old")
+    with pytest.raises(AgentUnsupportedError) as caught:
+        registry.load("old")
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert str(caught.value) == (
+        f"agent 'old': {library}: native agents cannot be loaded yet; use a Python agent of that name"
+    )
+
+
+def test_a_misspelt_name_gets_a_suggestion_and_the_list(
+    install_package: Install, directory: Path, registry: AgentRegistry
+) -> None:
+    offer(install_package)
+    put(directory, "near")
+    with pytest.raises(AgentNotFoundError) as caught:
+        registry.find("stampp")
+    assert str(caught.value) == (
+        f"agent 'stampp': no such agent in the installed packages or in {directory}; did you mean 'stamp'; "
+        "installed agents: near, stamp"
+    )
+
+
+@pytest.mark.parametrize("name", ["checksum", "convert", "decrypt", "fetch", "verify"])
+def test_a_known_agent_that_is_missing_says_what_to_install(name: str) -> None:
+    with pytest.raises(AgentNotFoundError) as caught:
+        AgentRegistry(None, group=GROUP).load(name)
+    assert str(caught.value) == (
+        f"agent '{name}': no such agent in the installed packages; to get it: pip install repoagent-{name}; "
+        "installed agents: none"
+    )
+
+
+def test_a_misspelt_known_agent_gets_both_hints() -> None:
+    with pytest.raises(AgentNotFoundError, match=r"did you mean 'checksum'.*pip install repoagent-checksum"):
+        AgentRegistry(None, group=GROUP).load("checksm")
+
+
+@pytest.mark.parametrize("name", ["../near", "near/../near", "/near", "", "near\x00"])
+def test_a_name_is_never_used_as_a_path(directory: Path, registry: AgentRegistry, name: str) -> None:
+    put(directory, "near")
+    with pytest.raises(AgentNotFoundError):
+        registry.load(name)
+
+
+def test_a_missing_directory_is_an_error_unless_it_is_the_default_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"the repository-agent directory .*nowhere does not exist"):
+        AgentRegistry(tmp_path / "nowhere", group=GROUP)
+    assert Path("/opt/tritonserver/repoagents") == DEFAULT_DIRECTORY
+    assert AgentRegistry(group=GROUP).list() == [] or DEFAULT_DIRECTORY.is_dir()
+
+
+def test_inspecting_tells_class_text_guard_file_and_the_package(
+    install_package: Install, registry: AgentRegistry
+) -> None:
+    offer(install_package)
+    details = registry.inspect("stamp")
+    assert details.info.state == "loaded"
+    assert (details.class_name, details.api_version, details.guard) == ("Stamp", 1, True)
+    assert details.docstring == "Stamps a model.\n\nIn ink."
+    assert details.module_file is not None
+    assert details.module_file.endswith("acme_stamp.py")
+    assert details.metadata == {"Name": "acme-stamp", "Version": "1.2.3", "Summary": "Made for a test"}
+
+
+def test_inspecting_an_agent_of_the_directory_shows_its_file(directory: Path, registry: AgentRegistry) -> None:
+    file = put(directory, "near", STAMP + "\nagent = Stamp()\n")
+    details = registry.inspect("near")
+    assert details.module_file == str(file)
+    assert details.metadata == {}
+    assert details.class_name == "Stamp"
+
+
+def test_a_module_runs_once_when_many_threads_load_its_agent(directory: Path, registry: AgentRegistry) -> None:
+    counter = directory / "count"
+    put(directory, "near", f"with open({str(counter)!r}, 'a') as count:\n    count.write('x')\n" + STAMP)
+    barrier = threading.Barrier(4)
+    found: list[object] = []
+
+    def load() -> None:
+        barrier.wait()
+        found.append(registry.load("near"))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+    assert counter.read_text() == "x"

@@ -1,0 +1,178 @@
+"""The metrics page."""
+
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from repoagent.api.actions import Action
+from repoagent.api.hooks import ActionEvent, LoadEvent
+from repoagent.server.exposition.agents import AgentMetrics
+from repoagent.server.exposition.machine import Machine
+from repoagent.server.exposition.page import Exposition
+from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.serving.latencies import Latencies, Recent
+from repoagent.serving.metrics import REGISTRY, Metric, MetricKind
+
+
+@dataclass
+class _Statistics:
+    success: int = 3
+    failures: dict[str, int] = field(default_factory=lambda: {"BACKEND": 1, "OTHER": 0})
+    inference_count: int = 6
+    execution_count: int = 2
+    request_ns: int = 9_999
+    queue_ns: int = 1_000
+    compute_input_ns: int = 2_000
+    compute_infer_ns: int = 3_000
+    compute_output_ns: int = 4_000
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_hit_ns: int = 0
+    cache_miss_ns: int = 0
+    recent: Recent | None = None
+
+
+@dataclass
+class _Model:
+    name: str = "m"
+    version: str = "1"
+    waiting: int = 5
+    tags: dict[str, str] = field(default_factory=dict)
+    statistics: _Statistics = field(default_factory=_Statistics)
+    namespace: str = ""
+
+
+def _values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    # The parser gives the samples of every counter the suffix that the client library would have written.
+    return {
+        (sample.name.removesuffix("_total"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_inference_counters_have_tritons_names_labels_and_units() -> None:
+    values = _values(Exposition(lambda: [_Model()], AgentMetrics()).text())
+    labels = (("model", "m"), ("version", "1"))
+    assert values["nv_inference_request_success", labels] == 3
+    assert values["nv_inference_count", labels] == 6
+    assert values["nv_inference_exec_count", labels] == 2
+    assert values["nv_inference_request_duration_us", labels] == 9
+    assert values["nv_inference_compute_output_duration_us", labels] == 4
+    assert values["nv_inference_pending_request_count", labels] == 5
+    assert values["nv_inference_request_failure", (("model", "m"), ("reason", "BACKEND"), ("version", "1"))] == 1
+
+
+def test_a_namespace_is_a_label_of_its_own() -> None:
+    text = Exposition(lambda: [_Model(namespace="/models")], AgentMetrics()).text()
+    values = _values(text)
+    assert values["nv_inference_count", (("model", "m"), ("namespace", "/models"), ("version", "1"))] == 6
+    assert {"model": "m", "namespace": "/models", "reason": "BACKEND", "version": "1"} in [
+        dict(labels) for name, labels in values if name == "nv_inference_request_failure"
+    ]
+
+
+def test_the_response_cache_is_shown_for_models_that_use_it() -> None:
+    cached = _Model("c", statistics=_Statistics(cache_hits=3, cache_misses=2, cache_hit_ns=5_000, cache_miss_ns=7_999))
+    values = _values(Exposition(lambda: [_Model(), cached], AgentMetrics()).text())
+    labels = (("model", "c"), ("version", "1"))
+    shown = {name: value for (name, where), value in values.items() if name.startswith("nv_cache") and where == labels}
+    assert shown == {
+        "nv_cache_num_hits_per_model": 3,
+        "nv_cache_num_misses_per_model": 2,
+        "nv_cache_hit_duration_per_model": 5,
+        "nv_cache_miss_duration_per_model": 7,
+    }
+    assert "nv_cache" not in Exposition(lambda: [_Model()], AgentMetrics()).text()
+
+
+def test_what_agents_do_is_counted() -> None:
+    agents = AgentMetrics()
+    agents.action_finished(ActionEvent("m", "decrypt", 0, Action.LOAD, 1.5, None))
+    agents.action_finished(ActionEvent("m", "decrypt", 0, Action.LOAD, 0.5, "no key"))
+    agents.load_finished(LoadEvent("m", "loaded", 2.5, None, None))
+    agents.load_finished(LoadEvent("m", "failed", 0.1, "no key", None))
+    values = _values(Exposition(list, agents).text())
+    action = (("action", "LOAD"), ("agent", "decrypt"), ("model", "m"))
+    assert values["repoagent_action_seconds", action] == 2.0
+    assert values["repoagent_action_calls", action] == 2
+    assert values["repoagent_action_failures", action] == 1
+    assert values["repoagent_loads", (("model", "m"),)] == 1
+    assert values["repoagent_load_failures", (("model", "m"),)] == 1
+    assert values["repoagent_load_seconds", (("model", "m"),)] == 2.5
+
+
+def test_the_machine_and_the_process_are_measured() -> None:
+    values = _values(Exposition(list, AgentMetrics(), Machine()).text())
+    assert values["nv_cpu_memory_total_bytes", ()] > values["nv_cpu_memory_used_bytes", ()] > 0
+    assert 1 << 20 < values["process_resident_memory_bytes", ()] < 1 << 34
+    assert 0 <= values["nv_cpu_utilization", ()] <= 1
+
+
+def test_the_machine_can_be_left_out() -> None:
+    assert Exposition(list, AgentMetrics()).text() == REGISTRY.text()
+
+
+def test_counters_of_time_can_be_left_out() -> None:
+    cached = _Model(statistics=_Statistics(cache_hits=3, cache_misses=2))
+    everything = {name for name, _ in _values(Exposition(lambda: [cached], AgentMetrics()).text())}
+    counted = {
+        name
+        for name, _ in _values(
+            Exposition(lambda: [cached], AgentMetrics(), settings=MetricsSettings(counter_latencies=False)).text()
+        )
+    }
+    assert everything - counted == {name for name in everything if "duration" in name}
+    assert "nv_cache_num_hits_per_model" in counted
+
+
+def test_tags_of_a_model_are_labels() -> None:
+    values = _values(Exposition(lambda: [_Model(tags={"team": "a"})], AgentMetrics()).text())
+    labels = (("_team", "a"), ("model", "m"), ("version", "1"))
+    assert values["nv_inference_count", labels] == 6
+    assert values["nv_inference_request_failure", (("_team", "a"), ("model", "m"), ("reason", "BACKEND"), *labels[2:])]
+
+
+def test_summaries_have_quantiles_of_the_latest_requests_and_sums_of_all() -> None:
+    latencies = Latencies(summaries=True)
+    for number in range(1, 101):
+        latencies.add(number * 1000, 0, 1000, 2000, 3000)
+    latencies.add(1_000_000, 0)  # answered by the cache
+    statistics = _Statistics(success=3, cache_hits=1, recent=latencies.recent())
+    settings = MetricsSettings(summary_latencies=True, summary_quantiles=(0.5, 0.99, 1))
+    text = Exposition(lambda: [_Model(statistics=statistics)], AgentMetrics(), settings=settings).text()
+    values = _values(text)
+    labels = (("model", "m"), ("version", "1"))
+
+    def quantile(name: str, quantile: str) -> float:
+        return values[f"nv_inference_{name}_summary_us", (labels[0], ("quantile", quantile), labels[1])]
+
+    assert [quantile("request", each) for each in ("0.5", "0.99", "1")] == [51, 100, 1000]
+    assert quantile("compute_output", "1") == 3
+    assert values["nv_inference_request_summary_us_sum", labels] == 9
+    assert values["nv_inference_request_summary_us_count", labels] == 3
+    assert values["nv_inference_compute_infer_summary_us_count", labels] == 2
+    assert "# TYPE nv_inference_queue_summary_us summary" in text
+
+
+def test_a_summary_without_a_recent_request_has_no_number_for_its_quantiles() -> None:
+    statistics = _Statistics(recent=Latencies(summaries=True).recent())
+    text = Exposition(lambda: [_Model(statistics=statistics)], AgentMetrics()).text()
+    assert 'nv_inference_request_summary_us{model="m",version="1",quantile="0.5"} NaN' in text
+
+
+def test_the_histogram_counts_what_is_not_above_each_bound() -> None:
+    histogram = Metric(MetricKind.HISTOGRAM, {}, (100.0, 0.5))
+    latencies = Latencies(histogram, summaries=False)
+    for nanoseconds in (400_000, 500_000, 99_000_000, 5_000_000_000):
+        latencies.add_first_response(nanoseconds)
+    statistics = _Statistics(recent=latencies.recent())
+    text = Exposition(lambda: [_Model(statistics=statistics), _Model("n")], AgentMetrics()).text()
+    values = _values(text)
+    name = "nv_inference_first_response_histogram_ms"
+    labels = (("model", "m"), ("version", "1"))
+    counts = {bound: values[f"{name}_bucket", (("le", bound), *labels)] for bound in ("0.5", "100", "+Inf")}
+    assert counts == {"0.5": 2, "100": 3, "+Inf": 4}
+    assert values[f"{name}_sum", labels] == 5099.9
+    assert values[f"{name}_count", labels] == 4
+    assert "_summary_us" not in text

@@ -1,0 +1,102 @@
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.server import LogFormat, LogLevel, LogMessage, Server
+from repoagent.server.logs import ServerLog, log_message, server_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[ServerLog]:
+    """The log of the process, with everything off before and after."""
+    found = server_log()
+    _reset(found)
+    yield found
+    _reset(found)
+
+
+def _reset(log: ServerLog) -> None:
+    log.set_file(None)
+    log.set_format(LogFormat.DEFAULT)
+    log.set_verbose(0)
+    for level in LogLevel:
+        log.enable(level, False)
+
+
+def test_a_line_has_tritons_form(log: ServerLog, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_file(str(path))
+    log.enable(LogLevel.INFO, True)
+    log_message(LogLevel.INFO, "filename", 123, "info_message")
+    assert re.fullmatch(r'I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ filename:123\] "info_message"\n', path.read_text())
+
+
+def test_a_stamp_can_be_iso8601(log: ServerLog, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_file(str(path))
+    log.set_format(LogFormat.ISO8601)
+    log.enable(LogLevel.ERROR, True)
+    log_message(LogLevel.ERROR, "filename", 1, "bad")
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ filename:1\] ", path.read_text())
+
+
+def test_only_what_is_switched_on_is_written(log: ServerLog, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_file(str(path))
+    log.enable(LogLevel.WARN, True)
+    for level in LogLevel:
+        log_message(level, "f", 1, level.name)
+        assert log.enabled(level) is (level is LogLevel.WARN)
+    assert re.findall(r'"(\w+)"', path.read_text()) == ["WARN"]
+    log.set_verbose(1)
+    log_message(LogLevel.VERBOSE, "f", 1, "more")
+    assert path.read_text().splitlines()[-1].startswith("V")
+
+
+def test_a_message_has_the_place_of_its_caller(log: ServerLog, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_file(str(path))
+    log.enable(LogLevel.INFO, True)
+    LogMessage(LogLevel.INFO, "here")
+    line = sys._getframe().f_lineno - 1
+    assert f'test_logs.py:{line}] "here"' in path.read_text()
+
+
+def test_an_empty_name_is_the_standard_error_again(
+    log: ServerLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log.set_file(str(tmp_path / "log"))
+    log.set_file("")
+    log.enable(LogLevel.ERROR, True)
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        logging.getLogger("repoagent.test").exception("it failed")
+    assert "it failed" in stream.getvalue()
+    assert "ValueError: the reason" in stream.getvalue()
+
+
+def test_every_level_of_the_options_brings_those_above_it(log: ServerLog, repository: Path, tmp_path: Path) -> None:
+    from repoagent.server import ModelControlMode
+
+    path = tmp_path / "server.log"
+    options: dict[str, Any] = {
+        "model_control_mode": ModelControlMode.EXPLICIT,
+        "startup_models": ["addsub"],
+        "log_file": str(path),
+    }
+    with Server(model_repository=str(repository), log_verbose=1, **options):
+        assert all(log.enabled(level) for level in LogLevel)
+    assert "successfully loaded 'addsub'" in path.read_text()
+    with Server(model_repository=str(repository), log_warn=True, **options):
+        assert [log.enabled(level) for level in LogLevel] == [False, True, True, False]
+    with Server(model_repository=str(repository), **options):
+        assert not any(log.enabled(level) for level in LogLevel)

@@ -1,0 +1,310 @@
+"""Every name of Triton's package is here, with its defaults, in its order."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+
+import repoagent.server as tritonserver
+from repoagent import errors
+from repoagent.server import _c
+from repoagent.server._c import triton_bindings
+
+EXPORTED = [
+    "DLDeviceType",
+    "MemoryBuffer",
+    "MemoryType",
+    "Model",
+    "ModelBatchFlag",
+    "ModelTxnPropertyFlag",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InstanceGroupKind",
+    "LogFormat",
+    "Metric",
+    "MetricFamily",
+    "MetricFormat",
+    "MetricKind",
+    "ModelControlMode",
+    "Options",
+    "RateLimiterResource",
+    "RateLimitMode",
+    "Server",
+    "DataType",
+    "Tensor",
+    "AlreadyExistsError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "TritonError",
+    "UnavailableError",
+    "UnknownError",
+    "UnsupportedError",
+    "__version__",
+    "ModelLoadDeviceLimit",
+    "LogMessage",
+    "LogLevel",
+]
+
+OPTIONS: dict[str, Any] = {
+    "model_repository": [],
+    "server_id": "triton",
+    "model_control_mode": tritonserver.ModelControlMode.NONE,
+    "startup_models": [],
+    "strict_model_config": False,
+    "rate_limiter_mode": tritonserver.RateLimitMode.OFF,
+    "rate_limiter_resources": [],
+    "pinned_memory_pool_size": 2**28,
+    "cuda_memory_pool_sizes": {},
+    "cache_config": {},
+    "cache_directory": "/opt/tritonserver/caches",
+    "min_supported_compute_capability": 6.0,
+    "exit_on_error": True,
+    "strict_readiness": True,
+    "exit_timeout": 30,
+    "buffer_manager_thread_count": 0,
+    "model_load_thread_count": 4,
+    "model_load_retry_count": 0,
+    "model_namespacing": False,
+    "enable_peer_access": True,
+    "log_file": None,
+    "log_info": False,
+    "log_warn": False,
+    "log_error": False,
+    "log_format": tritonserver.LogFormat.DEFAULT,
+    "log_verbose": 0,
+    "metrics": True,
+    "gpu_metrics": True,
+    "cpu_metrics": True,
+    "metrics_interval": 2000,
+    "backend_directory": "/opt/tritonserver/backends",
+    "repo_agent_directory": "/opt/tritonserver/repoagents",
+    "model_load_device_limits": [],
+    "backend_configuration": {},
+    "host_policies": {},
+    "metrics_configuration": {},
+}
+
+REQUEST: dict[str, Any] = {
+    "request_id": None,
+    "flags": 0,
+    "correlation_id": None,
+    "priority": 0,
+    "timeout": 0,
+    "inputs": {},
+    "parameters": {},
+    "output_memory_type": None,
+    "response_queue": None,
+}
+
+RESPONSE: dict[str, Any] = {
+    "request_id": None,
+    "parameters": {},
+    "outputs": {},
+    "error": None,
+    "classification_label": None,
+    "final": False,
+}
+
+ENUMS = {
+    "DataType": "INVALID 0, BOOL 1, UINT8 2, UINT16 3, UINT32 4, UINT64 5, INT8 6, INT16 7, INT32 8, INT64 9, FP16 10, "
+    "FP32 11, FP64 12, BYTES 13, BF16 14",
+    "MemoryType": "CPU 0, CPU_PINNED 1, GPU 2",
+    "ParameterType": "STRING 0, INT 1, BOOL 2, DOUBLE 3, BYTES 4",
+    "InstanceGroupKind": "AUTO 0, CPU 1, GPU 2, MODEL 3",
+    "LogLevel": "INFO 0, WARN 1, ERROR 2, VERBOSE 3",
+    "LogFormat": "DEFAULT 0, ISO8601 1",
+    "MetricFormat": "PROMETHEUS 0",
+    "InferenceTraceLevel": "DISABLED 0, MIN 1, MAX 2, TIMESTAMPS 4, TENSORS 8",
+    "InferenceTraceActivity": "REQUEST_START 0, QUEUE_START 1, COMPUTE_START 2, COMPUTE_INPUT_END 3, "
+    "COMPUTE_OUTPUT_START 4, COMPUTE_END 5, REQUEST_END 6, TENSOR_QUEUE_INPUT 7, TENSOR_BACKEND_INPUT 8, "
+    "TENSOR_BACKEND_OUTPUT 9",
+    "RequestFlag": "SEQUENCE_START 1, SEQUENCE_END 2",
+    "RequestReleaseFlag": "ALL 1",
+    "ResponseCompleteFlag": "FINAL 1",
+    "ModelControlMode": "NONE 0, POLL 1, EXPLICIT 2",
+    "RateLimitMode": "OFF 0, EXEC_COUNT 1",
+    "ModelBatchFlag": "UNKNOWN 1, FIRST_DIM 2",
+    "ModelIndexFlag": "READY 1",
+    "ModelTxnPropertyFlag": "ONE_TO_ONE 1, DECOUPLED 2",
+    "MetricKind": "COUNTER 0, GAUGE 1",
+}
+
+BARE = [
+    "InferenceTraceLevel",
+    "InferenceTraceActivity",
+    "RequestFlag",
+    "RequestReleaseFlag",
+    "ResponseCompleteFlag",
+    "ModelBatchFlag",
+    "ModelIndexFlag",
+    "ModelTxnPropertyFlag",
+]
+
+FUNCTIONS = [
+    "DataTypeString",
+    "StringToDataType",
+    "DataTypeByteSize",
+    "MemoryTypeString",
+    "ParameterTypeString",
+    "InstanceGroupKindString",
+    "InferenceTraceLevelString",
+    "InferenceTraceActivityString",
+    "LogIsEnabled",
+    "LogMessage",
+]
+
+CLASSES = {
+    "Parameter": "",
+    "BufferAttributes": "memory_type_id memory_type cuda_ipc_handle byte_size",
+    "ResponseAllocator": "set_buffer_attributes_function set_query_function",
+    "Message": "serialize_to_json",
+    "Metrics": "formatted",
+    "InferenceTrace": "id parent_id model_name model_version request_id",
+    "InferenceRequest": "id flags correlation_id correlation_id_string priority priority_uint64 timeout_microseconds "
+    "add_input add_raw_input remove_input remove_all_inputs append_input_data append_input_data_with_host_policy "
+    "append_input_data_with_buffer_attributes remove_all_input_data add_requested_output remove_requested_output "
+    "remove_all_requested_outputs set_string_parameter set_int_parameter set_bool_parameter set_double_parameter "
+    "cancel get_next_response",
+    "InferenceResponse": "throw_if_response_error model id parameter_count output_count parameter output "
+    "output_classification_label",
+    "ServerOptions": "set_server_id set_model_repository_path set_model_control_mode set_startup_model "
+    "set_strict_model_config set_rate_limiter_mode add_rate_limiter_resource set_pinned_memory_pool_byte_size "
+    "set_cuda_memory_pool_byte_size set_response_cache_byte_size set_cache_config set_cache_directory "
+    "set_min_supported_compute_capability set_exit_on_error set_strict_readiness set_exit_timeout "
+    "set_buffer_manager_thread_count set_model_load_thread_count set_model_load_retry_count set_model_namespacing "
+    "set_enable_peer_access set_log_file set_log_info set_log_warn set_log_error set_log_format set_log_verbose "
+    "set_metrics set_gpu_metrics set_cpu_metrics set_metrics_interval set_backend_directory set_repo_agent_directory "
+    "set_model_load_device_limit set_backend_config set_host_policy set_metrics_config",
+    "Server": "_ptr stop register_model_repository unregister_model_repository poll_model_repository is_live is_ready "
+    "model_is_ready model_batch_properties model_transaction_properties metadata model_metadata model_statistics "
+    "model_config model_index load_model load_model_with_parameters unload_model unload_model_and_dependents metrics "
+    "infer_async",
+    "MetricFamily": "",
+    "Metric": "value kind increment set_value",
+}
+
+
+def _defaults(kind: type, count: int) -> dict[str, Any]:
+    values = {}
+    for item in dataclasses.fields(kind)[:count]:
+        factory = item.default_factory
+        values[item.name] = factory() if factory is not dataclasses.MISSING else item.default
+    return values
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_package_has_every_name(name: str) -> None:
+    assert name in tritonserver.__all__
+    assert hasattr(tritonserver, name)
+
+
+def test_everything_in_the_list_of_names_exists() -> None:
+    assert not [name for name in tritonserver.__all__ if not hasattr(tritonserver, name)]
+
+
+def test_options_have_the_fields_the_order_and_the_defaults() -> None:
+    found = _defaults(tritonserver.Options, len(OPTIONS))
+    assert list(found.items()) == list(OPTIONS.items())
+    own = dataclasses.fields(tritonserver.Options)[len(OPTIONS) :]
+    assert own
+    assert all(item.kw_only for item in own)
+
+
+def test_options_can_be_given_by_position() -> None:
+    options = tritonserver.Options("models", "me", tritonserver.ModelControlMode.EXPLICIT, ["a"])
+    assert (options.server_id, options.startup_models) == ("me", ["a"])
+
+
+def test_requests_and_responses_have_the_fields_the_order_and_the_defaults() -> None:
+    request = dataclasses.fields(tritonserver.InferenceRequest)
+    assert request[0].name == "model"
+    found = _defaults(tritonserver.InferenceRequest, len(request))
+    del found["model"]
+    assert list(found.items()) == list(REQUEST.items())
+    response = _defaults(tritonserver.InferenceResponse, len(RESPONSE) + 1)
+    assert next(iter(response)) == "model"
+    del response["model"]
+    assert list(response.items()) == list(RESPONSE.items())
+
+
+@pytest.mark.parametrize(
+    ("function", "defaults"),
+    [
+        (tritonserver.Server.start, {"wait_until_ready": False, "polling_interval": 0.1, "timeout": None}),
+        (tritonserver.Server.model, {"version": -1}),
+        (tritonserver.Server.models, {"exclude_not_ready": False}),
+        (tritonserver.Server.load, {"parameters": None}),
+        (
+            tritonserver.Server.unload,
+            {"unload_dependents": False, "wait_until_unloaded": False, "polling_interval": 0.1, "timeout": None},
+        ),
+        (tritonserver.Server.metrics, {"metric_format": tritonserver.MetricFormat.PROMETHEUS}),
+        (tritonserver.Server.register_model_repository, {"name_mapping": None}),
+        (tritonserver.Model.__init__, {"version": -1, "state": None, "reason": None}),
+        (tritonserver.Model.infer, {"inference_request": None, "raise_on_error": True}),
+        (tritonserver.Model.async_infer, {"inference_request": None, "raise_on_error": True}),
+        (tritonserver.Model.config, {"config_version": 1}),
+        (tritonserver.Metric.__init__, {"labels": None}),
+        (tritonserver.Tensor.__dlpack__, {"stream": None}),
+    ],
+)
+def test_methods_have_the_defaults(function: Any, defaults: dict[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    assert {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty} == defaults
+
+
+def test_errors_are_those_of_the_project_under_one_base() -> None:
+    assert tritonserver.TritonError is errors.RepoAgentError
+    for name in EXPORTED:
+        if name.endswith("Error"):
+            kind = getattr(tritonserver, name)
+            assert issubclass(kind, tritonserver.TritonError)
+            assert getattr(triton_bindings, name) is kind
+    assert issubclass(errors.CancelledError, tritonserver.UnknownError)
+
+
+@pytest.mark.parametrize(("name", "members"), ENUMS.items())
+def test_enumerations_have_the_members_and_the_numbers(name: str, members: str) -> None:
+    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
+    expected = {pair.split()[0]: int(pair.split()[1]) for pair in members.split(", ")}
+    assert {member: int(value) for member, value in kind.__members__.items()} == expected
+    if hasattr(tritonserver, name):
+        assert getattr(tritonserver, name) is kind
+
+
+def test_members_are_no_numbers_and_print_as_in_triton() -> None:
+    member = tritonserver.DataType.INT8
+    others: list[object] = [6, tritonserver.ModelTxnPropertyFlag.ONE_TO_ONE, triton_bindings.REQUEST_END]
+    assert member not in others
+    assert repr(member) == "<TRITONSERVER_DataType.INT8: 6>"
+    assert str(member) == "TRITONSERVER_DataType.INT8"
+    assert (member.name, member.value, tritonserver.DataType(6)) == ("INT8", 6, member)
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_the_binding_module_has_the_bare_members(name: str) -> None:
+    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
+    for member in kind:
+        assert getattr(triton_bindings, member.name) is member
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_binding_module_has_every_function(name: str) -> None:
+    assert callable(getattr(triton_bindings, f"TRITONSERVER_{name}"))
+
+
+@pytest.mark.parametrize(("name", "members"), CLASSES.items())
+def test_the_binding_module_has_every_class_and_its_members(name: str, members: str) -> None:
+    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
+    source = inspect.getsource(kind) + "".join(inspect.getsource(base) for base in kind.__mro__[1:-1])
+    missing = [it for it in members.split() if not hasattr(kind, it) and f"self.{it} = " not in source]
+    assert not missing
+
+
+def test_the_version_of_the_c_interface_is_two_numbers() -> None:
+    major, minor = triton_bindings.api_version()
+    assert major == 1
+    assert minor > 0
+    assert _c.__doc__

@@ -1,0 +1,310 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.errors import (
+    AlreadyExistsError,
+    InternalError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnsupportedError,
+)
+from repoagent.server import (
+    InstanceGroupKind,
+    ModelControlMode,
+    ModelLoadDeviceLimit,
+    Options,
+    Server,
+)
+
+MakeServer = Callable[..., Server]
+EXPLICIT = ModelControlMode.EXPLICIT
+
+
+def test_a_server_is_started_and_stopped_and_started_again(make_server: MakeServer) -> None:
+    server = make_server(model_control_mode=EXPLICIT)
+    assert server.start(wait_until_ready=True) is server
+    assert server.live()
+    assert server.ready()
+    with pytest.raises(InvalidArgumentError, match="Server already started"):
+        server.start()
+    server.stop()
+    with pytest.raises(InvalidArgumentError, match="Server not started"):
+        server.stop()
+    server.start()
+    assert server.live()
+
+
+def test_a_with_block_starts_and_stops(make_server: MakeServer) -> None:
+    with make_server(model_control_mode=EXPLICIT) as server:
+        assert server.live()
+        assert server._ptr() > 0
+    with pytest.raises(InvalidArgumentError):
+        server.live()
+
+
+def test_a_with_block_takes_a_server_that_runs(make_server: MakeServer) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    with server as same:
+        assert same is server
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda server: server.live(),
+        lambda server: server.ready(),
+        lambda server: server.metadata(),
+        lambda server: server.metrics(),
+        lambda server: server.model("addsub"),
+        lambda server: server.models(),
+        lambda server: server.load("addsub"),
+        lambda server: server.unload("addsub"),
+        lambda server: server.register_model_repository("/x"),
+        lambda server: server.unregister_model_repository("/x"),
+        lambda server: server.poll_model_repository(),
+        lambda server: server._ptr(),
+    ],
+)
+def test_nothing_works_before_the_start(make_server: MakeServer, call: Callable[[Server], Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="Server not started"):
+        call(make_server())
+
+
+def test_a_repository_must_be_named(make_server: MakeServer) -> None:
+    empty: tuple[Any, ...] = ([], None, "")
+    for nothing in empty:
+        with pytest.raises(InvalidArgumentError, match="Model repository must be specified"):
+            make_server(model_repository=nothing).start()
+
+
+def test_a_repository_that_does_not_exist_is_an_internal_error(make_server: MakeServer, tmp_path: Path) -> None:
+    server = make_server(model_repository=str(tmp_path / "none"))
+    with pytest.raises(InternalError, match="none"):
+        server.start()
+    with pytest.raises(InvalidArgumentError, match="Server not started"):
+        server.live()
+
+
+def test_options_come_as_an_object_or_as_keywords(repository: Path) -> None:
+    assert Server(Options(str(repository), "me")).options.server_id == "me"
+    assert Server(Options(str(repository), "me"), server_id="other").options.server_id == "other"
+    with pytest.raises(TypeError, match="no_such_option"):
+        Server(no_such_option=1)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"server_id": 1}, {"exit_timeout": "30"}, {"log_info": 1}, {"model_control_mode": 2}, {"log_file": 3}]
+)
+def test_a_value_of_the_wrong_type_is_a_type_error(make_server: MakeServer, fields: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(fields))):
+        make_server(**fields).start()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_load_device_limits": [ModelLoadDeviceLimit(InstanceGroupKind.CPU, 0, 0.5)]}, "not supported"),
+        ({"host_policies": {"p": {"colour": "red"}}}, "Unsupported host policy setting 'colour'"),
+    ],
+)
+def test_what_the_server_cannot_do_is_refused_by_name(
+    make_server: MakeServer, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        make_server(**fields).start()
+
+
+def test_a_server_that_is_not_ready_in_time_says_so(make_server: MakeServer, repository: Path) -> None:
+    (repository / "addsub" / "1" / "model.onnx").write_bytes(b"no model")
+    server = make_server(model_control_mode=EXPLICIT, startup_models=["addsub"], exit_on_error=False)
+    with pytest.raises(UnavailableError, match="Timeout before ready"):
+        server.start(wait_until_ready=True, polling_interval=0.001, timeout=0.01)
+    assert server.live()
+
+
+def test_a_model_that_fails_ends_the_start(make_server: MakeServer, repository: Path) -> None:
+    (repository / "addsub" / "1" / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(InternalError, match="addsub"):
+        make_server().start()
+
+
+def test_metadata_has_the_name_of_the_server(make_server: MakeServer) -> None:
+    with make_server(model_control_mode=EXPLICIT, server_id="me") as server:
+        assert server.metadata()["name"] == "me"
+
+
+def test_models_are_found_by_name_and_version(server: Server) -> None:
+    models = server.models()
+    assert models["addsub", 1].state == "READY"
+    assert models["addsub"].version == -1
+    assert {name for name, _ in models} == {"addsub", "broken", "half", "repeat", "slow", "text"}
+    for unknown in ("none", ("addsub", 7)):
+        with pytest.raises(KeyError, match="Unknown Model: "):
+            models[unknown]
+
+
+def test_models_that_are_not_ready_can_be_left_out(make_server: MakeServer) -> None:
+    server = make_server(model_control_mode=EXPLICIT, startup_models=["addsub"]).start()
+    assert list(server.models(exclude_not_ready=True)) == [("addsub", 1)]
+    assert ("text", -1) in server.models()
+    assert str(server.models()["addsub", 1]) == "{'name': 'addsub', 'version': 1, 'state': 'READY'}"
+
+
+def test_a_model_is_loaded_and_unloaded(make_server: MakeServer) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    assert not server.model("addsub").ready()
+    model = server.load("addsub")
+    assert model.ready()
+    server.unload(model, wait_until_unloaded=True, polling_interval=0.001, timeout=10)
+    assert not model.ready()
+    assert server.models()["addsub", 1].state == "UNAVAILABLE"
+    server.load("addsub")
+    server.unload("addsub")
+    assert not model.ready()
+
+
+def test_waiting_for_an_unload_ends_at_the_timeout(
+    make_server: MakeServer, scripted: Any, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    server = make_server(model_control_mode=EXPLICIT, startup_models=["slow"]).start()
+    responses = server.model("slow").infer(inputs={"INPUT": np.array([1], np.int32)})
+    assert scripted.started.wait(10)
+    server.unload("slow", wait_until_unloaded=True, polling_interval=0.001, timeout=0.01)
+    assert server.models()["slow", 1].state == "UNLOADING"
+    scripted.go.set()
+    assert next(responses).final
+    eventually(lambda: server.models()["slow", 1].state == "UNAVAILABLE")
+
+
+def test_a_model_is_loaded_from_the_bytes_of_its_files(make_server: MakeServer, add_sub_model: bytes) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    model = server.load("new", {"config": '{"backend": "onnxruntime"}', "file:3/model.onnx": add_sub_model})
+    assert model.ready()
+    assert list(server.models(exclude_not_ready=True)) == [("new", 3)]
+
+
+@pytest.mark.parametrize("parameters", [{"colour": "red"}, {"file:1/model.onnx": "text"}, {"config": 1}])
+def test_a_load_parameter_that_means_nothing_is_refused(make_server: MakeServer, parameters: dict[str, Any]) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    with pytest.raises(InvalidArgumentError, match=f"Unrecognized load parameter '{next(iter(parameters))}'"):
+        server.load("addsub", parameters)
+
+
+def test_models_come_and_go_on_demand_in_explicit_mode_only(make_server: MakeServer, repository: Path) -> None:
+    server = make_server(exit_on_error=False).start()
+    for call in (lambda: server.load("addsub"), lambda: server.unload("addsub")):
+        with pytest.raises(UnavailableError, match="explicit model load / unload is not allowed"):
+            call()
+    with pytest.raises(UnsupportedError, match="repository registration is not allowed if model control mode is not"):
+        server.register_model_repository(str(repository))
+    with pytest.raises(UnsupportedError, match="repository unregistration is not allowed"):
+        server.unregister_model_repository(str(repository))
+    with pytest.raises(UnavailableError, match="polling is disabled"):
+        server.poll_model_repository()
+
+
+def test_polling_follows_the_repository(make_server: MakeServer, repository: Path) -> None:
+    server = make_server(model_control_mode=ModelControlMode.POLL, poll_interval=3600).start()
+    (repository / "addsub").rename(repository / "later")
+    server.poll_model_repository()
+    assert server.model("later").ready()
+    assert not server.model("addsub").ready()
+
+
+def test_a_repository_is_registered_and_unregistered(make_server: MakeServer, tmp_path: Path, repository: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (repository / "text").rename(other / "words")
+    (repository / "half").rename(other / "more")
+    server = make_server(model_control_mode=EXPLICIT).start()
+    with pytest.raises(InternalError):
+        server.load("words")
+
+    server.register_model_repository(str(other), {"words": "phrases"})
+    assert server.load("phrases").ready()
+    assert server.load("more").ready()
+    with pytest.raises(InternalError):
+        server.load("words")
+    with pytest.raises(AlreadyExistsError, match="has already been registered"):
+        server.register_model_repository(str(other))
+
+    server.unregister_model_repository(str(other))
+    assert server.model("phrases").ready()
+    server.unload("phrases")
+    with pytest.raises(InternalError):
+        server.load("phrases")
+    with pytest.raises(InvalidArgumentError, match=r"failed to unregister .*, repository not found"):
+        server.unregister_model_repository(str(other))
+
+
+def test_a_mapping_gives_a_name_once(make_server: MakeServer, tmp_path: Path) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InvalidArgumentError, match="there is a conflicting mapping for 'm'"):
+        server.register_model_repository(str(tmp_path / "one"), {"a": "m", "b": "m"})
+    server.register_model_repository(str(tmp_path / "one"), {"a": "m"})
+    with pytest.raises(AlreadyExistsError, match="failed to register 'm', there is a conflicting mapping for 'm'"):
+        server.register_model_repository(str(tmp_path / "two"), {"c": "m"})
+    with pytest.raises(InvalidArgumentError, match=r"failed to register '.*nowhere', repository not found"):
+        server.register_model_repository(str(tmp_path / "nowhere"))
+
+
+def test_metrics_have_tritons_names(server: Server, addsub_inputs: dict[str, Any]) -> None:
+    next(server.model("addsub").infer(inputs=addsub_inputs))
+    text = server.metrics()
+    assert 'nv_inference_request_success{model="addsub",version="1"} 1\n' in text
+    assert "nv_cpu_memory_used_bytes " in text
+
+
+def test_metrics_can_be_switched_off(make_server: MakeServer) -> None:
+    with make_server(model_control_mode=EXPLICIT, metrics=False) as server:
+        assert "nv_" not in server.metrics()
+
+
+def test_a_lease_gives_a_loaded_model(make_server: MakeServer) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    with server.lease("addsub") as model:
+        assert model.ready()
+
+
+async def test_a_model_is_loaded_by_its_first_request(make_server: MakeServer, addsub_inputs: dict[str, Any]) -> None:
+    server = make_server(model_control_mode=EXPLICIT, on_demand=True, memory_budget=1 << 20).start()
+    assert not server.model("addsub").ready()
+    (response,) = [it async for it in server.model("addsub").async_infer(inputs=addsub_inputs)]
+    assert response.error is None
+    server.unload("addsub")
+    (response,) = server.model("addsub").infer(inputs=addsub_inputs)
+    assert response.error is None
+
+
+def test_metrics_tell_what_agents_do(make_server: MakeServer, eventually: Callable[[Callable[[], bool]], None]) -> None:
+    server = make_server(model_control_mode=EXPLICIT).start()
+    server.load("addsub")
+    eventually(lambda: 'repoagent_loads_total{model="addsub"} 1\n' in server.metrics())
+
+
+def test_namesakes_in_several_repositories_are_told_apart(
+    make_server: MakeServer, repository: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(repository / "addsub", other / "addsub")
+    server = make_server(
+        model_repository=[str(repository), str(other)],
+        model_namespacing=True,
+        model_control_mode=EXPLICIT,
+        startup_models=["addsub", "text"],
+    ).start()
+    found = [name for name, _ in server.models(exclude_not_ready=True)]
+    assert sorted(found) == sorted([f"{repository}::addsub", f"{other}::addsub", "text"])
+    model = server.models()[f"{other}::addsub"]
+    assert model.ready()
+    assert model.metadata()["name"] == "addsub"
+    with pytest.raises(InvalidArgumentError, match="model namespace must be provided to resolve ambiguity"):
+        server.model("addsub").metadata()

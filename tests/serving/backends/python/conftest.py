@@ -1,0 +1,217 @@
+"""A Python model in a directory, the backend over it, and a core that only remembers what it was asked."""
+
+import functools
+import textwrap
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+
+from repoagent.config import ModelConfig, read_text
+from repoagent.errors import InternalError
+from repoagent.serving.backends.base import BackendInstance, InstanceSpec
+from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.types import Tensor
+
+CONFIG = """
+name: "m" backend: "python" max_batch_size: 8
+input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
+"""
+
+
+class Files:
+    """A directory as the backend sees it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def bytes(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def open(self, path: str) -> BinaryIO:
+        return (self._root / path).open("rb")
+
+    def local_path(self, path: str = "") -> Path:
+        return self._root / path
+
+    def exists(self, path: str) -> bool:
+        return (self._root / path).exists()
+
+    def names(self, path: str = "") -> list[str]:
+        return sorted(entry.name for entry in (self._root / path).iterdir())
+
+
+class Answers:
+    """A sender that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+        self.finals = 0
+        self.complete = threading.Event()
+
+    def wait(self) -> "Answers":
+        """For models that answer when execute has long returned."""
+        assert self.complete.wait(60)
+        return self
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        assert not self.finals, "an answer after the final one"
+        self.finals += final
+        if response is not None:
+            self.responses.append(response)
+        if final:
+            self.complete.set()
+
+
+class FakeCore:
+    """A core with one model, "double"; everything else is unknown."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.asked = threading.Event()
+        """Set when a model asked whether another one is ready: a sign that it is there."""
+
+    def submit(self, request: InferRequest) -> None:
+        assert request.sender is not None
+        answer = InferResponse(request.model_name, "1", id=request.id)
+        if request.model_name == "double":
+            answer.outputs = {"y": Tensor.of(request.inputs["x"].array * 2)}
+        else:
+            answer.error = InternalError(f"Request for unknown model: '{request.model_name}' is not found")
+        if request.parameters.get("twice"):
+            request.sender.send(answer, False)
+            request.sender.send(answer, False)
+            request.sender.send(None, True)
+        else:
+            request.sender.send(answer, True)
+
+    def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        self.calls.append(("load", name, config, files))
+
+    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        self.calls.append(("unload", name, unload_dependents))
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        self.calls.append(("ready", name, version))
+        self.asked.set()
+        return name == "double"
+
+
+class Running:
+    """One instance of a model, and how to ask it."""
+
+    def __init__(self, instance: BackendInstance, core: FakeCore) -> None:
+        self.instance: Any = instance
+        self.core = core
+        self._open = True
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self.instance.close()
+
+    def ask(self, *arrays: Any, **fields: Any) -> list[Answers]:
+        senders = [Answers() for _ in arrays]
+        requests = [
+            InferRequest("m", {"x": Tensor.of(np.asarray(array, np.float32))}, sender=sender, **fields)
+            for array, sender in zip(arrays, senders, strict=True)
+        ]
+        self.instance.execute(requests)
+        return senders
+
+    def value(self, array: Any, **fields: Any) -> Any:
+        (answers,) = self.ask(array, **fields)
+        assert answers.responses[0].error is None, answers.responses[0].error
+        return answers.responses[0].outputs["y"].array
+
+    def error(self, array: Any = (1.0,)) -> str:
+        (answers,) = self.ask(array)
+        assert answers.finals == 1
+        error = answers.responses[-1].error
+        assert error is not None
+        return str(error)
+
+
+@pytest.fixture
+def write_model(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a model.py whose top imports the utilities as pb_utils."""
+
+    def write(body: str, name: str = "m") -> Path:
+        directory = tmp_path / name
+        (directory / "1").mkdir(parents=True, exist_ok=True)
+        source = "import triton_python_backend_utils as pb_utils\n" + textwrap.dedent(body)
+        (directory / "1" / "model.py").write_text(source)
+        return directory
+
+    return write
+
+
+@pytest.fixture
+def run_model(write_model: Callable[[str], Path]) -> Any:
+    """Write, load and instantiate a model, by default in this process; closed at the end of the test."""
+    running: list[Running] = []
+
+    def run(body: str, config: str = CONFIG, name: str = "m", **settings: str) -> Running:
+        directory = write_model(body, name)  # type: ignore[call-arg]
+        core = FakeCore()
+        backend = PythonBackend({key.replace("_", "-"): value for key, value in settings.items()})
+        backend.bind(core)
+        model = backend.load(read_text(config), Files(directory), 1)
+        running.append(Running(model.create_instance(InstanceSpec(f"{name}_0_0", "CPU")), core))
+        return running[-1]
+
+    yield run
+    for entry in running:
+        entry.close()
+
+
+@pytest.fixture
+def files_of() -> type[Files]:
+    """Makes the files of a model out of its directory."""
+    return Files
+
+
+@pytest.fixture
+def run_in_process_of_its_own(run_model: Any) -> Any:
+    """As run_model, with the model in a process of its own."""
+    return functools.partial(run_model, execution="process")
+
+
+@pytest.fixture(params=["in-process", "process"])
+def run_anywhere(run_model: Any, request: pytest.FixtureRequest) -> Any:
+    """As run_model, once for each place that a model can run in."""
+    return functools.partial(run_model, execution=request.param)
+
+
+def completing(write_model: Callable[[str], Path], execution: str) -> Callable[..., ModelConfig]:
+    def completed(body: str, config: str = 'name: "m"') -> ModelConfig:
+        parsed = read_text(config)
+        backend = PythonBackend({"execution": execution})
+        backend.bind(FakeCore())
+        backend.auto_complete(parsed, Files(write_model(body)), 1)
+        return parsed
+
+    return completed
+
+
+@pytest.fixture
+def complete(write_model: Callable[[str], Path]) -> Callable[..., ModelConfig]:
+    """Auto-complete a configuration by a model's own function, in this process."""
+    return completing(write_model, "in-process")
+
+
+@pytest.fixture
+def complete_in_process_of_its_own(write_model: Callable[[str], Path]) -> Callable[..., ModelConfig]:
+    """The same, in a process of its own."""
+    return completing(write_model, "process")
+
+
+@pytest.fixture(params=["in-process", "process"])
+def complete_anywhere(write_model: Callable[[str], Path], request: pytest.FixtureRequest) -> Callable[..., ModelConfig]:
+    """The same, once for each place that a model can run in."""
+    return completing(write_model, request.param)

@@ -1,0 +1,45 @@
+"""The processes of a model start together, and none is left that no instance was made of."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.config import read_text
+from repoagent.errors import InternalError
+from repoagent.serving.backends.base import InstanceSpec
+from repoagent.serving.backends.python import PythonBackend
+
+CONFIG = """
+name: "m" backend: "python" instance_group { name: "m_0" count: 3 kind: KIND_CPU }
+parameters { key: "EXECUTION" value { string_value: "process" } }
+"""
+
+
+def test_all_of_them_run_before_the_first_instance_is_made(write_model: Any, tmp_path: Path, files_of: Any) -> None:
+    write_model("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+    backend = PythonBackend({})
+    backend.bind(object())  # type: ignore[arg-type]
+    model = backend.load(read_text(CONFIG), files_of(tmp_path / "m"), 1)
+    children = dict(model._started)
+    assert len({child.pid for child in children.values()}) == 3
+    instance: Any = model.create_instance(InstanceSpec("m_0_1", "CPU"))
+    assert instance.child is children["m_0_1"]
+    model.close()
+    assert [child.exited.is_set() for child in children.values()] == [True, False, True]
+    instance.close()
+    assert children["m_0_1"].exited.is_set()
+
+
+def test_none_is_left_if_one_cannot_be_started(write_model: Any, tmp_path: Path, files_of: Any) -> None:
+    write_model("")
+    environment = tmp_path / "python"
+    environment.write_text("this is no program")
+    environment.chmod(0o755)
+    parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
+    backend = PythonBackend({})
+    backend.bind(object())  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match=r"the process '.*/python' of model instance 'm_0_0' cannot be started"):
+        backend.load(read_text(CONFIG + parameter), files_of(tmp_path / "m"), 1)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-m_0")]

@@ -1,0 +1,242 @@
+"""What a model.py may do in execute, and what becomes of what it does wrong."""
+
+import threading
+from typing import Any
+
+import pytest
+
+DOUBLE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x * 2)]))
+        return answers
+"""
+
+DECOUPLED = """
+name: "m" backend: "python" model_transaction_policy { decoupled: true }
+input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
+"""
+
+
+def failing(statement: str) -> str:
+    return f"class TritonPythonModel:\n    def execute(self, requests):\n        {statement}\n"
+
+
+def test_every_request_of_a_batch_gets_its_own_answer(run_anywhere: Any) -> None:
+    answers = run_anywhere(DOUBLE).ask([1.0], [2.0, 3.0])
+    assert [a.responses[0].outputs["y"].array.tolist() for a in answers] == [[2.0], [4.0, 6.0]]
+    assert [a.finals for a in answers] == [1, 1]
+
+
+def test_only_requested_outputs_are_sent(run_anywhere: Any) -> None:
+    model = run_anywhere(
+        DOUBLE.replace('[pb_utils.Tensor("y", x * 2)]', '[pb_utils.Tensor("y", x), pb_utils.Tensor("z", x)]')
+    )
+    (answers,) = model.ask([1.0], requested_outputs=("z",))
+    assert list(answers.responses[0].outputs) == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("raise ValueError('too cold')", "model instance 'm_0_0', message: ValueError: too cold"),
+        ("raise pb_utils.TritonModelException('no')", "TritonModelException: no"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("return None", "Expected a list in the execute return, found type 'NoneType'"),
+        ("return []", "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0"),
+        ("return [3]", "Expected an InferenceResponse object in the execute function return list, found int"),
+        ("return [pb_utils.InferenceResponse(error=pb_utils.TritonError('mine'))]", "mine"),
+    ],
+)
+def test_what_goes_wrong_becomes_the_error_of_the_request(run_model: Any, statement: str, text: str) -> None:
+    assert text in run_model(failing(statement)).error()
+
+
+def test_the_code_of_an_error_is_kept(run_anywhere: Any) -> None:
+    body = failing(
+        "return [pb_utils.InferenceResponse(error=pb_utils.TritonError('gone', pb_utils.TritonError.NOT_FOUND))]"
+    )
+    (answers,) = run_anywhere(body).ask([1.0])
+    assert answers.responses[0].error.code.name == "NOT_FOUND"
+
+
+def test_a_request_shows_what_the_client_sent(run_anywhere: Any) -> None:
+    body = """
+import json
+class TritonPythonModel:
+    def execute(self, requests):
+        r = requests[0]
+        self.seen = [r.request_id(), r.correlation_id(), r.flags(), r.timeout(), r.priority(),
+                     json.loads(r.parameters()), r.requested_output_names(), r.is_cancelled(), r.model_name()]
+        pb_utils.Logger.log_info(self.seen)
+        return [pb_utils.InferenceResponse([], parameters={"seen": json.dumps(self.seen)})]
+"""
+    (answers,) = run_anywhere(body).ask(
+        [1.0],
+        id="r7",
+        correlation_id="s",
+        sequence_start=True,
+        timeout_us=5,
+        priority=2,
+        parameters={"k": 1},
+        requested_outputs=("y",),
+    )
+    assert answers.responses[0].parameters["seen"] == '["r7", "s", 1, 5, 2, {"k": 1}, ["y"], false, "m"]'
+
+
+def test_a_decoupled_model_answers_as_often_as_it_likes_from_any_thread(run_anywhere: Any) -> None:
+    body = """
+import threading
+class TritonPythonModel:
+    def execute(self, requests):
+        self.thread = threading.Thread(target=self.answer, args=(requests[0].get_response_sender(),))
+        self.thread.start()
+    def answer(self, sender):
+        for i in range(3):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", __import__("numpy").float32([i]))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    def finalize(self):
+        self.thread.join()
+"""
+    (answers,) = run_anywhere(body, DECOUPLED).ask([1.0])
+    answers.wait()
+    assert [r.outputs["y"].array.tolist() for r in answers.responses] == [[0.0], [1.0], [2.0]]
+    assert answers.finals == 1
+
+
+def test_a_decoupled_model_that_raises_fails_only_what_it_had_not_finished(run_anywhere: Any) -> None:
+    body = failing("requests[0].get_response_sender().send(flags=1); raise RuntimeError('later')")
+    first, second = run_anywhere(body, DECOUPLED).ask([1.0], [2.0])
+    assert first.responses == []
+    assert first.finals == 1
+    assert "later" in str(second.responses[0].error)
+
+
+def test_a_coroutine_of_a_decoupled_model_does_not_hold_up_the_next_batch(run_anywhere: Any) -> None:
+    body = """
+import asyncio
+class TritonPythonModel:
+    def initialize(self, args):
+        self.gate = None
+    async def execute(self, requests):
+        self.gate = self.gate or asyncio.Event()
+        sender = requests[0].get_response_sender()
+        if pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()[0] == 0:
+            await self.gate.wait()
+        else:
+            self.gate.set()
+        sender.send(pb_utils.InferenceResponse([]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+    model = run_anywhere(body, DECOUPLED)
+    (waiting,) = model.ask([0.0])
+    (passing,) = model.ask([1.0])
+    assert (passing.wait().finals, waiting.wait().finals) == (1, 1)
+
+
+def test_a_sender_refuses_what_makes_no_sense(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    def execute(self, requests):
+        sender = requests[0].get_response_sender()
+        texts = []
+        for args in ((), (None, 7)):
+            try:
+                sender.send(*args)
+            except pb_utils.TritonModelException as error:
+                texts.append(str(error))
+        other = requests[1].get_response_sender()
+        other.send(flags=1)
+        try:
+            other.send(flags=1)
+        except pb_utils.TritonModelException as error:
+            texts.append(str(error))
+        sender.send(pb_utils.InferenceResponse([], parameters={"texts": "/".join(texts)}), 1)
+"""
+    answers, _ = run_anywhere(body, DECOUPLED).ask([1.0], [1.0])
+    assert answers.wait().responses[0].parameters["texts"].split("/") == [
+        "Inference Response object must be provided when the response flags is set to zero.",
+        "Unable to send response. Unsupported flag provided to InferenceResponseSender.send: 7",
+        "Unable to send response. Response sender has been closed.",
+    ]
+
+
+def test_another_model_is_asked_on_the_same_thread_and_on_one_that_the_model_started(run_anywhere: Any) -> None:
+    body = """
+from concurrent.futures import ThreadPoolExecutor
+class TritonPythonModel:
+    def ask(self, x):
+        request = pb_utils.InferenceRequest(model_name="double", inputs=[pb_utils.Tensor("x", x.as_numpy())])
+        return pb_utils.get_output_tensor_by_name(request.exec(), "y")
+    def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "x")
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self.ask, self.ask(x))
+            y = other.result().as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])]
+"""
+    assert run_anywhere(body).value([3.0]).tolist() == [12.0]
+
+
+def test_asynchronous_and_decoupled_calls_of_other_models(run_anywhere: Any) -> None:
+    body = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        x = pb_utils.get_input_tensor_by_name(requests[0], "x")
+        def request(**parameters):
+            return pb_utils.InferenceRequest(model_name="double", inputs=[pb_utils.Tensor("x", x.as_numpy())],
+                                             parameters=parameters)
+        one, two = await asyncio.gather(request().async_exec(), request().async_exec())
+        many = [r async for r in await request(twice=True).async_exec(decoupled=True)]
+        many += list(request(twice=True).exec(decoupled=True))
+        total = sum(pb_utils.get_output_tensor_by_name(r, "y").as_numpy() for r in [one, two, *many])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
+"""
+    assert run_anywhere(body).value([1.0]).tolist() == [12.0]
+
+
+def test_the_error_of_another_model_comes_back_as_its_response(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    def execute(self, requests):
+        answer = pb_utils.InferenceRequest(model_name="nosuch").exec()
+        assert answer.has_error()
+        return [pb_utils.InferenceResponse(error=answer.error())]
+"""
+    assert run_anywhere(body).error() == "Request for unknown model: 'nosuch' is not found"
+
+
+def test_a_model_controls_other_models(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.load_model("a", files={"file:1/model.py": b"x"}, config="{}")
+        pb_utils.unload_model("a", unload_dependents=True)
+        self.ready = pb_utils.is_model_ready(model_name="double", model_version="1")
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([], parameters={"ready": self.ready})]
+"""
+    model = run_anywhere(body)
+    assert model.core.calls == [
+        ("load", "a", "{}", {"1/model.py": b"x"}),
+        ("unload", "a", True),
+        ("ready", "double", "1"),
+    ]
+    assert model.ask([1.0])[0].responses[0].parameters == {"ready": True}
+
+
+def test_execute_runs_on_the_thread_that_calls_it(run_model: Any) -> None:
+    body = """
+import threading
+class TritonPythonModel:
+    def execute(self, requests):
+        self.thread = threading.current_thread()
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+    model = run_model(body)
+    model.ask([1.0])
+    assert model.instance._model.thread is threading.current_thread()

@@ -1,0 +1,55 @@
+"""Tensors of the Python backend: names, types, DLPack, and the byte form of strings, against tritonclient's."""
+
+import numpy as np
+import pytest
+import tritonclient.utils as client
+
+from repoagent.serving.backends.python.errors import TritonModelException
+from repoagent.serving.backends.python.tensors import (
+    Tensor,
+    deserialize_bytes_tensor,
+    numpy_to_triton_type,
+    serialize_byte_tensor,
+    triton_string_to_numpy,
+    triton_to_numpy_type,
+)
+from repoagent.serving.types import DataType
+from repoagent.serving.types import Tensor as CoreTensor
+
+
+def test_an_array_is_not_copied_on_its_way_in_or_out() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = Tensor("x", array)
+    assert tensor.as_numpy() is array
+    assert tensor.shape() == [2, 3]
+    assert np.shares_memory(np.from_dlpack(tensor), array)
+    assert np.shares_memory(Tensor.from_dlpack("y", tensor.to_dlpack()).as_numpy(), array)
+
+
+@pytest.mark.parametrize("array", [np.array(["text"]), np.zeros(2, np.complex64)], ids=["str", "complex"])
+def test_arrays_without_a_data_type_are_refused(array: np.ndarray) -> None:
+    with pytest.raises(TritonModelException):
+        Tensor("x", array)
+
+
+def test_bf16_is_seen_as_float32() -> None:
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    assert Tensor.wrap("x", CoreTensor(DataType.BF16, bits)).as_numpy().tolist() == [1.0, -2.0]
+
+
+def test_strings_have_the_byte_form_that_triton_clients_use() -> None:
+    values = np.array([b"abc", b"", "über".encode()], np.object_)
+    theirs = client.serialize_byte_tensor(values).item()
+    assert serialize_byte_tensor(values) == theirs
+    assert deserialize_bytes_tensor(theirs).tolist() == values.tolist()
+
+
+def test_types_go_both_ways() -> None:
+    for kind in (np.bool_, np.uint8, np.int64, np.float16, np.float32, np.float64, np.object_):
+        number = numpy_to_triton_type(kind)
+        assert number is not None
+        assert triton_to_numpy_type(number) is kind
+    assert numpy_to_triton_type(np.complex64) is None
+    assert triton_to_numpy_type(99) is None
+    assert triton_string_to_numpy("TYPE_STRING") is np.object_
+    assert triton_string_to_numpy("TYPE_INT8") is np.int8

@@ -1,0 +1,54 @@
+from typing import Any
+
+import pytest
+
+from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
+from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
+from repoagent.serving.backends.registry import BackendRegistry
+
+
+def test_the_built_in_backend_is_there_and_made_once() -> None:
+    registry = BackendRegistry(settings={"onnxruntime": {"default-max-batch-size": "16"}})
+    backend = registry.get("onnxruntime")
+    assert isinstance(backend, OnnxRuntimeBackend)
+    assert registry.get("onnxruntime") is backend
+
+
+def test_an_unknown_backend_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(
+        InvalidArgumentError,
+        match="unable to find backend 'tensorflow'; available are dyna_sequence, identity, onnxruntime, python, repeat",
+    ):
+        BackendRegistry().get("tensorflow")
+
+
+def test_a_plugin_offers_a_backend_by_its_target() -> None:
+    target = "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend"
+    registry = BackendRegistry({"mine": target})
+    assert {"mine", "onnxruntime", "python"} <= set(registry.names())
+    assert isinstance(registry.get("mine"), OnnxRuntimeBackend)
+
+
+def test_a_plugin_that_cannot_be_imported_fails_the_models_that_need_it() -> None:
+    with pytest.raises(InternalError, match=r"backend 'mine' \(no_such_module:Backend\) cannot be imported"):
+        BackendRegistry({"mine": "no_such_module:Backend"}).get("mine")
+
+
+def test_two_backends_of_one_name_are_refused(scripted: Any) -> None:
+    with pytest.raises(AlreadyExistsError, match=r"built in .* and also offered by a plug-in"):
+        BackendRegistry({"onnxruntime": "mine:Backend"})
+    with pytest.raises(AlreadyExistsError):
+        BackendRegistry().add("onnxruntime", scripted)
+
+
+def test_a_backend_whose_models_call_others_is_told_of_the_core(scripted: Any) -> None:
+    told: list[object] = []
+    scripted.bind = told.append
+    registry, core = BackendRegistry(), object()
+    registry.add("scripted", scripted)
+    registry.bind(core)
+    assert told == [core]
+    later = BackendRegistry()
+    later.bind(core)
+    later.add("scripted", scripted)
+    assert told == [core, core]

@@ -1,0 +1,237 @@
+"""A clock that stands still, models that write down what they execute, and schedulers over both."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.config import ModelConfig, check, normalize, read_text
+from repoagent.serving.backends.base import BatchRunner
+from repoagent.serving.batches import Joiner
+from repoagent.serving.instances import RunnerInstance
+from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.scheduler import Scheduler
+from repoagent.serving.scheduling.cache import ResponseCache
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.factory import new_scheduler
+from repoagent.serving.statistics import ModelStatistics
+from repoagent.serving.types import Tensor
+
+MS = 1_000_000
+PATIENCE = 10.0
+
+TENSORS = """
+    input {{ name: "x" data_type: TYPE_FP32 dims: [ {dims} ] }}
+    output {{ name: "y" data_type: TYPE_FP32 dims: [ {dims} ] }}
+"""
+
+
+class FakeClock:
+    """Time that only a test moves. ``events`` gets ``("sleep", until)`` whenever a thread waits for a time."""
+
+    def __init__(self, events: "queue.SimpleQueue[tuple[str, Any]] | None" = None) -> None:
+        self._now = 1_000_000_000
+        self._lock = threading.Lock()
+        self._conditions: list[threading.Condition] = []
+        self.events: queue.SimpleQueue[tuple[str, Any]] = events or queue.SimpleQueue()
+
+    def now_ns(self) -> int:
+        return self._now
+
+    def wait(self, condition: threading.Condition, until_ns: int | None) -> None:
+        with self._lock:
+            if until_ns is not None and until_ns <= self._now:
+                return
+            if condition not in self._conditions:
+                self._conditions.append(condition)
+        if until_ns is not None:
+            self.events.put(("sleep", until_ns))
+        condition.wait(PATIENCE)
+
+    def advance(self, ns: int) -> None:
+        """Let ``ns`` pass and wake up everyone who waits."""
+        with self._lock:
+            self._now += ns
+            conditions = list(self._conditions)
+        for condition in conditions:
+            with condition:
+                condition.notify_all()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class RecordingRunner:
+    """Answers ``y = 2 x`` and writes down every batch. While held, an execution does not end."""
+
+    def __init__(self, events: "queue.SimpleQueue[tuple[str, Any]]", batches: list[list[float]]) -> None:
+        self._events = events
+        self._batches = batches
+        self.inputs: list[Mapping[str, Tensor]] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.closed = False
+
+    def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
+        values = [float(row.flat[0]) for row in inputs["x"].array]
+        self.inputs.append(dict(inputs))
+        self._batches.append(values)
+        self._events.put(("run", values))
+        assert self.free.wait(PATIENCE)
+        return {"y": Tensor.of(inputs["x"].array * np.float32(2))}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Answers:
+    """A sender that keeps what it gets, and in what order requests were answered altogether."""
+
+    def __init__(self, name: object, order: "queue.SimpleQueue[Any]") -> None:
+        self._name = name
+        self._order = order
+        self._sent: queue.SimpleQueue[tuple[InferResponse | None, bool]] = queue.SimpleQueue()
+        self.finals = 0
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self.finals += final
+        self._sent.put((response, final))
+        if final:
+            self._order.put(self._name)
+
+    @property
+    def arrived(self) -> bool:
+        return not self._sent.empty()
+
+    def response(self) -> InferResponse:
+        response, final = self._sent.get(timeout=PATIENCE)
+        assert final
+        assert response is not None
+        return response
+
+    def value(self) -> float:
+        response = self.response()
+        assert response.error is None, response.error
+        return float(response.outputs["y"].array.flat[0])
+
+    def error(self) -> Exception:
+        response = self.response()
+        assert response.error is not None, "answered, although it was to fail"
+        return response.error
+
+
+class Bench:
+    """A scheduler made from a configuration, over recording runners and a clock that stands still."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        instances: int = 1,
+        dims: str = "1",
+        clock: Clock | None = None,
+        cache: ResponseCache | None = None,
+    ) -> None:
+        self.config = complete_config(text, dims)
+        self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.clock = clock or FakeClock(self.events)
+        self.statistics = ModelStatistics()
+        self.batches: list[list[float]] = []
+        self.order: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
+        self.scheduler: Scheduler = new_scheduler(
+            "m",
+            1,
+            self.config,
+            [self._instance(runner) for runner in self.runners],
+            self.statistics,
+            cache=cache,
+            clock=self.clock,
+        )
+
+    def _instance(self, runner: BatchRunner) -> RunnerInstance:
+        batching = self.config.max_batch_size > 0
+        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=Joiner.of(self.config))
+
+    def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
+        shape = (rows, width) if self.config.max_batch_size else (width,)
+        array = np.full(shape, value, np.float32)
+        return InferRequest("m", {"x": Tensor.of(array)}, arrival_ns=self.clock.now_ns(), **fields)
+
+    def submit(self, value: float, **fields: Any) -> Answers:
+        """Submit a request whose answer will be twice ``value``."""
+        return self.submit_request(self.request(value, **fields), value)
+
+    def submit_request(self, request: InferRequest, name: object) -> Answers:
+        answers = Answers(name, self.order)
+        request.sender = answers
+        self.scheduler.submit(request)
+        return answers
+
+    def plug(self, value: float = 0.5, **fields: Any) -> Answers:
+        """Keep one instance busy until :meth:`unplug`; what is submitted meanwhile must wait."""
+        for runner in self.runners:
+            runner.free.clear()
+        answers = self.submit(value, **fields)
+        self.wait_for_run([value])
+        return answers
+
+    def unplug(self) -> None:
+        self.batches.clear()
+        for runner in self.runners:
+            runner.free.set()
+
+    def event(self) -> tuple[str, Any]:
+        """The next thing that happened: an execution, or a thread that waits for a time."""
+        return self.events.get(timeout=PATIENCE)
+
+    def wait_for_run(self, values: list[float]) -> None:
+        while self.event() != ("run", values):
+            pass
+
+    def advance_ms(self, milliseconds: float) -> None:
+        assert isinstance(self.clock, FakeClock)
+        self.clock.advance(int(milliseconds * MS))
+
+    def answered(self, count: int) -> list[Any]:
+        """Whose answers came, in that order."""
+        return [self.order.get(timeout=PATIENCE) for _ in range(count)]
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.free.set()
+        self.scheduler.close()
+
+
+def complete_config(text: str, dims: str = "1") -> ModelConfig:
+    """A checked configuration with an input ``x`` and an output ``y``, both FP32[``dims``]."""
+    config = normalize(read_text(f'name: "m"\nbackend: "b"\n{TENSORS.format(dims=dims)}\n{text}'))
+    check(config, complete=True)
+    return config
+
+
+@pytest.fixture
+def config_of() -> Callable[..., ModelConfig]:
+    return complete_config
+
+
+BenchMaker = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench() -> Iterator[BenchMaker]:
+    """Makes benches and closes them in the end."""
+    benches: list[Bench] = []
+
+    def make(text: str, **options: Any) -> Bench:
+        benches.append(Bench(text, **options))
+        return benches[-1]
+
+    yield make
+    for item in benches:
+        item.close()

@@ -1,0 +1,73 @@
+import threading
+from typing import Any
+
+import pytest
+
+from repoagent.serving.request import InferRequest
+from repoagent.serving.scheduling.steps import Refusal
+from repoagent.serving.scheduling.watcher import Watcher
+
+
+class Deadlines:
+    """Times at which something is due."""
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+
+    def due(self) -> int | None:
+        return min(self.times, default=None)
+
+    def act(self, now: int) -> list[Refusal]:
+        over = [time for time in self.times if time <= now]
+        self.times = [time for time in self.times if time > now]
+        return [Refusal.expired(InferRequest("m", {}, id=str(time))) for time in over]
+
+
+@pytest.fixture
+def subject(clock: Any) -> Any:
+    lock, deadlines, refused = threading.Lock(), Deadlines(), threading.Semaphore(0)
+    names: list[str] = []
+
+    def refuse(refusal: Refusal) -> None:
+        names.append(refusal.request.id)
+        refused.release()
+
+    watcher = Watcher("watcher", lock, clock, deadlines.due, deadlines.act, refuse)
+
+    def add(time: int) -> None:
+        with lock:
+            deadlines.times.append(time)
+            watcher.notice()
+
+    yield add, names, refused, watcher
+    watcher.stop()
+
+
+def test_it_acts_when_the_time_has_come(subject: Any, clock: Any) -> None:
+    add, names, refused, _ = subject
+    due = clock.now_ns() + 5
+    add(due)
+    assert clock.events.get(timeout=10) == ("sleep", due)
+    clock.advance(5)
+    assert refused.acquire(timeout=10)
+    assert names == [str(due)]
+
+
+def test_an_earlier_time_is_noticed_a_later_one_wakes_nobody(subject: Any, clock: Any) -> None:
+    add, names, refused, _ = subject
+    now = clock.now_ns()
+    add(now + 10)
+    assert clock.events.get(timeout=10) == ("sleep", now + 10)
+    add(now + 20)
+    add(now + 5)
+    assert clock.events.get(timeout=10) == ("sleep", now + 5)
+    clock.advance(10)
+    assert refused.acquire(timeout=10)
+    assert refused.acquire(timeout=10)
+    assert names == [str(now + 10), str(now + 5)]
+
+
+def test_without_anything_due_there_is_no_thread(subject: Any, clock: Any) -> None:
+    before = threading.active_count()
+    subject[3].notice()
+    assert threading.active_count() == before

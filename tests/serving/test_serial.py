@@ -1,0 +1,65 @@
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from repoagent.serving.serial import SerialQueue
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: ThreadPoolExecutor) -> None:
+    queue = SerialQueue(pool)
+    inside = threading.Lock()
+    order: list[int] = []
+
+    def job(number: int) -> int:
+        assert inside.acquire(blocking=False)
+        order.append(number)
+        inside.release()
+        return number
+
+    futures = [queue.submit(lambda number=number: job(number)) for number in range(200)]  # type: ignore[misc]
+    assert [future.result(10) for future in futures] == order == list(range(200))
+
+
+def test_jobs_of_different_queues_run_at_once(pool: ThreadPoolExecutor) -> None:
+    barrier = threading.Barrier(3)
+    futures = [SerialQueue(pool).submit(lambda: barrier.wait(10)) for _ in range(3)]
+    assert sorted(future.result(10) for future in futures) == [0, 1, 2]
+
+
+def test_waiting_jobs_of_one_queue_leave_the_pool_to_the_others() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        busy, free, hold = SerialQueue(pool), SerialQueue(pool), threading.Event()
+        held = [busy.submit(lambda: hold.wait(10)) for _ in range(5)]
+        assert free.submit(lambda: "through").result(10) == "through"
+        hold.set()
+        assert all(future.result(10) for future in held)
+
+
+def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> None:
+    queue = SerialQueue(pool)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    failed, after = queue.submit(fail), queue.submit(lambda: "done")
+    with pytest.raises(ValueError, match="no"):
+        failed.result(10)
+    assert after.result(10) == "done"
+
+
+def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
+    queue, hold, ran = SerialQueue(pool), threading.Event(), threading.Event()
+    queue.submit(lambda: hold.wait(10))
+    skipped = queue.submit(ran.set)
+    assert skipped.cancel()
+    hold.set()
+    assert queue.submit(lambda: "last").result(10) == "last"
+    assert not ran.is_set()

@@ -1,0 +1,94 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.config import read_text
+from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.serving.instances import RunnerInstance
+from repoagent.serving.statistics import ModelStatistics
+from repoagent.serving.tensor_data import parse_bytes_tensor
+from repoagent.serving.warmup import warm_up
+
+INPUT = 'inputs { key: "x" value: { data_type: %s dims: [ 2, 2 ] %s } }'
+
+
+def config(body: str, batch: int = 4) -> Any:
+    return read_text(f'name: "m" max_batch_size: {batch} model_warmup {{ name: "s" {body} }}')
+
+
+@pytest.fixture
+def seen(new_runner: Any) -> tuple[list[Any], list[Any]]:
+    """What two instances were rehearsed with, and the instances."""
+    arrays: list[Any] = []
+    instances = []
+    for _ in range(2):
+        runner = new_runner()
+
+        def run(inputs: Any, outputs: Any) -> dict[str, Any]:
+            arrays.append(inputs["x"].array)
+            return {}
+
+        runner.run = run
+        instances.append(RunnerInstance("m", 1, runner, ModelStatistics(), batching=True))
+    return arrays, instances
+
+
+def test_every_sample_runs_count_times_on_every_instance(seen: Any, memory_files: Callable[..., Any]) -> None:
+    arrays, instances = seen
+    warm_up(config("batch_size: 3 count: 2 " + INPUT % ("TYPE_FP32", "zero_data: true")), memory_files({}), instances)
+    assert len(arrays) == 4
+    assert {array.shape for array in arrays} == {(3, 2, 2)}
+    assert not any(array.any() for array in arrays)
+
+
+def test_a_model_without_batching_gets_no_batch_dimension(seen: Any, memory_files: Callable[..., Any]) -> None:
+    arrays, instances = seen
+    warm_up(config("batch_size: 1 " + INPUT % ("TYPE_INT8", "random_data: true"), 0), memory_files({}), instances)
+    assert {(array.shape, array.dtype) for array in arrays} == {((2, 2), np.dtype(np.int8))}
+
+
+def test_data_can_come_from_a_file(seen: Any, memory_files: Callable[..., Any]) -> None:
+    arrays, instances = seen
+    files = memory_files({"warmup/raw": np.arange(4, dtype=np.float32).tobytes()})
+    warm_up(config(INPUT % ("TYPE_FP32", 'input_data_file: "raw"')), files, instances)
+    np.testing.assert_array_equal(arrays[0], [[[0, 1], [2, 3]]])
+
+
+def test_text_can_come_from_a_file(seen: Any, memory_files: Callable[..., Any]) -> None:
+    arrays, instances = seen
+    raw = b"".join(len(word).to_bytes(4, "little") + word for word in (b"a", b"", b"ccc", b"\x00"))
+    warm_up(config(INPUT % ("TYPE_STRING", 'input_data_file: "raw"')), memory_files({"warmup/raw": raw}), instances)
+    assert arrays[0].tolist() == [[[b"a", b""], [b"ccc", b"\x00"]]]
+
+
+@pytest.mark.parametrize("content", [b"123", np.zeros(5, np.float32).tobytes()])
+def test_a_file_of_the_wrong_size_is_refused_by_name(
+    seen: Any, memory_files: Callable[..., Any], content: bytes
+) -> None:
+    files = memory_files({"warmup/raw": content})
+    with pytest.raises(InvalidArgumentError, match=r"sample 's', input 'x': file 'warmup/raw' has \d+ bytes, expected"):
+        warm_up(config(INPUT % ("TYPE_FP32", 'input_data_file: "raw"')), files, seen[1])
+
+
+def test_variable_dimensions_are_refused(seen: Any, memory_files: Callable[..., Any]) -> None:
+    body = 'inputs { key: "x" value: { data_type: TYPE_FP32 dims: [ -1 ] zero_data: true } }'
+    with pytest.raises(InvalidArgumentError, match="positive dims are required"):
+        warm_up(config(body), memory_files({}), seen[1])
+
+
+def test_a_model_that_fails_on_a_sample_is_told_with_the_sample(
+    new_runner: Any, memory_files: Callable[..., Any]
+) -> None:
+    runner = new_runner()
+    runner.error = InternalError("too cold")
+    instance = RunnerInstance("m", 1, runner, ModelStatistics())
+    with pytest.raises(InternalError, match="failed to run warmup sample 's' of model 'm': too cold"):
+        warm_up(config(INPUT % ("TYPE_FP32", "zero_data: true")), memory_files({}), [instance])
+
+
+@pytest.mark.parametrize("content", [b"\x01\x00\x00", b"\x05\x00\x00\x00abc"])
+def test_a_bytes_tensor_that_breaks_off_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match="ends in the middle"):
+        parse_bytes_tensor(content)

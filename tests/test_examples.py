@@ -1,0 +1,50 @@
+"""The examples in examples/embed do what they say."""
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EMBED = Path(__file__).parents[1] / "examples" / "embed"
+
+
+@pytest.fixture(autouse=True)
+def _own_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOAGENT_WORKSPACE", str(tmp_path / "workspace"))
+    monkeypatch.setenv("REPOAGENT_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_script_recognises_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EMBED / "script.py"), run_name="__main__")
+    expected, answered = (line.partition(": ")[2].split(",") for line in capsys.readouterr().out.splitlines())
+    assert len(expected) == len(answered) == 10
+    assert sum(one != other for one, other in zip(expected, answered, strict=True)) <= 1
+
+
+def test_the_fastapi_application_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastapi", reason="pip install fastapi httpx")
+    testclient: Any = pytest.importorskip("fastapi.testclient", reason="pip install fastapi httpx")
+    monkeypatch.setenv("MODEL_REPOSITORY", str(EMBED.parent / "digits" / "repository"))
+    monkeypatch.syspath_prepend(str(EMBED))
+    monkeypatch.delitem(sys.modules, "fastapi_app", raising=False)
+    fastapi_app = importlib.import_module("fastapi_app")
+
+    with testclient.TestClient(fastapi_app.app) as client:
+        assert {"name": "digits", "version": 1, "state": "READY"} in client.get("/models").json()
+        answer = client.post("/digits", json={"pixels": [0.0] * 64})
+        assert answer.status_code == 200
+        assert 0 <= answer.json()["label"][0] <= 9
+        assert client.post("/digits", json={"pixels": [0.0] * 3}).status_code == 422
+
+
+def test_the_pipelines_read_digits_and_leave_nothing_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EMBED.parent / "pipelines" / "run.py"), run_name="__main__")
+    answers = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())
+    expected = answers["expected"].strip("[]").split(", ")
+    for asked in ("pipeline", "vote"):
+        answered = answers[asked].strip("[]").split(", ")
+        assert sum(one != other for one, other in zip(expected, answered, strict=True)) <= 1
+    assert answers["left"] == "[]"

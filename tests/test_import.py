@@ -1,0 +1,23 @@
+"""What importing the package may cost, and what it may not pull in (docs/architecture.md)."""
+
+import subprocess
+import sys
+
+HEAVY = ("onnxruntime", "grpc", "tensorrt", "s3fs", "fsspec", "google.protobuf", "numpy")
+
+
+def _modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_importing_repoagent_pulls_in_nothing_heavy() -> None:
+    assert not _modules_after("import repoagent").intersection(HEAVY)
+
+
+def test_what_an_author_imports_pulls_in_nothing_heavy() -> None:
+    assert not _modules_after("import repoagent.api").intersection(HEAVY)
+
+
+def test_the_command_line_pulls_in_nothing_heavy_before_a_command_runs() -> None:
+    assert not _modules_after("import repoagent.cli.main").intersection(HEAVY)
