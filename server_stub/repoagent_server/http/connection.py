@@ -42,12 +42,14 @@ class HttpConnection(asyncio.Protocol):
         self._progress = 0
         self._resumed = 0
         self._backlog = 0
+        self._opened = 0.0
         self._large: LargeBody | None = None
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._opened = asyncio.get_running_loop().time()
         self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -234,6 +236,10 @@ class HttpConnection(asyncio.Protocol):
         if transport.can_write_eof():
             transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.close)
+
+    def untried(self, since: float) -> bool:
+        """Whether it has been opened after ``since``, by the loop's clock, and has brought nothing yet."""
+        return self._opened > since and not self._progress
 
     def close(self) -> None:
         """End the connection after the answers given so far."""

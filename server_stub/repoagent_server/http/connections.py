@@ -1,6 +1,7 @@
 """The open connections of one front end: how many requests are being answered on them, and when answers are written."""
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from repoagent_server.backlog import Backlog
@@ -34,6 +35,8 @@ class Connections:
         self._empty.set()
         self._sweep: asyncio.TimerHandle | None = None
         self._unwritten: list[HttpConnection] = []
+        self._untried: set[HttpConnection] = set()
+        self._tried = asyncio.Event()
         self.backlog = Backlog()
 
     def __len__(self) -> int:
@@ -51,6 +54,10 @@ class Connections:
         self._open.discard(connection)
         if not self._open:
             self._empty.set()
+        if self._untried:
+            self._untried.discard(connection)
+            if not self._untried:
+                self._tried.set()
 
     def started(self) -> None:
         """A request is being answered."""
@@ -87,11 +94,23 @@ class Connections:
         """Return once every connection is closed."""
         await self._empty.wait()
 
-    def close_all(self) -> None:
-        """End every connection, after what is already written to it, and those that still come."""
+    async def close_all(self, seconds: float) -> None:
+        """End every connection, after what is already written to it, and those that still come.
+
+        One that is younger than ``seconds`` and has brought nothing yet has as long for its first request: the client
+        may have sent it already. It is refused like every other by now, but answered; a connection that ended
+        unanswered would look like a server that died.
+        """
         self._closing = True
         if self._sweep is not None:
             self._sweep.cancel()
+        since = self._loop.time() - seconds
+        self._untried = {connection for connection in self._open if connection.untried(since)}
+        for connection in self._open - self._untried:
+            connection.close()
+        if self._untried:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tried.wait(), seconds)
         for connection in list(self._open):
             connection.close()
 

@@ -12,9 +12,9 @@ from typing import Final
 import uvicorn
 import uvloop
 
-from repoagent.errors import UnavailableError
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
+from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
 
@@ -23,6 +23,8 @@ __all__ = ["Endpoint", "HttpFrontend"]
 _BACKLOG: Final = 2048
 _BLOCKING_THREADS: Final = 32
 _FLUSH_SECONDS: Final = 2.0
+_FIRST_REQUEST_SECONDS: Final = 1.0
+_HANDSHAKE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class HttpFrontend:
             UnavailableError: the address cannot be had.
         """
         if self._address is None:
-            self._socket = _bound_socket(self._endpoint)
+            self._socket = bound(self._endpoint.address, self._endpoint.port, self._endpoint.reuse_port)
             address, port = self._socket.getsockname()[:2]
             self._address = str(address), int(port)
         return self._address
@@ -103,7 +105,7 @@ class HttpFrontend:
         with ThreadPoolExecutor(_BLOCKING_THREADS, "http-blocking") as pool, listener.dup() as own:
             service = self._make_service(loop, pool)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
-            server = _Server(service, connections, self._endpoint.limits, own)
+            server = _Server(service, connections, self._endpoint, own)
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))
             try:
                 await server.serve([listener])
@@ -140,12 +142,15 @@ class _Running:
 class _Server(uvicorn.Server):
     """uvicorn's server with our protocol; it stops when told to, not by signals, which belong to the program."""
 
-    def __init__(self, service: HttpService, connections: Connections, limits: Limits, listener: socket.socket) -> None:
+    def __init__(
+        self, service: HttpService, connections: Connections, endpoint: Endpoint, listener: socket.socket
+    ) -> None:
         def protocol(**_: object) -> HttpConnection:
-            return HttpConnection(service, connections, limits)
+            return HttpConnection(service, connections, endpoint.limits)
 
         listener.setblocking(False)
         self._listener = listener
+        self._shared = endpoint.reuse_port
         self._protocol = protocol
         super().__init__(
             uvicorn.Config(
@@ -171,22 +176,27 @@ class _Server(uvicorn.Server):
         await self.done.wait()
 
     async def stop_listening(self) -> None:
-        """Accept no more connections. Those that the kernel has accepted for us would be reset: they are taken over."""
+        """Accept no more connections. Those that the kernel has accepted for us would be reset: they are taken over.
+
+        Where another server listens on the port, too, no client may notice: what begins now is left to that server.
+        """
+        if self._shared and self._listener.fileno() >= 0 and ignore_new(self._listener):
+            await asyncio.sleep(_HANDSHAKE_SECONDS)  # those that have begun
         for server in self.servers:
             server.close()
         await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
         if self._listener.fileno() < 0:
             return
         with self._listener as listener:
-            queued = list(_queued(listener))
-        for connection in queued:
+            waiting = list(queued(listener))
+        for connection in waiting:
             with contextlib.suppress(OSError):  # the client has gone
                 await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         del sockets
         await self.stop_listening()
-        self._connections.close_all()
+        await self._connections.close_all(_FIRST_REQUEST_SECONDS)
         try:
             # What has been written must still get out; a client that does not read cannot hold this up for long.
             await asyncio.wait_for(self._connections.empty(), _FLUSH_SECONDS)
@@ -197,31 +207,3 @@ class _Server(uvicorn.Server):
 
 async def _no_app(scope: object, receive: object, send: object) -> None:
     raise AssertionError(f"the protocol answers without an application: {scope} {receive} {send}")
-
-
-def _queued(listener: socket.socket) -> Iterator[socket.socket]:
-    """The connections that nobody has taken yet."""
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # none is left, or this process may not open any more
-            return
-        connection.setblocking(False)
-        yield connection
-
-
-def _bound_socket(endpoint: Endpoint) -> socket.socket:
-    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if endpoint.reuse_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listener.bind((endpoint.address, endpoint.port))
-    except OSError as error:
-        listener.close()
-        raise UnavailableError(
-            f"Socket '{endpoint.address}:{endpoint.port}' already in use or not available: {error.strerror or error}"
-        ) from None
-    return listener

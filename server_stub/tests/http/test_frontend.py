@@ -101,6 +101,27 @@ def test_a_connection_that_waits_to_be_accepted_is_answered_when_the_server_stop
         connection.close()
 
 
+def test_a_connection_that_has_just_been_opened_may_still_bring_its_first_request(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent_server.http.frontend._FIRST_REQUEST_SECONDS", 60.0)
+    front = HttpFrontend(Endpoint(port=0), api_service(core))
+    front.start()
+    used = http.client.HTTPConnection(*front.bind(), timeout=60)
+    assert _status(used, "GET", "/v2/health/live") == 200
+    opened = http.client.HTTPConnection(*front.bind(), timeout=60)
+    opened.connect()
+    front.refuse()
+    stopping = threading.Thread(target=front.stop)
+    stopping.start()
+    assert used.sock is not None
+    assert used.sock.recv(1) == b""  # connections are being closed
+    assert _status(opened, "POST", "/v2/models/ident/infer", _BODY) == 503
+    stopping.join(60)
+    opened.close()
+    used.close()
+
+
 def test_stopping_twice_is_stopping_once(core: Any) -> None:
     front = HttpFrontend(Endpoint(port=0), api_service(core))
     front.start()

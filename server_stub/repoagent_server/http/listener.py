@@ -1,0 +1,65 @@
+"""Listening sockets: how one is had, and how one is given up without a client that notices."""
+
+import ctypes
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from repoagent.errors import UnavailableError
+
+__all__ = ["bound", "ignore_new", "queued"]
+
+# <asm-generic/socket.h>; Python has no name for it.
+_SO_ATTACH_FILTER: Final = 26
+# A classic BPF program (<linux/filter.h>: code, jump if true, jump if false, operand) over a segment from its TCP
+# header on: the byte of flags, of it SYN and ACK; SYN alone is dropped, all else is kept whole.
+_DROP_SYN: Final = b"".join(
+    struct.pack("=HBBI", *line)
+    for line in [(0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+)
+
+
+def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise UnavailableError(
+            f"Socket '{address}:{port}' already in use or not available: {error.strerror or error}"
+        ) from None
+    return listener
+
+
+def ignore_new(listener: socket.socket) -> bool:
+    """Leave it to other sockets on the same port to accept connections; False where the system cannot be told so.
+
+    The kernel deals new connections out to all sockets that share a port and resets those that a socket has got when
+    that one is closed. From now on the listener does not answer the first segment of a new one: the client sends it
+    again a second later, and by then it goes to a socket that is still there. Handshakes that have begun are completed.
+    """
+    program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
+    try:
+        listener.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_DROP_SYN) // 8, ctypes.addressof(program))
+        )
+    except OSError:  # not Linux, or a sandbox that does not have it
+        return False
+    return True
+
+
+def queued(listener: socket.socket) -> Iterator[socket.socket]:
+    """The connections that nobody has taken yet."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # none is left, or this process may not open any more
+            return
+        connection.setblocking(False)
+        yield connection
