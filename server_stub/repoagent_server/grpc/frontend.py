@@ -21,10 +21,12 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.delivery import Mailbox
+from repoagent_server.in_flight import InFlight
 
 __all__ = ["GrpcFrontend"]
 
 _BLOCKING_THREADS: Final = 16
+_FLUSH_SECONDS: Final = 2.0
 
 
 class GrpcFrontend:
@@ -53,6 +55,7 @@ class GrpcFrontend:
         self._go = asyncio.Event()
         self._stop = asyncio.Event()
         self._grace = 0.0
+        self._in_flight = InFlight()
 
     def bind(self) -> tuple[str, int]:
         """Take the port, so that one in use shows early; nothing is answered yet. Gives address and port.
@@ -80,8 +83,16 @@ class GrpcFrontend:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
 
     def drain(self, timeout: float) -> bool:
-        """Let running calls finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled."""
-        self._grace = timeout
+        """Let what runs finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled.
+
+        The library has a way to wait for running calls, too, and does once all have been answered, so that what has
+        been written gets out. It is not given long: a call that came in the moment in which the library closed is never
+        handed to us and never ends by itself, and a stream that a client holds open has nothing more to bring.
+        """
+        self.refuse()
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._in_flight.idle(timeout), self._loop).result()
+        self._grace = min(timeout, _FLUSH_SECONDS)
         self.stop()
         return True
 
@@ -129,7 +140,8 @@ class GrpcFrontend:
 
     def _make_service(self, pool: ThreadPoolExecutor) -> GrpcService:
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
-        return GrpcService(handlers, InferCalls(self._core, Mailbox(self._loop), self._regions, self._forwarding), pool)
+        calls = InferCalls(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._in_flight)
+        return GrpcService(handlers, calls, pool, self._in_flight)
 
     def _bind(self, server: grpc.aio.Server) -> int:
         address = f"{self._options.address}:{self._options.port}"

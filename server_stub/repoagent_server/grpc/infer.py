@@ -19,6 +19,7 @@ from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.delivery import Mailbox
 from repoagent_server.http.trace_context import trace_context
+from repoagent_server.in_flight import InFlight
 
 __all__ = ["InferCalls"]
 
@@ -35,19 +36,25 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 class InferCalls:
     """The two calls that run models. Belongs to the thread of the event loop that ``mailbox`` leads to."""
 
-    def __init__(self, core: Core, mailbox: Mailbox, regions: Regions, forwarding: HeaderForwarding) -> None:
+    def __init__(
+        self, core: Core, mailbox: Mailbox, regions: Regions, forwarding: HeaderForwarding, in_flight: InFlight
+    ) -> None:
         self._core = core
         self._mailbox = mailbox
         self._regions = regions
         self._forwarding = forwarding
         self._backlog = Backlog()
+        self._in_flight = in_flight
 
     async def infer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         """ModelInfer. A client that goes away cancels its request."""
+        self._in_flight.started()
         try:
             return await self._infer(message, context)
         except Exception as error:
             status, text = _status(error)
+        finally:
+            self._in_flight.finished()
         # Not inside of ``except``, and without a name for the error: grpc keeps what abort raises, and with it this
         # frame, and would keep the memory of the request that failed.
         await context.abort(status, text)
@@ -72,7 +79,13 @@ class InferCalls:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         forwarded = self._forwarding.chosen(context.invocation_metadata()) if self._forwarding.enabled else {}
         stream = _Stream(
-            self._core, self._mailbox, self._regions, self._backlog, _trace_context(self._core, context), forwarded
+            self._core,
+            self._mailbox,
+            self._regions,
+            self._backlog,
+            self._in_flight,
+            _trace_context(self._core, context),
+            forwarded,
         )
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
@@ -149,6 +162,7 @@ class _Stream:
         mailbox: Mailbox,
         regions: Regions,
         backlog: Backlog,
+        in_flight: InFlight,
         trace_context: dict[str, str] | None,
         forwarded: Mapping[str, str],
     ) -> None:
@@ -158,6 +172,7 @@ class _Stream:
         self._regions = regions
         self._trace_context = trace_context
         self._backlog = backlog
+        self._in_flight = in_flight
         self._bytes = 0
         self._running: dict[InferRequest, None] = {}
         self._waiting: asyncio.Queue[tuple[pb.ModelStreamInferResponse | None, int]] = asyncio.Queue()
@@ -208,7 +223,8 @@ class _Stream:
         self._bytes += size
 
     def finished(self, request: InferRequest) -> None:
-        self._running.pop(request, None)
+        if self._running.pop(request, False) is None:  # the first time that this is said of it
+            self._in_flight.finished()
         self._end_if_done()
 
     def _submit(self, message: pb.ModelInferRequest) -> None:
@@ -221,6 +237,7 @@ class _Stream:
         request.trace_context = self._trace_context
         request.parameters.update(self._forwarded)
         self._running[request] = None
+        self._in_flight.started()
         sender = _StreamSender(self, self._mailbox, asked)
         request.sender = asked.wishes.sender(sender, request)
         try:

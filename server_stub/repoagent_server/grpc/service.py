@@ -19,6 +19,7 @@ from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
+from repoagent_server.in_flight import InFlight
 
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 
@@ -57,12 +58,13 @@ _Call = Callable[[Any, Context], Awaitable[Any]]
 class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
     """Finds the handler of a method by its path."""
 
-    def __init__(self, handlers: Handlers, calls: InferCalls, pool: Executor) -> None:
+    def __init__(self, handlers: Handlers, calls: InferCalls, pool: Executor, in_flight: InFlight) -> None:
         self._server = handlers.server
         self._repository = handlers.repository
         self._log = handlers.log
         self._trace = handlers.trace
         self._pool = pool
+        self._in_flight = in_flight
         self._regions = handlers.regions
         self.stopping = False
         """Set from any thread: from now on inference, load and unload are refused."""
@@ -95,10 +97,13 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         method = getattr(self, f"_{_snake(name)}")
 
         async def run(message: Any, context: Context) -> Any:
+            self._in_flight.started()
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._pool, method, message)
             except RepoAgentError as error:
                 await context.abort(STATUS[error.code], error.message)
+            finally:
+                self._in_flight.finished()
 
         return run
 

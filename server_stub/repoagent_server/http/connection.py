@@ -31,6 +31,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, service: HttpService, connections: Connections, limits: Limits) -> None:
         self._service = service
         self._connections = connections
+        self._in_flight = connections.in_flight
         self._reader = RequestReader(self, limits)
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Exchange] = deque()
@@ -124,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
         self._pumping = True
         while self._waiting and self._current is None and self._may_answer():
             exchange = self._current = self._waiting.popleft()
-            self._connections.started()
+            self._in_flight.started()
             if exchange.refusal is not None:
                 exchange.respond(exchange.refusal)
             elif exchange.request is not None:
@@ -137,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
 
     def send(self, exchange: "_Exchange", response: Response) -> None:
         """Write the response to the current exchange, if the client is still there."""
-        self._connections.finished()
+        self._in_flight.finished()
         transport = self._transport
         self._current = None
         if transport is None or transport.is_closing():
@@ -216,7 +217,7 @@ class HttpConnection(asyncio.Protocol):
 
     def end(self, exchange: "_Exchange") -> None:
         """Nothing more of it comes."""
-        self._connections.finished()
+        self._in_flight.finished()
         transport = self._transport
         self._current = None
         if transport is None or transport.is_closing():

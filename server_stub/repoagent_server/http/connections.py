@@ -1,10 +1,11 @@
-"""The open connections of one front end: how many requests are being answered on them, and when answers are written."""
+"""The open connections of one front end, and when answers are written to them."""
 
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
 from repoagent_server.backlog import Backlog
+from repoagent_server.in_flight import InFlight
 
 if TYPE_CHECKING:
     from repoagent_server.http.connection import HttpConnection
@@ -27,10 +28,6 @@ class Connections:
         self._stall_seconds = stall_seconds
         self._open: set[HttpConnection] = set()
         self._closing = False
-        self._in_flight = 0
-        self._waited_for = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -38,6 +35,7 @@ class Connections:
         self._untried: set[HttpConnection] = set()
         self._tried = asyncio.Event()
         self.backlog = Backlog()
+        self.in_flight = InFlight()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,16 +57,6 @@ class Connections:
             if not self._untried:
                 self._tried.set()
 
-    def started(self) -> None:
-        """A request is being answered."""
-        self._in_flight += 1
-
-    def finished(self) -> None:
-        """Its response has been given, whether or not the client was still there."""
-        self._in_flight -= 1
-        if self._waited_for and self._in_flight == 0:
-            self._idle.set()
-
     def write_soon(self, connection: "HttpConnection") -> None:
         """Have ``connection.flush`` called once the loop has handled what it has received so far."""
         unwritten = self._unwritten
@@ -82,13 +70,6 @@ class Connections:
         unwritten, self._unwritten = self._unwritten, []
         for connection in unwritten:
             connection.flush()
-
-    async def idle(self) -> None:
-        """Return once no request is being answered."""
-        self._waited_for = True
-        if self._in_flight:
-            self._idle.clear()
-            await self._idle.wait()
 
     async def empty(self) -> None:
         """Return once every connection is closed."""

@@ -132,11 +132,7 @@ class _Running:
         await self.server.stop_listening()
 
     async def idle(self, timeout: float) -> bool:
-        try:
-            await asyncio.wait_for(self._connections.idle(), timeout)
-        except TimeoutError:
-            return False
-        return True
+        return await self._connections.in_flight.idle(timeout)
 
 
 class _Server(uvicorn.Server):

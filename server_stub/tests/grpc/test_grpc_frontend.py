@@ -2,6 +2,7 @@
 
 import queue
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,23 @@ def test_running_calls_finish_and_new_ones_are_refused_while_stopping(core: Any)
         core.gate.set()
         assert answers.get(timeout=60).as_numpy("OUTPUT0").tolist() == [[1.0]]
         assert frontend.drain(5)
+
+
+def test_a_stream_that_a_client_holds_open_does_not_keep_a_front_end_from_stopping(core: Any) -> None:
+    frontend = GrpcFrontend(core, GrpcOptions(port=0))
+    frontend.start()
+    with triton.InferenceServerClient("{}:{}".format(*frontend.bind())) as client:
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("slow", [_one()])
+        assert core.submitted.wait(60)
+        stopping = threading.Thread(target=frontend.drain, args=(3600,))
+        stopping.start()
+        core.gate.set()
+        result, error = answers.get(timeout=60)
+        assert (result.as_numpy("OUTPUT0").tolist(), error) == ([[1.0]], None)
+        stopping.join(60)
+        assert not stopping.is_alive()
 
 
 def test_a_front_end_that_was_only_bound_can_be_stopped(core: Any) -> None:
