@@ -16,6 +16,7 @@ from repoagent.executor.engine.processors import PostProcessors
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.scheduler import Limits, Scheduler
 from repoagent.executor.engine.snapshots import StatsKeeper
+from repoagent.executor.errors import CheckError
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
@@ -25,8 +26,10 @@ from repoagent.executor.types.executor_config import ExecutorConfig
 
 __all__ = ["Assembly", "assemble"]
 
-# Prompt tokens of one iteration: more makes running requests wait longer for their next token.
-_DEFAULT_STEP_TOKENS = 128
+# Tokens of one iteration in which running requests wait for their next token.
+_TOKENS_GENERATING = 128
+# And of one in which nothing waits but what is being read; new requests and cancellations wait for its end.
+_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +90,26 @@ def assemble(runner: ModelRunner, config: ExecutorConfig) -> Assembly:
 
 def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:
     scheduling = config.scheduler_config
+    most = config.max_num_tokens or info.max_step_tokens or _TOKENS
     return Limits(
         policy=scheduling.capacity_scheduler_policy,
         chunking=scheduling.context_chunking_policy or ContextChunkingPolicy.FIRST_COME_FIRST_SERVED,
         chunked=config.enable_chunked_context,
         max_requests=min(config.max_batch_size or info.max_sequences, info.max_sequences),
         max_sequences=info.max_sequences,
-        max_tokens=config.max_num_tokens or info.max_step_tokens or _DEFAULT_STEP_TOKENS,
+        max_tokens=most,
+        max_tokens_generating=min(most, _tokens_generating(config)),
     )
+
+
+def _tokens_generating(config: ExecutorConfig) -> int:
+    """``config.max_num_tokens_generating`` where it was set; else ``max_num_tokens``, else the default."""
+    wanted = getattr(config, "max_num_tokens_generating", None)
+    if wanted is None:
+        return config.max_num_tokens or _TOKENS_GENERATING
+    if type(wanted) is not int or wanted < 1:
+        raise CheckError(f"ExecutorConfig.max_num_tokens_generating must be an integer > 0, not {wanted!r}")
+    return wanted
 
 
 def _blocks(info: RunnerInfo, config: ExecutorConfig) -> int:

@@ -19,7 +19,11 @@ __all__ = ["Limits", "Scheduler", "Work"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the scheduler keeps to. ``max_tokens``: of one iteration; a prompt that is read whole may exceed it."""
+    """What the scheduler keeps to.
+
+    ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests wait for their next
+    tokens. A prompt that is read whole may exceed them.
+    """
 
     policy: CapacitySchedulerPolicy
     chunking: ContextChunkingPolicy
@@ -27,6 +31,7 @@ class Limits:
     max_requests: int
     max_sequences: int
     max_tokens: int
+    max_tokens_generating: int
 
 
 @dataclass(slots=True)
@@ -70,7 +75,11 @@ class Scheduler:
                     works.append(_piece(task, strand, 1) if task.drafts else self._decode(task, strand))
                 elif tokens:
                     reading.append((task, strand, tokens))
-        return works + self._read(reading, self._limits.max_tokens - len(works)) if reading else works
+        if not reading:
+            return works
+        # While nobody generates nobody waits: what came together is read together, and goes on together.
+        budget = self._limits.max_tokens_generating - len(works) if works else self._limits.max_tokens
+        return works + self._read(reading, budget)
 
     def add(self, task: Task) -> None:
         """Let a request wait for its turn."""
