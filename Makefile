@@ -32,8 +32,10 @@ demo: $(STAMP)
 serve: $(STAMP)
 	$(BIN)/repoagent serve --model-repository $(EXAMPLE)/repository
 
+# Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP)
 	$(BIN)/lint-imports
+	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(BIN)/python -m pytest -q
 
 lint: $(STAMP)

@@ -1,8 +1,10 @@
-"""How Hypothesis runs everywhere in this tree: the same examples each time, and no example has to be quick.
+"""What holds for every test of this tree: how Hypothesis runs, and what the garbage collector looks at.
 
-``HYPOTHESIS_PROFILE=explore`` looks for new examples instead.
+Hypothesis takes the same examples each time, and no example has to be quick; ``HYPOTHESIS_PROFILE=explore`` looks for
+new examples instead.
 """
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -10,3 +12,13 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# Until every test has been imported, nothing but the syntax trees of pytest is garbage, and those have no cycles.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays. Tests that ask for a collection of garbage do so hundreds of times: it is left out."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

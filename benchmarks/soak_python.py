@@ -111,7 +111,7 @@ class Soak:
         self._every = max(1, requests // kills)
         self._seed = seed
         self._lock = threading.Lock()
-        instances = [entry for entry in gc.get_objects() if isinstance(entry, ProcessInstance)]
+        instances = [entry for entry in gc.get_objects() if type(entry) is ProcessInstance]
         self._victims = [entry for entry in instances if entry.child and not entry.child.exited.is_set()]
         self.report = Report()
 
