@@ -102,8 +102,13 @@ def _places_in_blocks(weights: Row, sums: npt.NDArray[np.float64], which: Places
 
 
 def _weights(row: Row, largest: np.float32, out: Row | None = None) -> Row:
-    """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats."""
-    weights = np.subtract(row, largest, out=out)
+    """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats.
+
+    All NaN, without a warning, where ``largest`` is infinite: nothing can be drawn from such a row, and a warning would
+    be one more line of the log for what its request is told anyway.
+    """
+    with np.errstate(invalid="ignore"):
+        weights = np.subtract(row, largest, out=out)
     np.multiply(weights, _LOG2_E, out=weights)
     return np.exp2(weights, out=weights)
 
