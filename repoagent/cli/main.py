@@ -4,9 +4,11 @@ Exit status: 0 all is well; 1 what was asked for failed (a model was refused, a 
 itself is wrong, or a package is missing; 130 interrupted.
 """
 
+import gc
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
 
@@ -71,9 +73,22 @@ class PluginGroup(click.Group):
 
 def _load(target: str) -> click.Command:
     module, _, attribute = target.partition(":")
-    command: Any = getattr(importlib.import_module(module), attribute)
+    with _without_collections():
+        command: Any = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command), f"{target} is not a click command"
     return command
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """What an import makes stays: looking through all of it for garbage again and again is a seventh of a start."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,5 +1,7 @@
 """The program itself: which commands it has, and what it says of one that it has not."""
 
+import gc
+
 from click.testing import CliRunner
 
 from repoagent.cli.main import PluginGroup, program
@@ -25,3 +27,8 @@ def test_a_command_whose_package_is_missing_is_suggested_and_says_what_to_instal
         "'serve' comes with another package: pip install repoagent-server"
         in CliRunner().invoke(group, ["serve"]).output
     )
+
+
+def test_the_collector_of_garbage_works_while_a_command_runs() -> None:
+    assert CliRunner().invoke(program, ["version"]).exit_code == 0
+    assert gc.isenabled()
