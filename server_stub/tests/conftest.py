@@ -178,7 +178,7 @@ class FakeCore:
 
     def _answer_when_told(self, model: FakeModel, request: InferRequest) -> None:
         self.submitted.set()
-        self.gate.wait(30)
+        self.gate.wait(60)
         self._answer(model, request)
 
     def _answer(self, model: FakeModel, request: InferRequest) -> None:

@@ -57,7 +57,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send the signal and return the exit status, with the log complete."""
         self.process.send_signal(number)
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         self.reader.join()
         return status
 
@@ -222,7 +222,7 @@ def test_what_runs_at_the_signal_is_finished(serve: Serve, tmp_path: Path) -> No
             while "Waiting for in-flight requests to complete" not in server.text:
                 assert server.process.poll() is None
         assert running.get_result().as_numpy("Y").tolist() == [[1, 2, 3, 4]]
-    assert server.process.wait(30) == 0
+    assert server.process.wait(60) == 0
 
 
 def test_a_second_signal_ends_it_at_once(serve: Serve, tmp_path: Path) -> None:
@@ -245,4 +245,4 @@ def test_a_second_signal_ends_it_at_once(serve: Serve, tmp_path: Path) -> None:
         while "Signal (15) received" not in server.text:
             assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(60) == 1

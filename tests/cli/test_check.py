@@ -95,7 +95,7 @@ def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == "loading\n"
         child.send_signal(signal.SIGINT)
-        output, errors = child.communicate(timeout=20)
+        output, errors = child.communicate(timeout=60)
     assert child.returncode == 130
     assert output.startswith("told\n")
     assert errors.endswith("interrupted\n")

@@ -25,11 +25,11 @@ def test_closing_waits_for_those_inside_and_counts_who_stays() -> None:
     def work() -> None:
         with admission.enter():
             inside.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     assert admission.close(0.01) == 1
     go_on.set()
     assert admission.close(30) == 0

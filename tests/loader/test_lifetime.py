@@ -152,7 +152,7 @@ def test_everybody_who_waited_sees_the_failure_of_the_one_attempt(recorder: Reco
 
     def wait_for_others() -> None:
         for _ in range(6):
-            assert waiting.acquire(timeout=30)
+            assert waiting.acquire(timeout=60)
 
     recorder.before_initialize = wait_for_others
     recorder.raising["a init"] = ValueError("broken")
@@ -181,14 +181,14 @@ def test_a_new_user_waits_until_the_old_object_is_finalised(recorder: Recorder) 
 
         def finalize(self) -> None:
             finalising.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
             recorder.call("fini")
 
     pool = AgentPool(lambda name: Slow)
     pool.acquire("a")
     releasing = threading.Thread(target=pool.release, args=("a",))
     releasing.start()
-    assert finalising.wait(30)
+    assert finalising.wait(60)
     acquiring = threading.Thread(target=pool.acquire, args=("a",))
     acquiring.start()
     go_on.set()
@@ -204,7 +204,7 @@ def test_different_names_do_not_wait_for_each_other() -> None:
         api_version = 1
 
         def initialize(self) -> None:
-            barrier.wait(30)
+            barrier.wait(60)
 
     pool = AgentPool(lambda name: Meeting)
     threads = [threading.Thread(target=pool.acquire, args=(name,)) for name in "ab"]

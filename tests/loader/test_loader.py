@@ -448,7 +448,7 @@ class TestThreads:
 
     def test_agents_of_different_loads_meet(self, bench: Any) -> None:
         barrier = threading.Barrier(4)
-        on_load(bench, "a", lambda model: barrier.wait(30))
+        on_load(bench, "a", lambda model: barrier.wait(60))
         sources = [bench.model("a", name=f"m{number}") for number in range(4)]
         chains: list[Any] = []
         threads = [
@@ -481,7 +481,7 @@ class TestThreads:
         barrier = threading.Barrier(2)
 
         def end() -> None:
-            barrier.wait(30)
+            barrier.wait(60)
             chain.finish()
 
         threads = [threading.Thread(target=end) for _ in range(2)]
@@ -530,7 +530,7 @@ class TestTheEnd:
 
         thread = threading.Thread(target=load)
         thread.start()
-        assert started.wait(30)
+        assert started.wait(60)
         bench.loader.close()
         assert bench.agents.events[-3:] == ["a LOAD_FAIL", "a MFini", "a Fini"]
         thread.join(30)
@@ -541,7 +541,7 @@ class TestTheEnd:
 
         def wait(model: AgentModel) -> None:
             started.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
         on_load(bench, "a", wait)
         source = bench.model("a")
@@ -552,7 +552,7 @@ class TestTheEnd:
 
         thread = threading.Thread(target=load)
         thread.start()
-        assert started.wait(30)
+        assert started.wait(60)
         with caplog.at_level(logging.WARNING):
             bench.loader.close(timeout=0.01)
         assert "1 loads did not stop within 0.01 s" in caplog.text

@@ -26,10 +26,10 @@ def test_a_full_queue_drops_and_counts_and_never_waits(caplog: pytest.LogCapture
 
     def block() -> None:
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     observers.submit(block)
-    assert started.wait(30)
+    assert started.wait(60)
     ran: list[int] = []
     for number in range(5):
         observers.submit(lambda number=number: ran.append(number))  # type: ignore[misc]
@@ -74,10 +74,10 @@ def test_closing_does_not_wait_for_ever_for_a_stuck_observer(caplog: pytest.LogC
 
     def block() -> None:
         started.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     observers.submit(block)
-    assert started.wait(30)
+    assert started.wait(60)
     observers.submit(lambda: None)
     with caplog.at_level(logging.WARNING):
         observers.close(timeout=0.01)

@@ -129,12 +129,12 @@ def test_events_are_dropped_and_counted_when_an_observer_is_stuck() -> None:
         @hookimpl
         def load_finished(self, event: LoadEvent) -> None:
             started.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
     with PluginManager(group=None, queue_limit=1) as plugins:
         plugins.register(Stuck(), "stuck")
         plugins.notify("load_finished", EVENT)
-        assert started.wait(30)
+        assert started.wait(60)
         for _ in range(3):
             plugins.notify("load_finished", EVENT)
         assert plugins.dropped == 2

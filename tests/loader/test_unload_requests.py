@@ -34,7 +34,7 @@ def test_the_server_is_asked_once_with_model_agent_and_reason(agents: Any, make_
     bench = make_bench(on_unload_request=lambda model, reason: requests.put((model, reason)))
     chain = bench.load("a")
     chain.complete()
-    assert requests.get(timeout=10) == ("m", "agent 'a': in LOAD_COMPLETE")
+    assert requests.get(timeout=60) == ("m", "agent 'a': in LOAD_COMPLETE")
     chain.unload()
     chain.unload_complete()
     assert requests.empty()
@@ -51,7 +51,7 @@ def test_the_handler_may_unload_the_model_while_the_agent_is_still_in_its_call(a
 
     chain = make_bench(on_unload_request=unload).load("a")
     chain.complete()
-    assert unloaded.wait(10)
+    assert unloaded.wait(60)
     assert chain.report.outcome == "unloaded"
 
 
@@ -78,7 +78,7 @@ def test_a_handler_that_raises_is_logged() -> None:
     logging.getLogger("repoagent.loader").addHandler(notice)
     try:
         request_unload(lambda _model, _reason: 1 / 0, "m", "why")  # type: ignore[arg-type]
-        while (record := records.get(timeout=10)).levelno < logging.ERROR:
+        while (record := records.get(timeout=60)).levelno < logging.ERROR:
             continue
     finally:
         logging.getLogger("repoagent.loader").removeHandler(notice)

@@ -216,7 +216,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
     """Waits for something that another thread is about to do."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it did not happen within 10 seconds"
             threading.Event().wait(0.002)

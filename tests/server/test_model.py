@@ -196,15 +196,15 @@ def test_a_decoupled_model_answers_many_times(server: Server) -> None:
 def test_every_response_also_goes_into_the_queue(server: Server, addsub_inputs: Inputs) -> None:
     received: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
     server.model("repeat").infer(inputs=_int(2), response_queue=received)
-    assert [received.get(timeout=10).final for _ in range(3)] == [False, False, True]
+    assert [received.get(timeout=60).final for _ in range(3)] == [False, False, True]
     for _ in range(2):
         responses = server.model("addsub").infer(inputs=addsub_inputs, response_queue=received)
-        assert received.get(timeout=10) is next(responses)
+        assert received.get(timeout=60) is next(responses)
 
 
 def test_a_running_request_is_cancelled(server: Server, scripted: Any) -> None:
     responses = server.model("slow").infer(inputs=_int(1))
-    assert scripted.started.wait(10)
+    assert scripted.started.wait(60)
     responses.cancel()
     with pytest.raises(CancelledError):
         next(responses)
@@ -224,7 +224,7 @@ def test_several_requests_of_one_thread_wait_together(server: Server, scripted: 
 def test_a_request_that_waited_too_long_is_refused(server: Server, scripted: Any) -> None:
     model = server.model("slow")
     first = model.infer(inputs=_int(1))
-    assert scripted.started.wait(10)
+    assert scripted.started.wait(60)
     second = model.infer(inputs=_int(2), timeout=1)
     scripted.go.set()
     assert next(first).final

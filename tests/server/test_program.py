@@ -34,7 +34,7 @@ def test_a_program_written_for_triton_runs(repository: Path) -> None:
     for index in range(10):
         request.request_id = str(index)
         model.infer(request, response_queue=response_queue)
-    assert sorted(int(response_queue.get(timeout=10).request_id or -1) for _ in range(10)) == list(range(10))
+    assert sorted(int(response_queue.get(timeout=60).request_id or -1) for _ in range(10)) == list(range(10))
 
     with pytest.raises(tritonserver.InvalidArgumentError):
         model.infer(inputs={"INPUT": np.array([1.0], np.float32)})

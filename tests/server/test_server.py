@@ -161,7 +161,7 @@ def test_a_model_is_loaded_and_unloaded(make_server: MakeServer) -> None:
     assert not server.model("addsub").ready()
     model = server.load("addsub")
     assert model.ready()
-    server.unload(model, wait_until_unloaded=True, polling_interval=0.001, timeout=10)
+    server.unload(model, wait_until_unloaded=True, polling_interval=0.001, timeout=60)
     assert not model.ready()
     assert server.models()["addsub", 1].state == "UNAVAILABLE"
     server.load("addsub")
@@ -174,7 +174,7 @@ def test_waiting_for_an_unload_ends_at_the_timeout(
 ) -> None:
     server = make_server(model_control_mode=EXPLICIT, startup_models=["slow"]).start()
     responses = server.model("slow").infer(inputs={"INPUT": np.array([1], np.int32)})
-    assert scripted.started.wait(10)
+    assert scripted.started.wait(60)
     server.unload("slow", wait_until_unloaded=True, polling_interval=0.001, timeout=0.01)
     assert server.models()["slow", 1].state == "UNLOADING"
     scripted.go.set()

@@ -125,7 +125,7 @@ class ScriptedRunner:
         self.threads.append(threading.get_ident())
         self.running.release()
         if self.hold is not None:
-            assert self.hold.wait(20)
+            assert self.hold.wait(60)
         if self.error is not None:
             raise self.error
         return {"y": Tensor.of(inputs["x"].array + np.float32(self.offset))}
@@ -168,7 +168,7 @@ class ScriptedBackend:
     def load(self, config: ModelConfig, files: ModelFiles, version: int) -> "ScriptedModel":
         self.loading.release()
         if self.hold is not None:
-            assert self.hold.wait(20)
+            assert self.hold.wait(60)
         text = files.bytes(f"{version}/model.txt").decode()
         if text.startswith("fail"):
             raise RuntimeError(text.removeprefix("fail").strip())
@@ -268,7 +268,7 @@ class FakeLoader:
         chain._note("LOAD")
         self.entered.release()
         if self.hold is not None:
-            assert self.hold.wait(20)
+            assert self.hold.wait(60)
         if cancelled is not None and cancelled():
             chain.fail(CancelledError("cancelled"))
             raise CancelledError("cancelled")

@@ -142,7 +142,7 @@ def test_stop_waits_for_running_requests(
     (runner,) = scripted.runners
     runner.hold = threading.Event()
     infer, answers = in_thread(lambda: core.infer(request_of("a")))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
     stop.join(0.1)
     assert stop.is_alive()
@@ -161,7 +161,7 @@ def test_stop_gives_up_after_the_exit_timeout(
     (runner,) = scripted.runners
     runner.hold = threading.Event()
     infer, _ = in_thread(lambda: core.infer(request_of("a")))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     with pytest.raises(InternalError, match="Exit timeout expired"):
         core.stop()
     runner.hold.set()
@@ -173,7 +173,7 @@ def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model:
     core = new_core()
     loader.hold = threading.Event()
     load, outcome = in_thread(lambda: core.load("a"))
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
     stop, _ = in_thread(core.stop)
     while not core._table.slots()[0]._pending or not next(iter(core._table.slots()[0]._pending)).is_set():
         threading.Event().wait(0.001)
@@ -192,8 +192,8 @@ def test_stop_during_the_start_ends_it_and_no_model_is_left(
     core = new_core(start=False, control_mode=ControlMode.NONE, load_threads=2)
     loader.hold = threading.Event()
     start, outcome = in_thread(core.start)
-    assert loader.entered.acquire(timeout=10)
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
+    assert loader.entered.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
     while not all(pending.is_set() for slot in core._table.slots() for pending in slot._pending):
         threading.Event().wait(0.001)
@@ -442,7 +442,7 @@ def test_two_loads_of_one_model_at_once_load_it_once(
     core = new_core()
     loader.hold = threading.Event()
     loads = [in_thread(lambda: core.load("m").outcome) for _ in range(4)]
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
     loader.hold.set()
     for thread, _ in loads:
         thread.join(10)
@@ -458,8 +458,8 @@ def test_different_models_load_at_once_up_to_the_limit(
     core = new_core(load_threads=2)
     loader.hold = threading.Event()
     loads = [in_thread(lambda name=name: core.load(name)) for name in ("a", "b", "c")]  # type: ignore[misc]
-    assert loader.entered.acquire(timeout=10)
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
+    assert loader.entered.acquire(timeout=60)
     assert not loader.entered.acquire(timeout=0.05)
     loader.hold.set()
     for thread, _ in loads:
@@ -474,7 +474,7 @@ def test_a_model_is_shown_as_loading_while_its_agents_run(
     core = new_core()
     loader.hold = threading.Event()
     load, _ = in_thread(lambda: core.load("m"))
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
     assert core.index() == [{"name": "m", "state": "LOADING"}]
     assert not core.model_ready("m")
     assert core.ready()
@@ -564,7 +564,7 @@ def test_an_unload_lets_running_and_queued_requests_finish(
     (runner,) = scripted.runners
     runner.hold = threading.Event()
     infer, answers = in_thread(lambda: core.infer(request_of()))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     sender = new_sender()
     core.submit(request_of(sender=sender))
     core.unload("m", wait=False)
@@ -577,7 +577,7 @@ def test_an_unload_lets_running_and_queued_requests_finish(
     assert isinstance(answers[0], InferResponse)
     assert first(sender.final()) == 2
     core.unload("m")
-    assert core._context.retirements.wait(time.monotonic() + 10)
+    assert core._context.retirements.wait(time.monotonic() + 60)
     assert loader.trace[-1] == "m1 UNLOAD_COMPLETE"
 
 
@@ -590,7 +590,7 @@ def test_an_unload_waits_only_so_long(
     (runner,) = scripted.runners
     runner.hold = threading.Event()
     infer, answers = in_thread(lambda: core.infer(request_of()))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     sender = new_sender()
     core.submit(request_of(sender=sender))
     core.unload("m")
@@ -611,7 +611,7 @@ def test_an_unload_cancels_a_load_that_is_under_way(
     entered = loader.entered if stage == "agents" else scripted.loading
     held.hold = threading.Event()
     load, outcome = in_thread(lambda: core.load("m"))
-    assert entered.acquire(timeout=10)
+    assert entered.acquire(timeout=60)
     slot = core._table.get("m")
     assert slot is not None
     gone = slot.unload()
@@ -631,7 +631,7 @@ def test_a_load_after_an_unload_during_a_load_wins(new_core: CoreMaker, write_mo
     core = new_core()
     loader.hold = threading.Event()
     load, outcome = in_thread(lambda: core.load("m"))
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
     slot = core._table.get("m")
     assert slot is not None
     slot.unload()
@@ -655,13 +655,13 @@ def test_a_load_while_the_old_one_still_drains_keeps_the_states_apart(
     (runner,) = scripted.runners
     runner.hold = threading.Event()
     infer, _ = in_thread(lambda: core.infer(request_of()))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     core.unload("m", wait=False)
     core.load("m")
     assert core.index() == [{"name": "m", "version": "1", "state": "READY"}]
     runner.hold.set()
     infer.join(10)
-    assert core._context.retirements.wait(time.monotonic() + 10)
+    assert core._context.retirements.wait(time.monotonic() + 60)
     assert core.index() == [{"name": "m", "version": "1", "state": "READY"}]
     assert loader.trace[-1] == "m1 UNLOAD_COMPLETE"
 
@@ -749,7 +749,7 @@ def test_polling_unloads_nothing_while_a_repository_cannot_be_listed(
 def test_the_poll_thread_polls(new_core: CoreMaker, write_model: ModelWriter, scripted: Any) -> None:
     core = new_core(control_mode=ControlMode.POLL, poll_seconds=0.01)
     write_model("late", {1: "1"})
-    assert scripted.loading.acquire(timeout=10)
+    assert scripted.loading.acquire(timeout=60)
     core.stop()
 
 

@@ -252,7 +252,7 @@ def test_a_model_goes_when_its_agent_asks_and_the_index_says_why(
     with ServingCore(options) as core:
         core.observe(Observer(), "test")
         core.load("m")
-        assert gone.wait(10)
+        assert gone.wait(60)
         # The agents hear the end a moment before the index shows it.
         while core.index()[0]["state"] == "UNLOADING":
             threading.Event().wait(0.005)

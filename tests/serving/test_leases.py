@@ -92,10 +92,10 @@ def test_an_unload_that_was_queued_before_the_lease_began_does_not_take_the_mode
 
     def block() -> None:
         begun.set()
-        hold.wait(10)
+        hold.wait(60)
 
     slot._queue.submit(block)
-    assert begun.wait(10)
+    assert begun.wait(60)
     unload = slot.unload()
     with core.lease("m"):
         hold.set()

@@ -15,7 +15,7 @@ def test_no_more_jobs_run_at_once_than_allowed_and_all_run() -> None:
         with lock:
             running += 1
             peak = max(peak, running)
-        barrier.wait(10)
+        barrier.wait(60)
         with lock:
             running -= 1
             done += 1
@@ -32,7 +32,7 @@ def test_a_job_that_waits_for_another_gives_its_place_up() -> None:
     def outer() -> None:
         pool.submit(inner.set)
         with pool.pausing():
-            assert inner.wait(10)
+            assert inner.wait(60)
 
     pool.submit(outer)
     pool.close(wait=True)
@@ -53,11 +53,11 @@ def test_a_closed_pool_drops_what_has_not_begun() -> None:
 
     def first() -> None:
         begun.set()
-        hold.wait(10)
+        hold.wait(60)
 
     pool.submit(first)
     pool.submit(ran.set)
-    assert begun.wait(10)
+    assert begun.wait(60)
     pool.close(wait=False)
     hold.set()
     with pytest.raises(RuntimeError, match="closed"):

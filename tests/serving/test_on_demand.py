@@ -34,7 +34,7 @@ class Answer:
             self.event.set()
 
     def get(self) -> InferResponse:
-        assert self.event.wait(10)
+        assert self.event.wait(60)
         assert self.response is not None
         return self.response
 
@@ -227,7 +227,7 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
     loader.hold = threading.Event()
     answer = Answer()
     core.submit(request_of("a", sender=answer))
-    assert loader.entered.acquire(timeout=10)
+    assert loader.entered.acquire(timeout=60)
     stopping = threading.Thread(target=core.stop)
     stopping.start()
     loader.hold.set()

@@ -14,8 +14,8 @@ def test_it_goes_on_after_a_poll_that_raised(caplog: pytest.LogCaptureFixture) -
 
     poller = Poller(poll, 0.001)
     poller.start()
-    assert polls.acquire(timeout=10)
-    assert polls.acquire(timeout=10)
+    assert polls.acquire(timeout=60)
+    assert polls.acquire(timeout=60)
     poller.stop(10)
     assert "the disk is away" in caplog.text
 

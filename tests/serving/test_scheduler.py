@@ -140,7 +140,7 @@ def test_a_worker_that_wakes_up_takes_all_that_waits(
     runner, sender = runners[0], new_sender()
     runner.hold = threading.Event()
     one.submit(request_of(sender=sender))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     for _ in range(20):
         one.submit(request_of(sender=sender))
     assert one.waiting == 20
@@ -161,7 +161,7 @@ def test_several_instances_work_at_once(
     sender = new_sender()
     for _ in range(2):
         scheduler.submit(request_of(sender=sender))
-    assert all(runner.running.acquire(timeout=10) for runner in runners)
+    assert all(runner.running.acquire(timeout=60) for runner in runners)
     hold.set()
     assert [sender.final().error for _ in range(2)] == [None, None]
     scheduler.close()
@@ -173,7 +173,7 @@ def test_a_caller_waits_for_a_free_instance(
     runner, sender = runners[0], new_sender()
     runner.hold = threading.Event()
     one.submit(request_of(sender=sender))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     threading.Timer(0.02, runner.hold.set).start()
     assert one.infer(request_of()).error is None
 
@@ -188,7 +188,7 @@ def test_a_caller_waits_no_longer_than_its_timeout(
     runner, sender = runners[0], new_sender()
     runner.hold = threading.Event()
     one.submit(request_of(sender=sender))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     with pytest.raises(UnavailableError, match="Request timeout expired"):
         one.infer(request_of(timeout_us=1000))
     late = new_sender()
@@ -223,7 +223,7 @@ def test_closing_answers_what_waits_and_closes_the_instances(
     runner, sender, waiting = runners[0], new_sender(), new_sender()
     runner.hold = threading.Event()
     one.submit(request_of(sender=sender))
-    assert runner.running.acquire(timeout=10)
+    assert runner.running.acquire(timeout=60)
     one.submit(request_of(sender=waiting))
     threading.Timer(0.02, runner.hold.set).start()
     one.close()

@@ -30,14 +30,14 @@ def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: ThreadPoolExecut
 
 def test_jobs_of_different_queues_run_at_once(pool: ThreadPoolExecutor) -> None:
     barrier = threading.Barrier(3)
-    futures = [SerialQueue(pool).submit(lambda: barrier.wait(10)) for _ in range(3)]
+    futures = [SerialQueue(pool).submit(lambda: barrier.wait(60)) for _ in range(3)]
     assert sorted(future.result(10) for future in futures) == [0, 1, 2]
 
 
 def test_waiting_jobs_of_one_queue_leave_the_pool_to_the_others() -> None:
     with ThreadPoolExecutor(2) as pool:
         busy, free, hold = SerialQueue(pool), SerialQueue(pool), threading.Event()
-        held = [busy.submit(lambda: hold.wait(10)) for _ in range(5)]
+        held = [busy.submit(lambda: hold.wait(60)) for _ in range(5)]
         assert free.submit(lambda: "through").result(10) == "through"
         hold.set()
         assert all(future.result(10) for future in held)
@@ -57,7 +57,7 @@ def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> N
 
 def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
     queue, hold, ran = SerialQueue(pool), threading.Event(), threading.Event()
-    queue.submit(lambda: hold.wait(10))
+    queue.submit(lambda: hold.wait(60))
     skipped = queue.submit(ran.set)
     assert skipped.cancel()
     hold.set()

@@ -70,7 +70,7 @@ def test_running_calls_finish_and_new_ones_are_refused_while_stopping(core: Any)
     with triton.InferenceServerClient("{}:{}".format(*frontend.bind())) as client:
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         client.async_infer("slow", [_one()], lambda result, error: answers.put(result))
-        assert core.submitted.wait(10)
+        assert core.submitted.wait(60)
         frontend.refuse()
         with pytest.raises(InferenceServerException, match="it is stopping"):
             ask(client)

@@ -27,7 +27,7 @@ _CASES: Final[list[dict[str, Any]]] = json.loads(
 
 
 def _ask(served: "Served", method: str, path: str, body: str) -> tuple[int, str, str | None]:
-    connection = http.client.HTTPConnection(*served.http, timeout=30)
+    connection = http.client.HTTPConnection(*served.http, timeout=60)
     try:
         connection.request(method, path, body.encode("latin-1"))
         response = connection.getresponse()
@@ -80,7 +80,7 @@ def test_over_grpc_the_stream_classifies_as_well(grpc: Any) -> None:
     grpc.start_stream(lambda result, error: results.put((result, error)))
     wanted = grpc_client.InferRequestedOutput("OUTPUT0", class_count=1)
     grpc.async_stream_infer("probs", [_probabilities(grpc_client)], outputs=[wanted])
-    result, error = results.get(timeout=30)
+    result, error = results.get(timeout=60)
     grpc.stop_stream()
     assert error is None
     assert result.as_numpy("OUTPUT0").tolist() == [[b"0.700000:1:dog"]]

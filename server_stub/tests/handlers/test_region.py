@@ -81,13 +81,13 @@ def test_a_region_in_use_can_be_unregistered(
         client.async_infer("slow", [given], lambda result, error: results.put(error), outputs=[wanted])
     else:
         running = client.async_infer("slow", [given], outputs=[wanted])
-    assert core.submitted.wait(30)
+    assert core.submitted.wait(60)
     client.unregister_system_shared_memory()
     assert regions.status() == []
     assert _mapped(objects.key("in"))
     core.gate.set()
     if module is grpc_client:
-        assert results.get(timeout=30) is None
+        assert results.get(timeout=60) is None
     else:
         running.get_result()
     assert objects.read(out, np.float32, [2]).tolist() == [1, 2]

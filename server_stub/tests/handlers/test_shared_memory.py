@@ -35,7 +35,7 @@ def _no_regions(served: "Served") -> None:
 
 
 def _ask(served: "Served", method: str, path: str, body: str = "") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(*served.http, timeout=30)
+    connection = http.client.HTTPConnection(*served.http, timeout=60)
     try:
         connection.request(method, path, body)
         response = connection.getresponse()

@@ -56,7 +56,7 @@ def test_a_stopping_server_refuses_new_work_and_finishes_what_runs(core: Any, fr
     assert _status(kept, "GET", "/v2/health/live") == 200
     assert _status(third, "GET", "/v2/health/live") == 200
     running.request("POST", "/v2/models/slow/infer", _BODY)
-    assert core.submitted.wait(10)
+    assert core.submitted.wait(60)
     frontend.refuse()
     assert frontend.drain(0.01) is False
     kept.request("POST", "/v2/models/ident/infer", _BODY)
@@ -81,12 +81,12 @@ def test_a_connection_that_waits_to_be_accepted_is_answered_when_the_server_stop
 
     def stand_still() -> None:
         held.set()
-        go_on.wait(30)
+        go_on.wait(60)
 
     front._running.loop.call_soon_threadsafe(stand_still)
-    assert held.wait(30)
+    assert held.wait(60)
     # The event loop stands still: the kernel takes these for it.
-    waiting = [http.client.HTTPConnection(*front.bind(), timeout=30) for _ in range(20)]
+    waiting = [http.client.HTTPConnection(*front.bind(), timeout=60) for _ in range(20)]
     for connection in waiting:
         connection.request("POST", "/v2/models/ident/infer", _BODY)
     refusing = threading.Thread(target=front.refuse)

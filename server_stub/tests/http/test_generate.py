@@ -236,7 +236,7 @@ def test_a_client_that_does_not_read_is_given_up(
     with connect() as connection:
         head = f"POST {_STREAM} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n{_BODY}"
         connection.sendall(head.encode())
-        assert arrived.wait(30)
+        assert arrived.wait(60)
         sender = asked[0].sender
         assert sender is not None
         big = _answer(b"x" * (1 << 20))

@@ -80,7 +80,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     front = HttpFrontend(Endpoint(port=0), api_service(core))
     front.start()
     host, port = front.bind()
-    with httpx.Client(base_url=f"http://{host}:{port}/v2/models", timeout=30) as client:
+    with httpx.Client(base_url=f"http://{host}:{port}/v2/models", timeout=60) as client:
         yield client
     front.stop()
     core.stop()

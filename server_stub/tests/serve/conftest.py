@@ -172,7 +172,7 @@ class Scripted(Agent):
 
     def do_await_cancel(self, model, call, port):
         with socket.create_connection(("127.0.0.1", int(port))):
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while not model.cancelled and time.monotonic() < end:
                 time.sleep(0.002)
         if not model.cancelled:

@@ -180,7 +180,7 @@ def test_every_request_around_a_signal_is_answered_or_refused(world: "World", in
 
     asked = threading.Event()
     clients = [in_background(ask_until_it_is_gone) for _ in range(3)]
-    assert asked.wait(30)
+    assert asked.wait(60)
     assert server.stop() == 0
     for answers in (client() for client in clients):
         codes = [answer.status_code for answer in answers]

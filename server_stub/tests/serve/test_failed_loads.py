@@ -33,7 +33,7 @@ def traffic(server: "Server", model: str) -> Iterator[list[httpx.Response]]:
 
     def ask() -> None:
         answers.append(server.ask(model))
-        flowing.wait(30)
+        flowing.wait(60)
         while not done.is_set():
             answers.append(server.ask(model))
 
@@ -41,7 +41,7 @@ def traffic(server: "Server", model: str) -> Iterator[list[httpx.Response]]:
     for thread in threads:
         thread.start()
     try:
-        flowing.wait(30)
+        flowing.wait(60)
         yield answers
     finally:
         done.set()

@@ -272,7 +272,7 @@ def test_a_trace_tells_every_step_once(explicit: Any, arrays: tuple[Any, Any]) -
     assert not released.is_set()
     del response
     gc.collect()
-    assert released.wait(10)
+    assert released.wait(60)
 
 
 def test_a_trace_without_levels_tells_nothing_and_comes_back(explicit: Any, arrays: tuple[Any, Any]) -> None:

@@ -158,7 +158,7 @@ def test_requests_inside_an_ensemble_are_finished_while_it_follows(
     first.hold = hold
     sender = new_sender()
     core.submit(request_of("e", sender=sender))
-    assert first.running.acquire(timeout=10)
+    assert first.running.acquire(timeout=60)
     write_model("b", {1: "20"})
     core.load("b")
     hold.set()

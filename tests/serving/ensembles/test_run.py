@@ -125,7 +125,7 @@ def test_steps_without_a_common_input_run_at_the_same_time(
     request.sender = sender
     core.submit(request)
     for runner in scripted.runners:
-        assert runner.running.acquire(timeout=10)
+        assert runner.running.acquire(timeout=60)
     hold.set()
     assert values(sender.final()) == {"left": 2, "sum": 13}
 
@@ -191,7 +191,7 @@ def test_cancelling_the_request_cancels_what_its_steps_still_wait_for(
     blocker, sender = new_sender(), new_sender()
     core.submit(request_of("e", sender=blocker))
     for runner in scripted.runners:
-        assert runner.running.acquire(timeout=10)
+        assert runner.running.acquire(timeout=60)
     request = request_of("e", sender=sender)
     core.submit(request)
     request.cancel()
@@ -215,7 +215,7 @@ def test_a_timeout_holds_for_the_whole_ensemble(
     blocker, sender = new_sender(), new_sender()
     core.submit(request_of("e", sender=blocker))
     for runner in scripted.runners:
-        assert runner.running.acquire(timeout=10)
+        assert runner.running.acquire(timeout=60)
     core.submit(request_of("e", sender=sender, timeout_us=1))
     hold.set()
     error = sender.final().error
@@ -314,7 +314,7 @@ def test_a_server_that_stops_lets_ensembles_finish(
     sender = new_sender()
     core.submit(request_of("e", sender=sender))
     for runner in scripted.runners:
-        assert runner.running.acquire(timeout=10)
+        assert runner.running.acquire(timeout=60)
     stopper = threading.Thread(target=core.stop)
     stopper.start()
     while core.live():
@@ -335,7 +335,7 @@ def stream(write_python: Callable[..., None]) -> None:
 def collect(sender: Any) -> list[float]:
     found = []
     while True:
-        response, final = sender.sent.get(timeout=10)
+        response, final = sender.sent.get(timeout=60)
         if response is not None:
             assert response.error is None, response.error
             found.append(float(response.outputs["y"].array[0, 0]))

@@ -21,7 +21,7 @@ from repoagent.serving.statistics import ModelStatistics
 from repoagent.serving.types import Tensor
 
 MS = 1_000_000
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 TENSORS = """
     input {{ name: "x" data_type: TYPE_FP32 dims: [ {dims} ] }}

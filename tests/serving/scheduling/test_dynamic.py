@@ -36,7 +36,7 @@ def call(bench: Any, request: InferRequest) -> tuple[threading.Thread, list[Any]
     bench.scheduler._queue.put = tell
     thread = threading.Thread(target=work)
     thread.start()
-    assert arrived.wait(10)
+    assert arrived.wait(60)
     with bench.scheduler._lock:
         bench.scheduler._queue.put = put
     return thread, outcome
@@ -211,7 +211,7 @@ class ListModel:
     def execute(self, requests: Sequence[InferRequest]) -> None:
         self.batches.append([request.id for request in requests])
         self.running.release()
-        assert self.free.wait(10)
+        assert self.free.wait(60)
         for request in requests:
             assert request.sender is not None
             request.sender.send(InferResponse("m", "1", request.id), True)
@@ -228,7 +228,7 @@ def test_a_native_backend_gets_the_batch_as_a_list_of_requests(config_of: Any, n
     for name in "abc":
         scheduler.submit(InferRequest("m", {"x": _row()}, sender, id=name))
         if name == "a":
-            assert model.running.acquire(timeout=10)
+            assert model.running.acquire(timeout=60)
     model.free.set()
     assert [sender.final().id for _ in range(3)] == ["a", "b", "c"]
     scheduler.close()

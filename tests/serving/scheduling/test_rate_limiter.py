@@ -49,7 +49,7 @@ class Execution:
                 if self._order is not None:
                     self._order.append(self._name)
                 self.running.set()
-                assert self._end.wait(20)
+                assert self._end.wait(60)
         except UnavailableError as error:
             self.error = error
 
@@ -60,7 +60,7 @@ class Execution:
         while waits and len(limiter._line) == before:  # Until it stands in the line.
             pass
         if not waits:
-            assert self.running.wait(20)
+            assert self.running.wait(60)
         return self
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ def test_there_is_as_much_as_the_neediest_needs() -> None:
     first.end()
     assert not third.running.is_set()
     second.end()
-    assert third.running.wait(20)
+    assert third.running.wait(60)
     third.end()
 
 
@@ -97,7 +97,7 @@ def test_devices_have_their_own_and_global_resources_are_one_for_all() -> None:
     fourth = Execution(two).start(waits=True)
     assert not fourth.running.is_set()
     third.end()
-    assert fourth.running.wait(20)
+    assert fourth.running.wait(60)
     fourth.end()
 
 
@@ -113,9 +113,9 @@ def test_the_next_is_who_had_the_fewest_executions_by_its_priority() -> None:
     for execution in waiting:
         execution.start(waits=True)
     holder.end()
-    assert waiting[1].running.wait(20)
+    assert waiting[1].running.wait(60)
     waiting[1].end()
-    assert waiting[0].running.wait(20)
+    assert waiting[0].running.wait(60)
     waiting[0].end()
     assert order == ["often", "rarely"]
 
@@ -128,9 +128,9 @@ def test_nobody_passes_who_waits_for_much() -> None:
     little = Execution(other).start(waits=True)
     assert not little.running.is_set()
     holder.end()
-    assert much.running.wait(20)
+    assert much.running.wait(60)
     much.end()
-    assert little.running.wait(20)
+    assert little.running.wait(60)
     little.end()
 
 
@@ -195,7 +195,7 @@ def test_two_models_that_need_the_same_run_one_after_the_other_only_if_the_limit
     first.hold = threading.Event()
     senders = [new_sender(), new_sender()]
     core.submit(request_of("a", sender=senders[0]))
-    assert first.running.acquire(timeout=10)
+    assert first.running.acquire(timeout=60)
     core.submit(request_of("b", sender=senders[1]))
     if mode is RateLimitMode.OFF:
         senders[1].final()
