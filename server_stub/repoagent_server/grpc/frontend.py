@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import grpc
+import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
@@ -47,7 +48,7 @@ class GrpcFrontend:
         self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._regions = regions
         self._interceptors = [RestrictedProtocols(SERVICE, restrictions)] if restrictions else []
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self._port: Future[int] = Future()
         self._serving: Future[None] = Future()

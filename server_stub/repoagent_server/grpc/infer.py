@@ -12,11 +12,14 @@ from repoagent.serving.request import InferRequest, InferResponse
 from repoagent_server.backlog import Backlog
 from repoagent_server.core import Core
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.known import KnownRequests
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
+from repoagent_server.grpc.wire import ResponseWriter
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.handlers.wishes import OutputWishes
 from repoagent_server.http.delivery import Mailbox
 from repoagent_server.http.trace_context import trace_context
 from repoagent_server.in_flight import InFlight
@@ -30,6 +33,9 @@ _OVERRUN: Final = "the client reads the stream too slowly: too many responses wa
 _WAITING_LIMIT: Final = 256
 """Responses of one stream that may wait for a slow client before no more of its requests are read."""
 
+_NO_WISHES: Final = OutputWishes()
+
+Received: TypeAlias = InferRequest | tuple[pb.ModelInferRequest, bytes]
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
@@ -45,12 +51,18 @@ class InferCalls:
         self._forwarding = forwarding
         self._backlog = Backlog()
         self._in_flight = in_flight
+        self._known = KnownRequests()
+        self._writer = ResponseWriter()
 
-    async def infer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+    def parse(self, data: bytes) -> Received:
+        """What arrives at :meth:`infer`: the request itself if it is like one that came before."""
+        return self._known.read(data) or (pb.ModelInferRequest.FromString(data), data)
+
+    async def infer(self, received: Received, context: Context) -> bytes:
         """ModelInfer. A client that goes away cancels its request."""
         self._in_flight.started()
         try:
-            return await self._infer(message, context)
+            return await self._infer(received, context)
         except Exception as error:
             status, text = _status(error)
         finally:
@@ -60,20 +72,35 @@ class InferCalls:
         await context.abort(status, text)
         raise AssertionError("abort raises")
 
-    async def _infer(self, message: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+    async def _infer(self, received: Received, context: Context) -> bytes:
+        asked = self._asked(received)
+        answer = self._submit(asked, context)
+        response = answer.response
+        if response is None:
+            response = await _or_cancel(answer.wait(), asked.request)
+        if response.error is not None:
+            raise response.error
+        return self._writer.write(response, asked.wishes.spans)
+
+    def _asked(self, received: Received) -> Asked:
+        if isinstance(received, InferRequest):
+            return Asked(received, _NO_WISHES, empty_final=False)
+        message, data = received
         asked = _read(self._core, message, self._regions)
+        self._known.remember(data, message, asked.request)
+        return asked
+
+    def _submit(self, asked: Asked, context: Context) -> "_OneAnswer":
         request = asked.request
         request.refuses_decoupled = _DECOUPLED
         if self._forwarding.enabled:
             request.parameters.update(self._forwarding.chosen(context.invocation_metadata()))
         answer = _OneAnswer(self._mailbox)
         request.sender = asked.wishes.sender(answer, request)
-        request.trace_context = _trace_context(self._core, context)
+        if self._core.tracer.propagates:
+            request.trace_context = _trace_context(self._core, context)
         self._core.submit(request)
-        response = await _or_cancel(answer.future, request)
-        if response.error is not None:
-            raise response.error
-        return infer_message(response, asked.wishes.spans)
+        return answer
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
@@ -130,27 +157,45 @@ async def _or_cancel(future: "asyncio.Future[InferResponse]", request: InferRequ
 class _OneAnswer:
     """The sender of a request that must have exactly one response."""
 
-    __slots__ = ("_mailbox", "_response", "future")
+    __slots__ = ("_first", "_future", "_mailbox", "response")
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._response: InferResponse | None = None
-        self.future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+        self._first: InferResponse | None = None
+        self._future: asyncio.Future[InferResponse] | None = None
+        self.response: InferResponse | None = None
+        """What there is to say, once that is certain; an error if there was not exactly one response."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         self._mailbox.post(self, response, final)
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
-        if self.future.done():
+        if self.response is not None:
             return
-        if response is not None and self._response is not None:
-            self.future.set_exception(UnsupportedError(_DECOUPLED))
-        self._response = self._response or response
-        if final and not self.future.done():
-            if self._response is None:
-                self.future.set_exception(UnsupportedError(_DECOUPLED))
-            else:
-                self.future.set_result(self._response)
+        first = self._first
+        if first is None:
+            first = self._first = response
+        elif response is not None:
+            self._settle(_several(first))
+            return
+        if final:
+            self._settle(first or _several())
+
+    def _settle(self, response: InferResponse) -> None:
+        self.response = response
+        if self._future is not None and not self._future.done():
+            self._future.set_result(response)
+
+    def wait(self) -> "asyncio.Future[InferResponse]":
+        """For the response, which is not there yet."""
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+
+def _several(first: InferResponse | None = None) -> InferResponse:
+    """In the place of none, or of several responses."""
+    model, version = (first.model_name, first.model_version) if first is not None else ("", "")
+    return InferResponse(model, version, error=UnsupportedError(_DECOUPLED))
 
 
 class _Stream:

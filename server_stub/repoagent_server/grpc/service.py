@@ -79,8 +79,9 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
 
     def _unary(self, name: str) -> Any:
         request, response = METHODS[name]
-        call = self._refusing(self._calls.infer) if name == "ModelInfer" else self._blocking(name)
-        return grpc.unary_unary_rpc_method_handler(call, request.FromString, response.SerializeToString)
+        if name == "ModelInfer":  # it parses by itself what it has not seen before, and answers with bytes
+            return grpc.unary_unary_rpc_method_handler(self._refusing(self._calls.infer), self._calls.parse, None)
+        return grpc.unary_unary_rpc_method_handler(self._blocking(name), request.FromString, response.SerializeToString)
 
     def _refusing(self, call: _Call) -> _Call:
         """``call``, but not once the server is stopping."""
