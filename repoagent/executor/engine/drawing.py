@@ -5,7 +5,7 @@ all tokens and draws again when the token is not among those kept, which leaves 
 is takes one sum over the tokens above it. ``draw_plain`` sorts everything, for tests.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -13,16 +13,32 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Limits", "distribution", "draw", "draw_from", "draw_plain", "draw_together", "log_softmax"]
+__all__ = [
+    "BLOCK",
+    "HEAD",
+    "LOG2_E",
+    "TRIES",
+    "Limits",
+    "block_starts",
+    "distribution",
+    "draw",
+    "draw_from",
+    "draw_plain",
+    "exponentials",
+    "log_softmax",
+    "pick_by_value",
+    "weight_above",
+]
 
 Row = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.float64]
 #: Top-k up to this many tokens is found by blocks.
 HEAD: Final = 256
 #: A flat distribution with a small top-p may refuse most draws; then it is sorted after all.
 TRIES: Final = 8
 BLOCK: Final = 256
-_LOG2_E: Final = np.float32(np.log2(np.e))
+LOG2_E: Final = np.float32(np.log2(np.e))
 
 
 @dataclass(slots=True)
@@ -48,60 +64,21 @@ def draw(row: Row, limits: Limits, random: Callable[[], float], scratch: Row | N
     size = len(row)
     if 0 < limits.top_k <= min(HEAD, size - 1):
         tokens = _largest_by_blocks(row, limits.top_k)
-        return _pick(tokens, _weights(row[tokens], row[tokens[0]]), limits, random())
-    weights = _weights(row, row.max(), scratch)
+        return _pick(tokens, exponentials(row[tokens], row[tokens[0]]), limits, random())
+    weights = exponentials(row, row.max(), scratch)
     if 0 < limits.top_k < size or limits.min_p > 0.0:
-        return _pick_by_value(weights, min(limits.top_k or size, size), limits, random())
-    sums = np.add.reduceat(weights, _block_starts(size)).cumsum(dtype=np.float64)
+        return pick_by_value(weights, min(limits.top_k or size, size), limits, random())
+    sums = np.add.reduceat(weights, block_starts(size)).cumsum(dtype=np.float64)
     if limits.top_p >= 1.0:
         return _place_in_blocks(weights, sums, random())
     for _ in range(TRIES):
         token = _place_in_blocks(weights, sums, random())
-        if _before(weights, token) < limits.top_p * sums[-1]:
+        if weight_above(weights, token) < limits.top_p * sums[-1]:
             return token
-    return _pick_by_value(weights, size, limits, random())
+    return pick_by_value(weights, size, limits, random())
 
 
-def draw_together(rows: Row, top_p: Sequence[float], randoms: Sequence[Callable[[], float]]) -> list[int | None]:
-    """A token for each row [rows, vocabulary], which are overwritten, as ``draw`` does with top-p alone.
-
-    One call of NumPy for all rows instead of one for each: with small vocabularies the calls are what takes time. None
-    for a row without a finite maximum: nothing can be drawn from it.
-    """
-    maxima = rows.max(axis=1)
-    usable = np.isfinite(maxima)
-    rows -= np.where(usable, maxima, 0)[:, None]
-    np.multiply(rows, _LOG2_E, out=rows)
-    weights = np.exp2(rows, out=rows)
-    sums = np.add.reduceat(weights, _block_starts(rows.shape[1]), axis=1).cumsum(axis=1, dtype=np.float64)
-    tokens = np.zeros(len(rows), np.int64)
-    left = [int(row) for row in np.flatnonzero(usable)]
-    for _ in range(TRIES):
-        tokens[left] = _places_in_blocks(weights, sums, np.array(left, np.int64), [randoms[row]() for row in left])
-        left = [row for row in left if _before(weights[row], int(tokens[row])) >= top_p[row] * sums[row, -1]]
-        if not left:
-            break
-    for row in left:
-        tokens[row] = _pick_by_value(weights[row], rows.shape[1], Limits(top_p=top_p[row]), randoms[row]())
-    return [int(token) if good else None for token, good in zip(tokens, usable, strict=True)]
-
-
-def _places_in_blocks(weights: Row, sums: npt.NDArray[np.float64], which: Places, uniforms: Sequence[float]) -> Places:
-    """The same as ``_place_in_blocks`` for the rows ``which``."""
-    sums = sums[which]
-    targets = np.minimum(np.array(uniforms) * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
-    blocks = (sums <= targets[:, None]).sum(axis=1)
-    columns = (blocks * BLOCK)[:, None] + np.arange(BLOCK)
-    inside = weights[which[:, None], np.minimum(columns, weights.shape[1] - 1)]
-    inside[columns >= weights.shape[1]] = 0.0
-    running = inside.cumsum(axis=1, dtype=np.float64)
-    before = np.where(blocks > 0, np.take_along_axis(sums, np.maximum(blocks - 1, 0)[:, None], axis=1)[:, 0], 0.0)
-    targets = np.minimum(targets - before, np.nextafter(running[:, -1], 0.0))
-    places: Places = blocks * BLOCK + (running <= targets[:, None]).sum(axis=1)
-    return places
-
-
-def _weights(row: Row, largest: np.float32, out: Row | None = None) -> Row:
+def exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) -> Row:
     """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats.
 
     All NaN, without a warning, where ``largest`` is infinite: nothing can be drawn from such a row, and a warning would
@@ -109,16 +86,17 @@ def _weights(row: Row, largest: np.float32, out: Row | None = None) -> Row:
     """
     with np.errstate(invalid="ignore"):
         weights = np.subtract(row, largest, out=out)
-    np.multiply(weights, _LOG2_E, out=weights)
+    np.multiply(weights, LOG2_E, out=weights)
     return np.exp2(weights, out=weights)
 
 
 @cache
-def _block_starts(size: int) -> Places:
+def block_starts(size: int) -> Places:
+    """Where each block of a row of ``size`` tokens begins."""
     return np.arange(0, size, BLOCK)
 
 
-def _place_in_blocks(weights: Row, sums: npt.NDArray[np.float64], uniform: float) -> int:
+def _place_in_blocks(weights: Row, sums: Sums, uniform: float) -> int:
     """Where ``uniform`` falls on the running sums of all weights; ``sums``: those at the ends of blocks."""
     # Rounding must not lead behind the end: tokens there may have no weight.
     target = min(uniform * sums[-1], np.nextafter(sums[-1], 0.0))
@@ -129,7 +107,7 @@ def _place_in_blocks(weights: Row, sums: npt.NDArray[np.float64], uniform: float
     return start + int(np.searchsorted(inside, target, side="right"))
 
 
-def _before(weights: Row, token: int) -> float:
+def weight_above(weights: Row, token: int) -> float:
     """The weight of all tokens that come before ``token`` in the order from the most to the least likely."""
     weight = weights[token]
     equal = int(np.count_nonzero(weights[:token] == weight))
@@ -149,14 +127,14 @@ def _largest_by_blocks(row: Row, count: int) -> Places:
 
 def draw_plain(row: Row, limits: Limits, uniform: float) -> int:
     """The token that ``uniform`` picks from those that are kept, laid out from the most to the least likely."""
-    weights = _weights(row, row.max())
+    weights = exponentials(row, row.max())
     count = limits.top_k if 0 < limits.top_k < len(row) else len(row)
     return _pick(*_largest(weights, count), limits, uniform)
 
 
 def distribution(row: Row, limits: Limits) -> npt.NDArray[np.float64]:
     """The probability with which ``draw`` picks each token."""
-    weights = _weights(row, row.max())
+    weights = exponentials(row, row.max())
     count = limits.top_k if 0 < limits.top_k < len(row) else len(row)
     tokens, ordered = _largest(weights, count)
     running = ordered.cumsum(dtype=np.float64)
@@ -194,7 +172,7 @@ def _pick(tokens: Places, ordered: Row, limits: Limits, uniform: float) -> int:
     return int(tokens[_place(running[:kept], uniform)])
 
 
-def _pick_by_value(weights: Row, count: int, limits: Limits, uniform: float) -> int:
+def pick_by_value(weights: Row, count: int, limits: Limits, uniform: float) -> int:
     """The same by sorting the weights alone, which is much faster than sorting tokens by their weights."""
     ordered = np.sort(weights)[::-1][:count]
     running = ordered.cumsum(dtype=np.float64)

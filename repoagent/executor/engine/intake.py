@@ -111,6 +111,7 @@ class Intake:
             task.draft_threshold = external.acceptance_threshold
         task.lookahead = self._lookahead(task)
         task.plain = self._is_plain(task)
+        task.streams_tokens = _streams_tokens(task)
         return task
 
     def _lookahead(self, task: Task) -> Lookahead | None:
@@ -269,6 +270,19 @@ class Intake:
         if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
             raise CheckError("external draft tokens are not possible with a logits post-processor")
         return config.tokens[: max_new_tokens - 1]
+
+
+def _streams_tokens(task: Task) -> bool:
+    request, wanted = task.request, task.request.output_config
+    more = (
+        wanted.return_log_probs,
+        wanted.return_context_logits,
+        wanted.return_generation_logits,
+        wanted.return_perf_metrics,
+        wanted.additional_model_outputs,
+        request.return_all_generated_tokens,
+    )
+    return request.streaming and isinstance(task.group, SamplingGroup) and task.group.width == 1 and not any(more)
 
 
 def _extra_ids(request: Request) -> list[int]:

@@ -24,7 +24,7 @@ class Sampler:
         )
         asked = top_k > 1 or (top_k == 0 and (config.top_p is not None or config.min_p is not None))
         self.greedy = not asked or config.temperature == 0.0
-        self._only_top_p = not self.greedy and top_k == 0 and self._limits.min_p == 0.0
+        self._simple = not self.greedy and self._limits.min_p == 0.0
         self.settled: int | None = None
         self._first_top_p = self._limits.top_p
         self._decay = 1.0 if config.top_p_decay is None else config.top_p_decay
@@ -34,9 +34,15 @@ class Sampler:
         self._random = None if self.greedy else np.random.Generator(np.random.Philox([config.seed or 0, index]))
 
     @property
-    def top_p(self) -> float | None:
-        """The top-p of the next token, if nothing else limits it."""
-        return self._limits.top_p if self._only_top_p and self._limits.top_p < 1.0 else None
+    def simple_limits(self) -> Limits | None:
+        """What limits the next token, where that is top-k, top-p or both, and nothing else."""
+        limits = self._limits
+        return limits if self._simple and (limits.top_k or limits.top_p < 1.0) else None
+
+    @property
+    def top_p(self) -> float:
+        """The top-p of the next token."""
+        return self._limits.top_p
 
     def random(self) -> float:
         """The next of this sequence's random numbers."""

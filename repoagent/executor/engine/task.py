@@ -68,7 +68,11 @@ class BlockCounts:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A request inside the engine. ``plain``: greedy without anything that needs logits on the host."""
+    """A request inside the engine.
+
+    ``plain``: greedy without anything that needs logits on the host. ``streams_tokens``: one sequence whose tokens are
+    streamed as they come, and nothing else of it.
+    """
 
     id: int
     request: Request
@@ -79,6 +83,7 @@ class Task:
     max_new_tokens: int
     deadline: float | None = None
     plain: bool = False
+    streams_tokens: bool = False
     want_log_probs: bool = False
     extra_names: tuple[str, ...] = ()
     context_extra_names: frozenset[str] = frozenset()

@@ -71,9 +71,7 @@ class Result(Record, pickled=14, lost=("spec_dec_fast_logits_info", "additional_
     def trusted(cls, **values: Any) -> "Result":
         """A result of values that are known to be right: no rule is applied, lists are not copied. For the engine."""
         result = cls.__new__(cls)
-        result.__dict__.update(_DEFAULTS)
-        result.__dict__.update(values)
-        result.__dict__.setdefault("additional_outputs", [])
+        object.__setattr__(result, "__dict__", {**_DEFAULTS, "additional_outputs": [], **values})
         return result
 
     def _restore(self, values: dict[str, Any]) -> None:
@@ -97,6 +95,13 @@ class Response:
         self._request_id: int = rules.unsigned64(request_id, "Response.request_id")
         self._client_id: int | None = rules.maybe(rules.unsigned64)(client_id, "Response.client_id")
         self._outcome: str | Result = outcome
+
+    @classmethod
+    def trusted(cls, request_id: int, result: Result, client_id: int | None) -> "Response":
+        """A good response of values that are known to be right. For the engine."""
+        response = cls.__new__(cls)
+        response._request_id, response._client_id, response._outcome = request_id, client_id, result
+        return response
 
     @property
     def request_id(self) -> int:

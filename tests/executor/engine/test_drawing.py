@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_plain, draw_together, log_softmax
+from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_plain, log_softmax
 
 
 @pytest.mark.parametrize("size", [5, 200, 1000])
@@ -98,30 +98,3 @@ def test_log_softmax_is_exact() -> None:
     row = np.array([1000.0, 1001.0, 990.0], np.float32)
     np.testing.assert_allclose(np.exp(log_softmax(row)).sum(), 1.0, rtol=1e-6)
     assert log_softmax(np.array([0.0, -np.inf], np.float32)).tolist() == [0.0, -np.inf]
-
-
-@pytest.mark.parametrize("size", [5, 256, 700])
-@pytest.mark.parametrize("scale", [0.1, 3.0])
-def test_rows_together_draw_what_each_draws_alone(size: int, scale: float) -> None:
-    source = np.random.default_rng(size)
-    for _ in range(20):
-        rows = (source.standard_normal((6, size)) * scale).astype(np.float32)
-        rows[source.random(rows.shape) < 0.2] = -np.inf
-        rows[:, 1] = 0.0
-        top_p = [0.99, 0.9, 0.5, 0.2, 0.01, 1e-6]
-        seeds = source.integers(0, 1000, 6)
-        alone = [
-            draw(row, Limits(top_p=p), np.random.default_rng(seed).random)
-            for row, p, seed in zip(rows, top_p, seeds, strict=True)
-        ]
-        assert draw_together(rows.copy(), top_p, [np.random.default_rng(seed).random for seed in seeds]) == alone
-
-
-def test_rows_that_nothing_can_be_drawn_from() -> None:
-    rows = np.zeros((3, 300), np.float32)
-    rows[0], rows[1, 7], rows[2, 3:] = -np.inf, np.nan, -np.inf
-    randoms = [np.random.default_rng(0).random] * 3
-    assert draw_together(rows[:2].copy(), [0.9, 0.9], randoms[:2]) == [None, None]
-    first, second, third = draw_together(rows, [0.9] * 3, randoms)
-    assert (first, second) == (None, None)
-    assert third in (0, 1, 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Result, SamplingConfig
-from repoagent.executor.engine import drawing, engine, together
+from repoagent.executor.engine import drawing_together, engine, together
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
@@ -19,9 +19,15 @@ SAMPLING: list[dict[str, Any]] = [
     {"top_p": 0.01, "temperature": 3.0},
     {"top_p": 0.9, "repetition_penalty": 1.3},
     {"top_p": 0.9, "top_k": 5},
+    {"top_k": 5, "seed": 2},
+    {"top_p": 0.7, "top_k": 5, "temperature": 2.0},
+    {"top_p": 0.99, "top_k": 5, "top_p_decay": 0.7, "seed": 3},
+    {"top_p": 0.5, "top_k": 6},
     {"top_p": 0.9, "num_return_sequences": 2},
     {},
 ]
+# How many of them sample by top-p alone, and by a top-k of 5.
+TOP_P, TOP_K = 5, 4
 
 
 def _requests(**options: Any) -> list[Request]:
@@ -56,19 +62,24 @@ def _comparable(results: list[Result | str]) -> Any:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many were drawn at once, each time."""
     noted: list[int] = []
-    real = drawing.draw_together
 
-    def noting(rows: Any, *rest: Any) -> Any:
-        noted.append(len(rows))
-        return real(rows, *rest)
+    def note(name: str) -> None:
+        real = getattr(drawing_together, name)
 
-    monkeypatch.setattr(together, "draw_together", noting)
+        def noting(rows: Any, *rest: Any) -> Any:
+            noted.append(len(rows))
+            return real(rows, *rest)
+
+        monkeypatch.setattr(together, name, noting)
+
+    note("draw_together")
+    note("draw_largest_together")
     return noted
 
 
 def test_texts_are_those_of_requests_alone(sizes: list[int]) -> None:
     at_once = _texts(_requests())
-    assert max(sizes) == 5
+    assert {TOP_P, TOP_K} <= set(sizes)
     sizes.clear()
     assert at_once == [_texts([request])[0] for request in _requests()]
     assert not sizes, "one alone goes the plain way"
@@ -82,13 +93,14 @@ def test_log_probs_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_row_that_cannot_be_drawn_from_fails_by_itself(sizes: list[int], value: float) -> None:
+@pytest.mark.parametrize("victim", [1, 7])
+def test_a_row_that_cannot_be_drawn_from_fails_by_itself(sizes: list[int], value: float, victim: int) -> None:
     def spoil(request_id: int, logits: Any, ids: Any, stream: Any, client_id: Any) -> None:
         logits[:] = value
 
     requests = _requests()
-    requests[1].logits_post_processor = spoil
+    requests[victim].logits_post_processor = spoil
     found = _texts(requests)
     alone = [_texts([request])[0] for request in _requests()]
-    assert max(sizes) == 5
-    assert [text for place, text in enumerate(found) if place != 1] == alone[:1] + alone[2:]
+    assert {TOP_P, TOP_K} <= set(sizes)
+    assert [text for place, text in enumerate(found) if place != victim] == alone[:victim] + alone[victim + 1 :]
