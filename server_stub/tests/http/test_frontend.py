@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import repoagent_server.http.frontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
@@ -130,7 +131,10 @@ def test_stopping_twice_is_stopping_once(core: Any) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "http" and thread.is_alive()]
 
 
-def test_connections_left_open_do_not_keep_a_front_end_from_stopping(core: Any) -> None:
+def test_connections_left_open_do_not_keep_a_front_end_from_stopping(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repoagent_server.http.frontend, "_FIRST_REQUEST_SECONDS", 0.01)
     front = HttpFrontend(Endpoint(port=0), api_service(core))
     front.start()
     connections = [socket.create_connection(front.bind(), timeout=60) for _ in range(100)]
@@ -141,7 +145,10 @@ def test_connections_left_open_do_not_keep_a_front_end_from_stopping(core: Any) 
         connection.close()
 
 
-def test_a_client_that_does_not_read_cannot_keep_a_front_end_from_stopping(core: Any) -> None:
+def test_a_client_that_does_not_read_cannot_keep_a_front_end_from_stopping(
+    core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repoagent_server.http.frontend, "_FLUSH_SECONDS", 0.01)
     big = Tensor.of(np.zeros((1, 8 << 20), np.float32))
     core.models["ident"].run = lambda inputs: {"OUTPUT0": big}
     front = HttpFrontend(Endpoint(port=0), api_service(core))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from repoagent_decrypt.age import header
 from repoagent_decrypt.age.encoding import b64encode
 from repoagent_decrypt.age.errors import HeaderError, HeaderMacError, NoMatchError
 from repoagent_decrypt.age.header import MAX_HEADER_BYTES, make_header, open_header, read_header, write_stanza
@@ -85,10 +86,18 @@ def test_a_passphrase_must_be_the_only_recipient(identity: X25519Identity) -> No
         make_header(FileKey.generate(), [])
 
 
-def test_an_endless_header_is_given_up_on() -> None:
-    endless = b"age-encryption.org/v1\n" + b"-> a\n\n" * (MAX_HEADER_BYTES // 6 + 10)
+@pytest.mark.parametrize("stanza", [b"-> a\n\n", b"-> a\n" + b"A" * 64 + b"\n\n"], ids=["small", "larger"])
+def test_an_endless_header_is_given_up_on(monkeypatch: pytest.MonkeyPatch, stanza: bytes) -> None:
+    monkeypatch.setattr(header, "MAX_HEADER_BYTES", 1 << 16)
+    endless = b"age-encryption.org/v1\n" + stanza * ((1 << 16) // len(stanza) + 10)
     with pytest.raises(HeaderError, match="too long"):
         parse(endless)
+
+
+def test_an_endless_line_and_an_endless_stanza_are_given_up_on() -> None:
+    line = b"A" * 64 + b"\n"
+    with pytest.raises(HeaderError, match="too long"):
+        parse(b"age-encryption.org/v1\n-> a\n" + line * (MAX_HEADER_BYTES // len(line) + 10))
     with pytest.raises(HeaderError, match="too long"):
         parse(b"x" * (MAX_HEADER_BYTES + 10))
 

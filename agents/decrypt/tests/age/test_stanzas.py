@@ -5,7 +5,12 @@ from repoagent_decrypt.age.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.keys import parse_identities
 from repoagent_decrypt.age.stanzas import FileKey, Stanza
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
-from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity, ScryptRecipient
+from repoagent_decrypt.age.stanzas.scrypt import (
+    DEFAULT_WORK_FACTOR,
+    MAX_WORK_FACTOR,
+    ScryptIdentity,
+    ScryptRecipient,
+)
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient
 
 SPEC_IDENTITY = "AGE-SECRET-KEY-1GFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPYYSJZGFPQ4EGAEX"
@@ -65,6 +70,10 @@ def test_a_passphrase_opens_what_it_wrapped_up_to_the_limit() -> None:
     assert ScryptIdentity(b"wrong").unwrap(stanzas) is None
     with pytest.raises(HeaderError, match="above the limit of 3"):
         ScryptIdentity(b"secret", max_work_factor=3).unwrap(stanzas)
+
+
+def test_the_work_factors_are_those_of_the_age_tool() -> None:
+    assert (DEFAULT_WORK_FACTOR, MAX_WORK_FACTOR) == (18, 22)
 
 
 def test_a_work_factor_of_a_million_digits_costs_nothing() -> None:

@@ -4,12 +4,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
+from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from repoagent_decrypt.cli import keys
 
 Run = Callable[..., Result]
 Read = Callable[[Path], dict[str, bytes]]
@@ -84,9 +87,11 @@ def test_recipients_may_come_from_a_file(
 
 
 def test_a_passphrase_is_typed_twice_to_encrypt_and_may_be_a_reference_to_decrypt(
-    make_tree: Callable[..., Path], tmp_path: Path, run: Run, read_tree: Read
+    make_tree: Callable[..., Path], tmp_path: Path, run: Run, read_tree: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_dir = make_tree({"1/m": b"small"})
+    # A second of work, and that three times, would prove no more.
+    monkeypatch.setattr(keys, "ScryptRecipient", partial(ScryptRecipient, work_factor=10))
     run("encrypt", model_dir, "-o", tmp_path / "out", "-p", input="horse\nhorse\n")
     run("decrypt", tmp_path / "out", "-o", tmp_path / "open", "--passphrase-key", "env:WORD", env={"WORD": "horse"})
     assert read_tree(tmp_path / "open") == {"1/m": b"small"}
