@@ -74,7 +74,7 @@ def random_request(chance: random.Random) -> Request:
         prompt = [7] * 40 + prompt[:10]
     if chance.random() < 0.02:
         prompt = [VOCABULARY] * chance.choice([1, 200])
-    options: dict[str, Any] = {"streaming": chance.random() < 0.3, "end_id": chance.choice([None, 3, -1])}
+    options: dict[str, Any] = {"streaming": chance.random() < 0.3, "end_id": chance.choice([None, 3, 3, 3, -1])}
     options["priority"] = chance.random()
     options.update(chance.choice(KINDS)(chance))
     return Request(prompt, chance.randint(1, 24), **options)
@@ -120,7 +120,10 @@ KINDS: list[Callable[[random.Random], dict[str, Any]]] = [
     lambda chance: {"allotted_time_ms": timedelta(milliseconds=chance.choice([0, 1, 5]))},
     lambda chance: {"external_draft_tokens_config": ExternalDraftTokensConfig([chance.randrange(VOCABULARY), 5])},
     lambda _: {"output_config": OutputConfig(return_log_probs=True, return_context_logits=True)},
-    lambda chance: {"stop_words": [[chance.randrange(VOCABULARY)]]},
+    # Half of them have so many words that one soon comes, however many requests are cancelled or late before that.
+    lambda chance: {
+        "stop_words": [[word] for word in chance.sample(range(VOCABULARY), chance.choice([1, VOCABULARY // 2]))]
+    },
     lambda chance: {"cache_salt_id": chance.randrange(3)},
 ]
 
@@ -187,7 +190,7 @@ def _count(response: Any, report: Report) -> None:
 
 def _check_idle(executor: Executor, runner: FakeRunner, report: Report) -> None:
     parts = executor._assembly
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while runner.open_sequences and time.monotonic() < deadline:
         time.sleep(0.01)
     held = {
