@@ -207,11 +207,11 @@ def _start(core: ServingCore, stop: StopRequest) -> bool:
             started.set_result(core.start())
         except BaseException as error:  # whatever it is, the main thread raises it
             started.set_exception(error)
-        stop.wake.set()
+        stop.wake()
 
     threading.Thread(target=start, name="start", daemon=True).start()
-    stop.wake.wait()
-    stop.wake.clear()
+    while not (stop.made or started.done()):
+        stop.rest()
     if not stop.made:
         for name in started.result():
             _log.error("failed to load '%s'; serving the others because --exit-on-error=false", name)

@@ -2,45 +2,71 @@
 
 import os
 import signal
-import threading
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = ["StopRequest", "stop_signals"]
 
 
 class StopRequest:
-    """Set when the program should stop. ``wake`` is set then, and by whoever else wants the main thread to look."""
+    """Set when the program should stop; where the main thread rests until then, or until somebody wakes it.
+
+    It rests on a socket into which the interpreter writes a byte for each signal. On a lock it could rest forever: a
+    signal that comes just before a thread begins to wait for a lock is looked at only once it has got it.
+    """
 
     def __init__(self, prefix: bytes = b"") -> None:
         self._prefix = prefix
-        self.wake = threading.Event()
+        self._inside, self._outside = socket.socketpair()
+        self._outside.setblocking(False)
         self.made = False
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
+    def fileno(self) -> int:
+        """Where the interpreter writes."""
+        return self._outside.fileno()
+
+    def wake(self) -> None:
+        """Have the main thread look; from any thread, at any time."""
+        with suppress(OSError):  # it is awake as it is, or nobody rests any more
+            self._outside.send(b"\0")
+
+    def rest(self) -> None:
+        """Return once something may have happened."""
+        self._inside.recv(4096)
+
+    def wait(self) -> None:
+        """Return once the program should stop."""
+        while not self.made:
+            self.rest()
+
+    def handle(self, number: int, _: FrameType | None) -> None:
+        """Take a signal."""
         # A buffered stream may be in the middle of a write.
         os.write(2, self._prefix + f"Signal ({number}) received.\n".encode())
         if self.made:
             # Nothing is tidied up: what agents left in workspaces is removed at the next start.
             os._exit(1)
         self.made = True
-        self.wake.set()
+        self.wake()
 
-    def wait(self) -> None:
-        """Return once the program should stop."""
-        while not self.made:
-            self.wake.wait()
-            self.wake.clear()
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self._inside.close()
+        self._outside.close()
 
 
 @contextmanager
 def stop_signals(prefix: bytes = b"") -> Iterator[StopRequest]:
     """Catch both signals inside the block; call it on the main thread. ``prefix`` goes before what is said of one."""
     request = StopRequest(prefix)
-    before = {number: signal.signal(number, request._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    written_before = signal.set_wakeup_fd(request.fileno(), warn_on_full_buffer=False)
+    before = {number: signal.signal(number, request.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(written_before)
+        request.close()
