@@ -12,6 +12,13 @@ import pytest
 _PATIENCE = 60
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_others_left_is_no_garbage() -> None:
+    """Each look at what is held collects garbage; what earlier modules imported and keep need not be gone through."""
+    gc.collect()
+    gc.freeze()
+
+
 def _held() -> tuple[int, int]:
     """Open descriptors, and threads that watch a process."""
     gc.collect()
