@@ -8,14 +8,19 @@
 options, taking turns in blocks, so that a slow moment of the machine hits all: the median in microseconds on one
 thread, and calls per second of eight threads together, the best of several turns.
 
+``async`` is ``async for`` over ``model.async_infer(...)`` in eight tasks of one event loop, which executes a quick
+model itself and has the others executed by threads.
+
 ``tiny`` adds two vectors: all that is measured is Python, and on eight threads that share one interpreter lock no
 code that does anything at all keeps 90 % of a loop that does nothing else. It has the limit on latency. ``dense``
 computes for a fraction of a millisecond, without the lock. It has the limit on throughput.
 """
 
 import argparse
+import asyncio
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +29,9 @@ from call_rates import THREADS, Call, medians, onnx_model, rate
 from onnx import helper, numpy_helper
 
 from repoagent.config import ModelConfig
-from repoagent.server import Server
+from repoagent.server import Model, Server
 from repoagent.serving.backends.onnxruntime.options import session_options
+from repoagent.serving.types import Array
 
 LIMIT_US = 15.0
 LIMIT_KEPT = 0.9
@@ -42,7 +48,7 @@ def main() -> int:
         models = write_models(Path(scratch) / "models")
         print(f"{'model':>6} {'call':>6} {'us':>8} {'added':>7} {'calls/s x8':>11} {'kept':>6}")
         with Server(model_repository=str(Path(scratch) / "models"), workspace_directory=scratch + "/work") as server:
-            results = {name: compare(name, variants(server, name, model), rounds) for name, model in models.items()}
+            results = {name: compare(server, name, model, rounds) for name, model in models.items()}
     added, kept = results["tiny"][0], results["dense"][1]
     print(f"in-process infer: adds {added:.1f} us, p50 (limit {LIMIT_US:g}); keeps {kept:.0%} x{THREADS} (limit 90%)")
     return 0 if added <= LIMIT_US and kept >= LIMIT_KEPT else 1
@@ -88,17 +94,34 @@ def variants(server: Server, name: str, content: bytes) -> dict[str, Call]:
     }
 
 
-def compare(model: str, calls: dict[str, Call], rounds: int) -> tuple[float, float]:
+async def async_rate(model: Model, inputs: dict[str, Array], seconds: float) -> float:
+    """Calls per second of as many tasks as there are threads elsewhere, together."""
+    stop, count = time.monotonic() + seconds, 0
+
+    async def work() -> None:
+        nonlocal count
+        while time.monotonic() < stop:
+            async for _ in model.async_infer(inputs=inputs):
+                count += 1
+
+    await asyncio.gather(*(work() for _ in range(THREADS)))
+    return count / seconds
+
+
+def compare(server: Server, model: str, content: bytes, rounds: int) -> tuple[float, float]:
     """Microseconds that ``infer`` adds, and the part of the throughput that it keeps."""
+    calls = variants(server, model, content)
+    inputs = {"x": np.ones((BATCH[model], WIDTH), np.float32)}
     times = medians(calls, rounds)
-    rates = dict.fromkeys(calls, 0.0)
+    rates = dict.fromkeys([*calls, "async"], 0.0)
     for _ in range(TURNS):
         for name, call in calls.items():
             rates[name] = max(rates[name], rate(call, SECONDS))
-    for name in calls:
+        rates["async"] = max(rates["async"], asyncio.run(async_rate(server.model(model), inputs, SECONDS)))
+    for name in rates:
         kept = rates[name] / rates["bare"]
-        added = times[name] - times["bare"]
-        print(f"{model:>6} {name:>6} {times[name]:8.1f} {added:7.1f} {rates[name]:11.0f} {kept:6.0%}")
+        latency = f"{times[name]:8.1f} {times[name] - times['bare']:7.1f}" if name in times else " " * 16
+        print(f"{model:>6} {name:>6} {latency} {rates[name]:11.0f} {kept:6.0%}")
     return times["infer"] - times["bare"], rates["infer"] / rates["bare"]
 
 

@@ -1,8 +1,9 @@
 """Sending a request to the core: at once on this thread where that is the fastest way, through its queues elsewhere.
 
 Handing a request to another thread and its answer back costs about ten times a small model's execution. So a request
-to a model that is known to be quick is executed by the thread that asks, and its response waits in the iterator. All
-others are submitted, so that several requests of one thread can run, and batch, together.
+to a model that is known to be quick is executed by the thread that asks, and its response waits in the iterator; so is
+one of a thread that always waits for its answers (see :class:`~repoagent.server.callers.Caller`), if an instance is
+idle. All others are submitted, so that several requests of one thread can run, and batch, together.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import queue
 from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import RepoAgentError
+from repoagent.server.callers import CALLER
 from repoagent.server.iterators import AsyncQueueSender, AsyncResponseIterator, QueueSender, ResponseIterator
 from repoagent.server.request import InferenceRequest, core_request
 from repoagent.server.response import InferenceResponse, error_response, make_response
@@ -29,18 +31,24 @@ def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) 
             come with the response.
     """
     prepared = core_request(request)
-    if core.quick(prepared):
-        return ResponseIterator(prepared, [_execute(core, request, prepared)].pop, raise_on_error)
+    serial = CALLER.ask()
+    response = _execute_here(core, request, prepared)
+    if response is not None:
+        return ResponseIterator(prepared, [response].pop, raise_on_error, serial)
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
     prepared.sender = QueueSender(request, responses)
     core.check(prepared)
     core.submit(prepared)
-    return ResponseIterator(prepared, responses.get, raise_on_error)
+    return ResponseIterator(prepared, responses.get, raise_on_error, serial)
 
 
-def _execute(core: "ServingCore", request: InferenceRequest, prepared: InferRequest) -> InferenceResponse:
+def _execute_here(core: "ServingCore", request: InferenceRequest, prepared: InferRequest) -> InferenceResponse | None:
+    """The response to a request that this thread executes by itself; None if it should not."""
     try:
-        response = make_response(request, core.infer(prepared), True)
+        answer = core.infer_here(prepared, CALLER.patient)
+        if answer is None:
+            return None
+        response = make_response(request, answer, True)
     except RepoAgentError as error:
         # Whatever is wrong with the request itself is told at once, as Triton does, the rest through the response.
         core.check(prepared)

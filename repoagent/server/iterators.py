@@ -5,6 +5,7 @@ import queue
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from repoagent.server.callers import CALLER
 from repoagent.server.response import InferenceResponse, make_response
 from repoagent.serving.request import InferRequest, InferResponse
 
@@ -38,15 +39,20 @@ class ResponseIterator:
     Every response is given out once. With ``raise_on_error`` a response with an error is raised instead.
     """
 
-    __slots__ = ("__weakref__", "_core_request", "_ended", "_raise_on_error", "_take")
+    __slots__ = ("__weakref__", "_core_request", "_ended", "_raise_on_error", "_serial", "_take")
 
     def __init__(
-        self, core_request: InferRequest, take: Callable[[], InferenceResponse], raise_on_error: bool = True
+        self,
+        core_request: InferRequest,
+        take: Callable[[], InferenceResponse],
+        raise_on_error: bool = True,
+        serial: int = 0,
     ) -> None:
-        """``take`` gives the next response, when it is there."""
+        """``take`` gives the next response, when it is there; ``serial`` is the caller's number of the request."""
         self._core_request = core_request
         self._take = take
         self._raise_on_error = raise_on_error
+        self._serial = serial
         self._ended = False
 
     def __iter__(self) -> "ResponseIterator":
@@ -57,6 +63,8 @@ class ResponseIterator:
             raise StopIteration
         response = self._take()
         self._ended = response.final
+        if response.final and self._serial:
+            CALLER.hear(self._serial)
         if response.error is not None and self._raise_on_error:
             raise response.error
         return response
@@ -80,7 +88,10 @@ class AsyncQueueSender:
     def send(self, response: InferResponse | None, final: bool) -> None:
         """See :class:`~repoagent.serving.request.ResponseSender`. Nobody hears once the loop is closed."""
         made = make_response(self._request, response, final)
-        if not self._loop.is_closed():
+        if asyncio._get_running_loop() is self._loop:
+            # The loop itself has executed the model. To go through its selector would take longer than that.
+            self._put(made)
+        elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._put, made)
 
     def _put(self, response: InferenceResponse) -> None:
@@ -111,6 +122,8 @@ class AsyncResponseIterator:
     async def __anext__(self) -> InferenceResponse:
         if self._ended:
             raise StopAsyncIteration
+        if not self._queue.empty():
+            await asyncio.sleep(0)  # A task whose model is quick must not have the loop for itself.
         response = await self._queue.get()
         self._ended = response.final
         if response.error is not None and self._raise_on_error:

@@ -66,20 +66,15 @@ class Model:
             NotFoundError: there is no such model or version.
             UnavailableError: it is not ready.
         """
-        return infer(self._server.core, self._request(inference_request, fields), raise_on_error)
+        request = InferenceRequest(self, **fields) if inference_request is None else _changed(inference_request, fields)
+        return infer(self._server.core, request, raise_on_error)
 
     def async_infer(
         self, inference_request: InferenceRequest | None = None, raise_on_error: bool = True, **fields: Any
     ) -> AsyncResponseIterator:
         """The same for ``async for``. Call it where an event loop is running."""
-        return infer_async(self._server.core, self._request(inference_request, fields), raise_on_error)
-
-    def _request(self, request: InferenceRequest | None, fields: dict[str, Any]) -> InferenceRequest:
-        if request is None:
-            return InferenceRequest(self, **fields)
-        for name, value in fields.items():
-            setattr(request, name, value)
-        return request
+        request = InferenceRequest(self, **fields) if inference_request is None else _changed(inference_request, fields)
+        return infer_async(self._server.core, request, raise_on_error)
 
     def run(self, inputs: Mapping[str, Any], outputs: Iterable[str] = ()) -> "dict[str, Array]":
         """Arrays in, arrays out, on this thread where possible; the shortest way to use a model.
@@ -141,6 +136,12 @@ class Model:
         """DECOUPLED if a request can have any number of responses."""
         decoupled = self.config().get("model_transaction_policy", {}).get("decoupled", False)
         return ModelTxnPropertyFlag.DECOUPLED if decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
+
+
+def _changed(request: InferenceRequest, fields: dict[str, Any]) -> InferenceRequest:
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
 
 
 class ModelDictionary(dict[tuple[str, int], Model]):

@@ -27,6 +27,7 @@ from repoagent.serving.instances import (
 )
 from repoagent.serving.labels import read_labels
 from repoagent.serving.latencies import Latencies, LatencyOptions
+from repoagent.serving.pace import Pace
 from repoagent.serving.ragged import RaggedJoiner
 from repoagent.serving.reshape import Reshaper
 from repoagent.serving.scheduling.cache import ResponseCache
@@ -258,9 +259,10 @@ def _serve(
     states = SequenceStates.of(config, files)
     with ExitStack() as undo:
         instances: list[Instance] = []
+        pace = Pace()
         for group in config.instance_group:
             for spec in group_specs(group):
-                make = partial(_instance, name, version, config, model, spec, statistics)
+                make = partial(_instance, name, version, config, model, spec, statistics, pace)
                 instances.append(_limited(make, group, spec, limiter, statistics))
                 undo.callback(instances[-1].close)
         warm_up(config, files, instances)
@@ -285,12 +287,13 @@ def _instance(
     model: BackendModel,
     spec: InstanceSpec,
     statistics: ModelStatistics,
+    pace: Pace,
 ) -> Instance:
     inner = model.create_instance(spec)
     batching = config.max_batch_size > 0
     if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
         joiner = RaggedJoiner.of(config)
-        return RaggedInstance(name, version, inner, statistics, batching=True, joiner=joiner)
+        return RaggedInstance(name, version, inner, statistics, batching=True, joiner=joiner, pace=pace)
     if isinstance(inner, BatchRunner):
         return RunnerInstance(
             name,
@@ -300,6 +303,7 @@ def _instance(
             batching=batching,
             reshaper=Reshaper.of(config),
             joiner=Joiner.of(config),
+            pace=pace,
         )
     if config.batch_input or config.batch_output:
         inner.close()

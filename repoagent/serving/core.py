@@ -113,14 +113,14 @@ class ServingCore:
         reception = Reception(self._table, self._demand, self.tracer, self._life)
         self.infer: Final = reception.infer
         """See :meth:`Reception.infer`."""
+        self.infer_here: Final = reception.infer_here
+        """See :meth:`Reception.infer_here`."""
         self.submit: Final = reception.submit
         """See :meth:`Reception.submit`."""
         self.find: Final = reception.find
         """See :meth:`Reception.find`."""
         self.check: Final = reception.check
         """See :meth:`Reception.check`."""
-        self.quick: Final = reception.quick
-        """See :meth:`Reception.quick`."""
 
     def __enter__(self) -> "ServingCore":
         self.start()

@@ -5,14 +5,14 @@ answers through senders. Two adapters make them look the same to a scheduler and
 """
 
 import logging
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
-from repoagent.serving.backends.base import BackendInstance, BatchRunner, InstanceSpec, PlacingRunner
+from repoagent.serving.backends.base import BackendInstance, BatchRunner, ComputingRunner, InstanceSpec, PlacingRunner
 from repoagent.serving.batches import Joiner, requested_outputs
+from repoagent.serving.pace import Pace, unpredictable
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.reshape import Reshaper
 from repoagent.serving.senders import CollectingSender, RecordingSender, answer_error
@@ -35,11 +35,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_QUICK_NS: Final = 100_000
-"""A run that takes less than this is over sooner than another thread is awake."""
-_QUICK_DEBT_NS: Final = 5_000_000
-"""How much longer than that runs may have taken together, lately: about one slice of another process's time."""
-_BRIEF_NS: Final = 1_000_000
+_UNWATCHED: Final = 3
+"""Of four calls to a model that is not quick one is looked at closely: the thread's clock is slow."""
 
 
 def instance_specs(config: "ModelConfig") -> list[InstanceSpec]:
@@ -74,17 +71,8 @@ class Instance(Protocol):
     """What a scheduler drives; never from two threads at once."""
 
     @property
-    def quick(self) -> bool:
-        """Lately every request took less time than it takes to wake another thread up for it."""
-
-    @property
-    def brief(self) -> bool:
-        """Most requests take less than ten times that. Unlike :attr:`quick` it bears with a slow one now and then:
-        many threads that share the interpreter make each other's requests look slow."""
-
-    @property
-    def usual_ns(self) -> int:
-        """How long most executions take; large if that says nothing about the next one."""
+    def pace(self) -> Pace:
+        """How long executions take, usually the same object in all instances of a model."""
 
     def call(self, request: InferRequest) -> InferResponse:
         """Execute one request and return its answer; its sender is not used.
@@ -116,6 +104,7 @@ class RunnerInstance:
         batching: bool = False,
         reshaper: Reshaper | None = None,
         joiner: Joiner | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._model_name = model_name
         self._version = str(version)
@@ -126,32 +115,10 @@ class RunnerInstance:
         self._batching = batching
         self._reshaper = reshaper
         self._joiner = joiner or Joiner()
-        self._debt_ns = _QUICK_DEBT_NS
-        self._usual_ns = _BRIEF_NS
-
-    @property
-    def quick(self) -> bool:
-        return self._debt_ns < _QUICK_DEBT_NS
-
-    @property
-    def brief(self) -> bool:
-        return self._usual_ns < _BRIEF_NS
-
-    @property
-    def usual_ns(self) -> int:
-        return self._usual_ns
-
-    def _note_duration(self, duration_ns: int) -> None:
-        """What a run took beyond the limit is a debt, which the next quick runs pay back.
-
-        So a run that the machine interrupted now and then is forgiven, one that took a second is held against the
-        model for ten thousand runs, and a model that is slow on average is never quick.
-        """
-        debt = self._debt_ns + duration_ns - _QUICK_NS
-        self._debt_ns = debt if debt > 0 else 0
-        # What is usual falls fast and rises slowly, so that it stays low as long as every tenth run is short.
-        usual = self._usual_ns
-        self._usual_ns = (usual + duration_ns) >> 1 if duration_ns < usual else min(duration_ns, usual + (usual >> 4))
+        self.pace = pace or Pace()
+        computes = isinstance(runner, ComputingRunner) and runner.only_computes
+        self._note = self.pace.note_computing if computes else self.pace.note
+        self._calls = -1
 
     def call(self, request: InferRequest) -> InferResponse:
         start = time.monotonic_ns()
@@ -159,13 +126,15 @@ class RunnerInstance:
             inputs: Mapping[str, Tensor] = request.inputs
             if self._reshaper is not None:
                 inputs = self._reshaper.to_model(inputs)
+            self._calls += 1
+            cpu_ns = 0 if self._calls & _UNWATCHED or self.pace.quick else time.thread_time_ns()
             input_end = time.monotonic_ns()
             if request.output_places and self._run_into is not None:
                 outputs = self._run_into(inputs, request.requested_outputs, request.output_places)
             else:
                 outputs = self._run(inputs, request.requested_outputs)
             output_start = time.monotonic_ns()
-            self._note_duration(output_start - input_end)
+            self._note(output_start - input_end, cpu_ns and time.thread_time_ns() - cpu_ns)
             if self._reshaper is not None:
                 outputs = self._reshaper.to_client(outputs)
         except Exception as error:
@@ -198,10 +167,11 @@ class RunnerInstance:
             inputs: Mapping[str, Tensor] = joiner.join(requests)
             if reshaper is not None:
                 inputs = reshaper.to_model(inputs)
+            cpu_ns = 0 if self.pace.quick else time.thread_time_ns()
             input_end = time.monotonic_ns()
             outputs = self._run(inputs, requested_outputs(requests))
             output_start = time.monotonic_ns()
-            self._note_duration(output_start - input_end)
+            self._note(output_start - input_end, cpu_ns and time.thread_time_ns() - cpu_ns)
             if reshaper is not None:
                 outputs = reshaper.to_client(outputs)
             parts = joiner.split(outputs, requests, sizes)
@@ -279,18 +249,7 @@ class NativeInstance:
         self._statistics = statistics
         self._batching = batching
         self._decoupled = decoupled
-
-    @property
-    def quick(self) -> bool:
-        return False  # It may do anything, also wait for another request.
-
-    @property
-    def brief(self) -> bool:
-        return False
-
-    @property
-    def usual_ns(self) -> int:
-        return sys.maxsize
+        self.pace = unpredictable()  # It may do anything, also wait for another request.
 
     def call(self, request: InferRequest) -> InferResponse:
         own = request.sender

@@ -54,6 +54,11 @@ class InstancePool(Generic[T]):
         except IndexError:
             return None
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether :meth:`take_idle` would give one, if nobody else takes it first."""
+        return bool(self._idle) and not self._waiters
+
     def give(self, item: T) -> None:
         """Give an item back."""
         self._idle.append(item)

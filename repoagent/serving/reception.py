@@ -46,6 +46,22 @@ class Reception:
                 continue  # It was replaced between the look and the call: the next look finds its successor.
         raise self._life.not_ready()
 
+    def infer_here(self, request: InferRequest, patient: bool) -> InferResponse | None:
+        """As :meth:`infer`, if its caller is better served by that than by :meth:`submit`; else None: nothing was done.
+
+        ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
+        request that would have its model loaded first is not executed.
+        """
+        served = self._find_when_ready(request)
+        if served is None or not served.executes_here(patient):
+            return None
+        if self._tracer.enabled and request.trace is None:
+            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        try:
+            return served.infer(request)
+        except RetiredError:
+            return self.infer(request)
+
     def submit(self, request: InferRequest) -> None:
         """Take ``request`` over and return soon; never raises. All that happens to it is told to its sender.
 
@@ -89,14 +105,6 @@ class Reception:
         served = self._find_when_ready(request)
         if served is not None:
             served.check(request)
-
-    def quick(self, request: InferRequest) -> bool:
-        """Whether the caller is better served by :meth:`infer` than by :meth:`submit`; see :attr:`Scheduler.quick`.
-
-        A model that a request would load first is not. Raises as :meth:`find` does.
-        """
-        served = self._find_when_ready(request)
-        return served is not None and served.quick
 
     def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
         if self._life.state is not ServerState.READY:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.instances import Instance
+from repoagent.serving.pace import common_pace
 from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.senders import answer_error
@@ -41,10 +42,13 @@ class Scheduler(Protocol):
     def waiting(self) -> int:
         """How many submitted requests have not been taken up yet."""
 
-    @property
-    def quick(self) -> bool:
-        """:meth:`infer` executes on the thread that calls it, by itself, and usually is over so soon that handing the
-        request to another thread would be a good part of it: a caller loses little by waiting for each request."""
+    def executes_here(self, patient: bool) -> bool:
+        """Whether a caller is better served by :meth:`infer` than by :meth:`submit`.
+
+        So it is if :meth:`infer` executes on the thread that calls it, by itself, and usually is over so soon that
+        handing the request to another thread would be a good part of it. One that is ``patient``, who would only wait
+        in any case, is if an instance is free and it usually does not take long.
+        """
 
     def close(self) -> None:
         """Answer what still waits with UnavailableError, stop the threads, close the instances."""
@@ -57,6 +61,7 @@ class DirectScheduler:
         self._model_name = model_name
         self._instances = tuple(instances)
         self._statistics = statistics
+        self._pace = common_pace(instance.pace for instance in instances)
         self._pool = InstancePool(instances)
         self._waiting: SimpleQueue[InferRequest | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -67,9 +72,9 @@ class DirectScheduler:
     def waiting(self) -> int:
         return self._waiting.qsize()
 
-    @property
-    def quick(self) -> bool:
-        return any([instance.brief for instance in self._instances])  # noqa: C419 - a generator takes twice as long
+    def executes_here(self, patient: bool) -> bool:
+        pace = self._pace
+        return pace.brief or (patient and pace.short and self._pool.has_idle and self._waiting.empty())
 
     def infer(self, request: InferRequest) -> InferResponse:
         instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None)
@@ -90,12 +95,10 @@ class DirectScheduler:
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
-        instance = self._pool.take_idle()
+        instance = self._pool.take_idle() if self._pace.quick else None
         if instance is None:
             return False
         try:
-            if not instance.quick:
-                return False
             self._execute(instance, request)
             return True
         finally:

@@ -82,11 +82,6 @@ class ServedModel:
         return self._gate.inside
 
     @property
-    def quick(self) -> bool:
-        """Whether a caller is better served by :meth:`infer` than by :meth:`submit`; see :attr:`Scheduler.quick`."""
-        return self._scheduler.quick and not self.decoupled
-
-    @property
     def waiting(self) -> int:
         """How many requests wait in the scheduler's queue."""
         return self._scheduler.waiting
@@ -100,6 +95,10 @@ class ServedModel:
     def broken(self) -> bool:
         """Whether only another load brings all of it back."""
         return isinstance(self._backend_model, FragileModel) and self._backend_model.broken
+
+    def executes_here(self, patient: bool) -> bool:
+        """Whether :meth:`infer` serves a caller better than :meth:`submit`; see :meth:`Scheduler.executes_here`."""
+        return self._scheduler.executes_here(patient) and not self.decoupled
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check and execute ``request``, on this thread where the scheduler allows it; its sender is not used.

@@ -1,7 +1,10 @@
 import asyncio
 import queue
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from repoagent.server import (
     Server,
     Tensor,
 )
+from repoagent.serving.pace import Pace
 
 Inputs = dict[str, Any]
 
@@ -47,18 +51,81 @@ def test_a_request_is_answered(server: Server, addsub_inputs: Inputs) -> None:
 
 def test_a_known_quick_model_runs_on_the_callers_thread_and_agrees(server: Server, addsub_inputs: Inputs) -> None:
     model = server.model("addsub")
-    assert not _quick(server)
-    submitted = next(model.infer(inputs=addsub_inputs))
-    while not _quick(server):  # It forgets a slow first execution after some quick ones.
-        next(model.infer(inputs=addsub_inputs))
-    inline = next(model.infer(inputs=addsub_inputs))
+    pace = _pace(server, "addsub")
+    pace.usual_ns = _LONG_NS
+    where = _Threads()
+    submitted = next(model.infer(inputs=addsub_inputs, response_queue=where))
+    _wait_until_idle(server, "addsub")
+    pace.usual_ns = _QUICK_NS
+    inline = next(model.infer(inputs=addsub_inputs, response_queue=where))
+    assert where.own(2) == [False, True]
     for name, tensor in submitted.outputs.items():
         assert np.array_equal(np.asarray(tensor), np.asarray(inline.outputs[name]))
     assert (inline.final, inline.model.version) == (submitted.final, submitted.model.version)
 
 
-def _quick(server: Server) -> bool:
-    return server.core.find(_core_request("addsub")).quick
+def test_a_thread_that_takes_its_answers_one_by_one_executes_by_itself(server: Server, addsub_inputs: Inputs) -> None:
+    model, pace, where = server.model("addsub"), _pace(server, "addsub"), _Threads()
+
+    def ask() -> ResponseIterator:
+        pace.usual_ns = _MEDIUM_NS
+        return model.infer(inputs=addsub_inputs, response_queue=where)
+
+    def ask_for(count: int) -> None:
+        _wait_until_idle(server, "addsub")
+        for responses in [ask() for _ in range(count)]:
+            assert next(responses).error is None
+
+    def work() -> list[bool]:
+        for count in (1, 1, 1, 1, 3, 1):
+            ask_for(count)
+        return where.own(8)
+
+    with ThreadPoolExecutor(1) as own_thread:  # One of which nothing is known.
+        seen = own_thread.submit(work).result(60)
+    assert seen == [False, False, True, True, True, False, False, False]
+
+
+def test_a_long_model_leaves_the_thread_that_asks_alone(server: Server, addsub_inputs: Inputs) -> None:
+    where = _Threads()
+    for _ in range(5):
+        _pace(server, "addsub").usual_ns = _LONG_NS
+        assert next(server.model("addsub").infer(inputs=addsub_inputs, response_queue=where)).error is None
+        _wait_until_idle(server, "addsub")
+    assert where.own(5) == [False] * 5
+
+
+_QUICK_NS = 1000
+_MEDIUM_NS = 2_000_000
+_LONG_NS = 1_000_000_000
+
+
+def _pace(server: Server, name: str) -> Pace:
+    """What the server thinks of the model; a test says what that is before each request."""
+    return cast("Any", server.core.find(_core_request(name)))._scheduler._pace  # type: ignore[no-any-return]
+
+
+def _wait_until_idle(server: Server, name: str) -> None:
+    """Wait until the instance is back: it is given back after the answer."""
+    pool = cast("Any", server.core.find(_core_request(name)))._scheduler._pool
+    deadline = time.monotonic() + 60
+    while not pool.has_idle:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class _Threads:
+    """A response queue that remembers which threads executed the requests: it is they that fill it."""
+
+    def __init__(self) -> None:
+        self._seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def put(self, response: InferenceResponse) -> None:
+        self._seen.put(threading.get_ident())
+
+    def own(self, count: int) -> list[bool]:
+        """Of each of ``count`` requests whether it was executed by the thread that asks this."""
+        return [self._seen.get(timeout=60) == threading.get_ident() for _ in range(count)]
 
 
 def _core_request(name: str) -> Any:
@@ -299,6 +366,22 @@ async def test_many_requests_are_awaited_at_once(server: Server) -> None:
         raise AssertionError("no final response")
 
     assert await asyncio.gather(*(ask(number) for number in range(50))) == list(range(50))
+
+
+async def test_a_task_with_a_quick_model_leaves_the_loop_to_others(server: Server, addsub_inputs: Inputs) -> None:
+    pace, order = _pace(server, "addsub"), []
+
+    async def ask(name: str) -> None:
+        for _ in range(3):
+            pace.quick, pace.usual_ns = True, _QUICK_NS
+            responses = server.model("addsub").async_infer(inputs=addsub_inputs)
+            assert not responses._queue.empty()  # The loop has executed it, and need not be told.
+            async for response in responses:
+                assert response.error is None
+                order.append(name)
+
+    await asyncio.gather(ask("a"), ask("b"))
+    assert order == ["a", "b"] * 3
 
 
 async def test_errors_are_raised_where_they_belong(server: Server, scripted: Any) -> None:

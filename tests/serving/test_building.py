@@ -101,6 +101,19 @@ def test_instances_share_one_version(builder: ModelBuilder, scripted: Any, memor
     assert all(runner.closed for runner in scripted.runners)
 
 
+@pytest.mark.parametrize("batching", ["", "dynamic_batching { }"])
+def test_whichever_instance_executes_the_scheduler_learns_how_long_it_took(
+    builder: ModelBuilder, memory_files: Any, add_constant: Any, request_of: Any, batching: str
+) -> None:
+    text = f'backend: "onnxruntime" max_batch_size: 4 {batching} instance_group {{ count: 3 kind: KIND_CPU }}'
+    served = build(builder, read_text(text), memory_files({"1/model.onnx": add_constant(1)}))[1]
+    pace = served._scheduler._pace
+    before = pace.usual_ns
+    served.infer(request_of())
+    assert pace.usual_ns != before
+    served.close()
+
+
 def test_version_directories_are_plain_numbers(memory_files: Any) -> None:
     files = memory_files({f"{name}/x": b"" for name in ("1", "10", "2", "03", "latest", "-1", "0")})
     assert version_numbers(files) == [1, 2, 10]

@@ -44,6 +44,35 @@ def test_a_runner_answers_with_its_outputs_and_is_counted(new_runner: Any, reque
     assert (snapshot.success, snapshot.inference_count, snapshot.execution_count) == (1, 3, 1)
 
 
+class Ticks:
+    """A clock that goes on by ``step`` nanoseconds at each look."""
+
+    def __init__(self, step: int) -> None:
+        self.now = 0
+        self.step = step
+
+    def __call__(self) -> int:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("only_computes", [True, False])
+def test_waiting_for_the_interpreter_makes_a_model_slow_unless_it_only_computes(
+    new_runner: Any, request_of: RequestMaker, monkeypatch: pytest.MonkeyPatch, only_computes: bool
+) -> None:
+    runner = new_runner(1)
+    runner.only_computes = only_computes
+    instance = RunnerInstance("m", 1, runner, ModelStatistics(), batching=True)
+    wall, processor = Ticks(5_000_000), Ticks(1000)
+    monkeypatch.setattr("repoagent.serving.instances.time.monotonic_ns", wall)
+    monkeypatch.setattr("repoagent.serving.instances.time.thread_time_ns", processor)
+    for _ in range(200):
+        instance.call(request_of())
+        instance.execute([request_of(), request_of()])
+    assert instance.pace.brief is only_computes
+    assert processor.now > 0
+
+
 def test_what_a_runner_raises_becomes_an_error_of_ours_and_is_counted(
     new_runner: Any, request_of: RequestMaker, new_sender: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

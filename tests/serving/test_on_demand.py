@@ -80,7 +80,7 @@ def test_a_submitted_request_loads_its_model_without_blocking(
     for answer in answers:
         request = request_of("c", sender=answer)
         core.check(request)
-        assert not core.quick(request)
+        assert core.infer_here(request, patient=True) is None
         core.submit(request)
     assert not any(answer.event.is_set() for answer in answers)
     loader.hold.set()
@@ -101,7 +101,7 @@ def test_nothing_is_loaded_by_requests_unless_the_options_say_so(new_core: CoreM
 @pytest.mark.usefixtures("models")
 def test_a_model_that_no_repository_has_stays_unknown(new_core: CoreMaker, request_of: RequestMaker) -> None:
     core = new_core(on_demand=True)
-    for call in (core.infer, core.check, core.quick):
+    for call in (core.infer, core.check, lambda request: core.infer_here(request, patient=True)):
         with pytest.raises(NotFoundError, match="Request for unknown model: 'none' is not found"):
             call(request_of("none"))
     with pytest.raises(NotFoundError, match="version 7 is not found"):

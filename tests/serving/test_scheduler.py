@@ -84,18 +84,18 @@ def test_one_slow_run_sends_the_following_requests_to_the_workers(
     runners: list[Any], request_of: RequestMaker, statistics: ModelStatistics, clock: Clock
 ) -> None:
     instance = RunnerInstance("m", 1, runners[0], statistics)
-    seen = [instance.quick]
+    seen = [instance.pace.quick]
     instance.call(request_of())
-    seen.append(instance.quick)
+    seen.append(instance.pace.quick)
     clock.step = 5_000_000
     instance.call(request_of())
-    seen.append(instance.quick)
+    seen.append(instance.pace.quick)
     clock.step = 1000
     instance.call(request_of())
-    seen.append(instance.quick)
+    seen.append(instance.pace.quick)
     for _ in range(200):
         instance.call(request_of())
-    assert [*seen, instance.quick] == [False, True, False, False, True]
+    assert [*seen, instance.pace.quick] == [False, True, False, False, True]
 
 
 def test_a_slow_run_now_and_then_does_not_change_what_is_usual(
@@ -103,14 +103,14 @@ def test_a_slow_run_now_and_then_does_not_change_what_is_usual(
 ) -> None:
     instance = RunnerInstance("m", 1, runners[0], statistics)
     scheduler = DirectScheduler("m", [instance], statistics)
-    seen = [scheduler.quick]
+    seen = [scheduler.executes_here(False)]
     for _ in range(20):
         scheduler.infer(request_of())
-    seen.append(scheduler.quick)
+    seen.append(scheduler.executes_here(False))
     clock.step = 5_000_000
     scheduler.infer(request_of())
-    assert not instance.quick
-    assert [*seen, scheduler.quick] == [False, True, True]
+    assert not instance.pace.quick
+    assert [*seen, scheduler.executes_here(False)] == [False, True, True]
     scheduler.close()
 
 
@@ -120,11 +120,11 @@ def test_a_model_that_is_slow_each_time_is_not_quick(
     instance = RunnerInstance("m", 1, runners[0], statistics)
     for _ in range(20):
         instance.call(request_of())
-    assert instance.brief
+    assert instance.pace.brief
     clock.step = 10**6
     for _ in range(200):
         instance.call(request_of())
-    assert not instance.brief
+    assert not instance.pace.brief
 
 
 def test_requests_are_executed_in_order(one: DirectScheduler, request_of: RequestMaker, new_sender: Any) -> None:

@@ -11,7 +11,16 @@ from repoagent.storage.files import ModelFiles
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Backend", "BackendInstance", "BackendModel", "BatchRunner", "FragileModel", "InstanceSpec", "PlacingRunner"]
+__all__ = [
+    "Backend",
+    "BackendInstance",
+    "BackendModel",
+    "BatchRunner",
+    "ComputingRunner",
+    "FragileModel",
+    "InstanceSpec",
+    "PlacingRunner",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,16 @@ class PlacingRunner(BatchRunner, Protocol):
         Raises:
             RepoAgentError: the whole batch failed.
         """
+
+
+@runtime_checkable
+class ComputingRunner(BatchRunner, Protocol):
+    """A runner that says whether its runs do nothing but compute."""
+
+    @property
+    def only_computes(self) -> bool:
+        """A run computes on the thread that calls it, from its beginning to its end. Others may help, but it waits for
+        no device and for nobody else, so that the thread's processor time says how long it takes."""
 
 
 class BackendModel(Protocol):

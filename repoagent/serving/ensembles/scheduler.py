@@ -36,8 +36,7 @@ class EnsembleScheduler:
     def waiting(self) -> int:
         return 0
 
-    @property
-    def quick(self) -> bool:
+    def executes_here(self, patient: bool) -> bool:
         return False
 
     def infer(self, request: InferRequest) -> InferResponse:

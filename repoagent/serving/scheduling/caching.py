@@ -46,9 +46,8 @@ class CachingScheduler:
     def waiting(self) -> int:
         return self._inner.waiting
 
-    @property
-    def quick(self) -> bool:
-        return self._inner.quick
+    def executes_here(self, patient: bool) -> bool:
+        return self._inner.executes_here(patient)
 
     def infer(self, request: InferRequest) -> InferResponse:
         start = self._clock.now_ns()

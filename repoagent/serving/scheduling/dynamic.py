@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from repoagent.serving.instances import Instance
+from repoagent.serving.pace import common_pace
 from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.batch_queue import BatchQueue
@@ -49,6 +50,7 @@ class DynamicBatchScheduler:
         self._refuser = Refuser(statistics, clock)
         self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
+        self._pace = common_pace(instance.pace for instance in instances)
         self._pool = InstancePool(instances)
         thread_name = f"repoagent-{model_name}"
         self._workers = BatchWorkers(
@@ -67,11 +69,16 @@ class DynamicBatchScheduler:
         return len(self._queue)
 
     @property
-    def quick(self) -> bool:
-        return not self._delayed and self._instances[0].usual_ns < _IN_PLACE_NS
+    def _quick(self) -> bool:
+        return not self._delayed and self._pace.usual_ns < _IN_PLACE_NS
+
+    def executes_here(self, patient: bool) -> bool:
+        pace = self._pace
+        here = pace.usual_ns < _IN_PLACE_NS or (patient and pace.short and self._pool.has_idle)
+        return here and not self._delayed
 
     def infer(self, request: InferRequest) -> InferResponse:
-        if self._plain and self.quick and not len(self._queue):
+        if self._plain and self._quick and not len(self._queue):
             return self._call(self._stand_in_line(request), request)
         instance = self._idle_instance()
         if instance is None:
@@ -97,7 +104,7 @@ class DynamicBatchScheduler:
             self._pool.give(instance)
 
     def submit(self, request: InferRequest) -> None:
-        instance = self._idle_instance() if self.quick and self._instances[0].quick else None
+        instance = self._idle_instance() if self._quick and self._pace.quick else None
         if instance is None:
             self._enqueue(request)
             return

@@ -1,11 +1,11 @@
 """Instances whose executions wait for resources."""
 
-import sys
 import time
 from collections.abc import Sequence
 
 from repoagent.errors import UnavailableError
 from repoagent.serving.instances import Instance
+from repoagent.serving.pace import unpredictable
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.rate_limiter import Ticket
 from repoagent.serving.senders import answer_error
@@ -21,19 +21,7 @@ class LimitedInstance:
         self._inner = inner
         self._ticket = ticket
         self._statistics = statistics
-
-    # However quick the model is: nobody knows how long it has to wait.
-    @property
-    def quick(self) -> bool:
-        return False
-
-    @property
-    def brief(self) -> bool:
-        return False
-
-    @property
-    def usual_ns(self) -> int:
-        return sys.maxsize
+        self.pace = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
         with self._ticket.held():

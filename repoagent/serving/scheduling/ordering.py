@@ -76,8 +76,7 @@ class OrderedScheduler:
     def waiting(self) -> int:
         return self._inner.waiting
 
-    @property
-    def quick(self) -> bool:
+    def executes_here(self, patient: bool) -> bool:
         return False
 
     def infer(self, request: InferRequest) -> InferResponse:

@@ -98,8 +98,7 @@ class SequenceScheduler:
         with self._lock:
             return self._table.waiting + sum(lane.source.waiting for lane in self._lanes)
 
-    @property
-    def quick(self) -> bool:
+    def executes_here(self, patient: bool) -> bool:
         return False
 
     def infer(self, request: InferRequest) -> InferResponse:

@@ -12,6 +12,7 @@ from repoagent.config import ModelConfig, check, normalize, read_text
 from repoagent.serving.backends.base import BatchRunner
 from repoagent.serving.batches import Joiner
 from repoagent.serving.instances import RunnerInstance
+from repoagent.serving.pace import Pace
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.scheduler import Scheduler
 from repoagent.serving.scheduling.cache import ResponseCache
@@ -143,6 +144,7 @@ class Bench:
         self.statistics = ModelStatistics()
         self.batches: list[list[float]] = []
         self.order: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.pace = Pace()
         self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
         self.scheduler: Scheduler = new_scheduler(
             "m",
@@ -156,7 +158,8 @@ class Bench:
 
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
         batching = self.config.max_batch_size > 0
-        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=Joiner.of(self.config))
+        joiner = Joiner.of(self.config)
+        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=joiner, pace=self.pace)
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)

@@ -48,6 +48,10 @@ class OnnxRuntimeRunner:
         plain = session.get_providers() == ["CPUExecutionProvider"]
         self._required = len(signature.inputs)
         self._run: Callable[..., list[Array]] | None = session._sess.run if plain else session.run
+        # In parallel mode the thread that calls waits while others compute.
+        sequential = session.get_session_options().execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        self.only_computes = plain and sequential
+        """See :class:`~repoagent.serving.backends.base.ComputingRunner`."""
         self._placer = Placer(signature, batching=batching)
         has_bfloat16 = any(
             info.data_type is DataType.BF16 for info in (*signature.inputs, *signature.optional, *signature.outputs)
