@@ -85,6 +85,10 @@ class HttpConnection(asyncio.Protocol):
 
     # What the reader calls.
 
+    @property
+    def alone(self) -> bool:
+        return len(self._connections) == 1
+
     def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
         self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
         if self._current is None:
@@ -151,18 +155,20 @@ class HttpConnection(asyncio.Protocol):
             announce_keep_alive=exchange.http_1_0,
             bodiless=request is not None and request.method == b"HEAD",
         )
-        if self._unwritten:
-            self._unwritten += pieces
-        else:
-            self._unwritten = pieces
-            self._connections.write_soon(self)
+        first = not self._unwritten
+        self._unwritten += pieces
         if close:
             self._waiting.clear()
             self._ends = True
-        if (response.parts and response.length >= _JOIN_BELOW) or len(response.body) >= _JOIN_BELOW:
+        if request is not None and request.alone and not self._waiting:
+            self.flush()
+        elif (response.parts and response.length >= _JOIN_BELOW) or len(response.body) >= _JOIN_BELOW:
             self.flush()  # so that a client that does not read is noticed before more is computed for it
-        elif self._waiting:
-            self._pump()
+        else:
+            if first:
+                self._connections.write_soon(self)
+            if self._waiting:
+                self._pump()
 
     def flush(self) -> None:
         """Write the answers given so far."""

@@ -31,7 +31,8 @@ class InferRoute:
 
     What comes in one turn of the loop is worked on in stages: all requests are read, then all are submitted (a quick
     model runs at once), then all answers are written. Each stage's code stays in the processor's caches, which halves
-    what a small request costs. No answer is later for it: they are sent at the end of the turn in any case.
+    what a small request costs. No answer is later for it: they are sent at the end of the turn in any case. A
+    request that is alone is answered at once, which saves two turns of the loop.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class InferRoute:
         waiting = self._waiting
         waiting.append((request, params, exchange))
         self._bytes += len(request.body)
-        if len(waiting) == 1:
-            self._loop.call_soon(self._answer_waiting)
-        if (len(waiting) >= _TOGETHER or self._bytes > _BYTES_TOGETHER) and not self._busy:
+        first = len(waiting) == 1
+        full = len(waiting) >= _TOGETHER or self._bytes > _BYTES_TOGETHER
+        if (full or (first and request.alone)) and not self._busy:
             self._answer_waiting()
+        elif first:
+            self._loop.call_soon(self._answer_waiting)
 
     def _answer_waiting(self) -> None:
         waiting = self._waiting

@@ -68,6 +68,8 @@ class Request:
     headers: Sequence[Header]
     frame: Frame
     body: Buffer = b""
+    alone: bool = False
+    """Nothing else can have come in the same turn of the event loop, for whose sake its answer would wait."""
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header; ``name`` is in lower case."""

@@ -52,6 +52,10 @@ class _Known:
 class RequestSink(Protocol):
     """What becomes of what is read. None of the methods raises: they are called from inside the parser."""
 
+    @property
+    def alone(self) -> bool:
+        """No other connection is open."""
+
     def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
         """A whole request."""
 
@@ -96,7 +100,8 @@ class RequestReader:
         known = self._known
         if known is not None and len(data) == known.size and self.state is Reading.IDLE and data.startswith(known.head):
             body = data[len(known.head) :]
-            self._sink.take(Request(known.method, known.target, known.headers, known.frame, body), True, False)
+            sink = self._sink
+            sink.take(Request(known.method, known.target, known.headers, known.frame, body, sink.alone), True, False)
             return
         if self.state is Reading.REFUSED:
             return

@@ -59,8 +59,10 @@ def _route(core: Any) -> InferRoute:
     return InferRoute(core, Mailbox(loop), NO_REGIONS, HeaderForwarding(), loop)
 
 
-def _send(route: InferRoute, exchange: _Exchange, body: bytes = _BODY, model: str = "ident") -> None:
-    request = Request(b"POST", b"/v2/models/%b/infer" % model.encode(), [], Frame(len(body)), body)
+def _send(
+    route: InferRoute, exchange: _Exchange, body: bytes = _BODY, model: str = "ident", alone: bool = False
+) -> None:
+    request = Request(b"POST", b"/v2/models/%b/infer" % model.encode(), [], Frame(len(body)), body, alone)
     route(request, {"model": model, "version": ""}, exchange)
 
 
@@ -107,7 +109,23 @@ async def test_many_or_large_ones_do_not_wait_for_the_turn_to_end(
     assert log.count("answered") == count
 
 
-async def test_requests_let_in_by_answers_wait_for_their_own_turn(core: Any, log: list[str]) -> None:
+async def test_one_that_is_alone_is_answered_at_once(core: Any, log: list[str]) -> None:
+    route, exchange = _route(core), _Exchange(log)
+    _send(route, exchange, alone=True)
+    assert exchange.response is not None
+
+
+async def test_one_that_says_so_is_not_alone_when_another_waits(core: Any, log: list[str]) -> None:
+    route, exchanges = _route(core), [_Exchange(log) for _ in range(2)]
+    _send(route, exchanges[0])
+    _send(route, exchanges[1], alone=True)
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == ["submitted"] * 2 + ["answered"] * 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_requests_let_in_by_answers_wait_for_their_own_turn(core: Any, log: list[str], alone: bool) -> None:
     """A client may send ten thousand requests ahead; the stack must not grow with them."""
     route, left, done = _route(core), 20000, asyncio.Event()
 
@@ -115,7 +133,7 @@ async def test_requests_let_in_by_answers_wait_for_their_own_turn(core: Any, log
         nonlocal left
         left -= 1
         if left >= 0:
-            _send(route, _Exchange(log, answered))
+            _send(route, _Exchange(log, answered), alone=alone)
         elif log.count("answered") == 20064:
             done.set()
 
