@@ -334,7 +334,7 @@ def nothing_left_behind(workspace: Path, report: Report) -> Iterator[None]:
 
     before = held()
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (after := held()) != before and time.monotonic() < deadline:
         time.sleep(0.05)  # A thread that has just ended may still be listed.
     for kind, count in after.items():

@@ -463,7 +463,7 @@ def test_shutdown_ends_a_blocked_wait(start: Start) -> None:
     assert gate.reached.wait(120)
     executor._assembly.inbox.stop()
     gate.open.set()
-    waiter.join(20)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 

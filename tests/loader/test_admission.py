@@ -33,7 +33,7 @@ def test_closing_waits_for_those_inside_and_counts_who_stays() -> None:
     assert admission.close(0.01) == 1
     go_on.set()
     assert admission.close(30) == 0
-    thread.join(30)
+    thread.join(60)
 
 
 def test_a_load_that_raises_has_left() -> None:

@@ -413,7 +413,7 @@ def test_a_child_is_killed_when_the_load_is_cancelled_but_not_in_what_follows(be
     watcher.start()
     with pytest.raises(CancelledError) as caught:
         bench.loader.load(bench.model("a"), cancelled=cancelled.is_set)
-    watcher.join(30)
+    watcher.join(60)
     assert after == ["undone\n"]
     assert [(action.action, action.outcome) for action in caught.value.report.entries[0].actions] == [
         ("LOAD", "cancelled"),

@@ -76,5 +76,5 @@ def test_cancelling_kills_the_program_and_its_children(tmp_path: Path) -> None:
     watcher.start()
     with pytest.raises(CancelledError, match="was killed because the load was cancelled"):
         run_child([sys.executable, "-c", code], timeout=None, env=None, cancelled=cancelled.is_set)
-    watcher.join(30)
+    watcher.join(60)
     assert read == [b"x", b""]

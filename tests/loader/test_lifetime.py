@@ -124,7 +124,7 @@ def run_together(count: int, work: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
 
 def test_concurrent_first_users_initialise_once(recorder: Recorder, pool: AgentPool) -> None:
@@ -192,8 +192,8 @@ def test_a_new_user_waits_until_the_old_object_is_finalised(recorder: Recorder) 
     acquiring = threading.Thread(target=pool.acquire, args=("a",))
     acquiring.start()
     go_on.set()
-    releasing.join(30)
-    acquiring.join(30)
+    releasing.join(60)
+    acquiring.join(60)
     assert recorder.calls == ["init", "fini", "init"]
 
 
@@ -211,5 +211,5 @@ def test_different_names_do_not_wait_for_each_other() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert pool.in_use() == {"a": 1, "b": 1}

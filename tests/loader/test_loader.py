@@ -458,7 +458,7 @@ class TestThreads:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert sorted(chain.name for chain in chains) == ["m0", "m1", "m2", "m3"]
         assert bench.agents.events.count("a Init") == 1
         assert bench.loader.agents_in_use() == {"a": 4}
@@ -471,7 +471,7 @@ class TestThreads:
         for walk in (chain.complete, chain.unload, chain.unload_complete):
             thread = threading.Thread(target=walk)
             thread.start()
-            thread.join(30)
+            thread.join(60)
         assert len(bench.agents.threads) >= 1
         assert bench.agents.events[-2:] == ["a MFini", "a Fini"]
 
@@ -488,7 +488,7 @@ class TestThreads:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert bench.agents.events.count("a UNLOAD") == bench.agents.events.count("a UNLOAD_COMPLETE") == 1
 
 
@@ -533,7 +533,7 @@ class TestTheEnd:
         assert started.wait(60)
         bench.loader.close()
         assert bench.agents.events[-3:] == ["a LOAD_FAIL", "a MFini", "a Fini"]
-        thread.join(30)
+        thread.join(60)
         assert len(errors) == 1
 
     def test_a_load_that_does_not_stop_is_left_and_logged(self, bench: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -557,7 +557,7 @@ class TestTheEnd:
             bench.loader.close(timeout=0.01)
         assert "1 loads did not stop within 0.01 s" in caplog.text
         go_on.set()
-        thread.join(30)
+        thread.join(60)
         assert bench.agents.events[-1] == "a Fini"
 
 

@@ -147,8 +147,8 @@ def test_stop_waits_for_running_requests(
     stop.join(0.1)
     assert stop.is_alive()
     runner.hold.set()
-    stop.join(10)
-    infer.join(10)
+    stop.join(60)
+    infer.join(60)
     assert stopped == [None]
     assert isinstance(answers[0], InferResponse)
 
@@ -165,7 +165,7 @@ def test_stop_gives_up_after_the_exit_timeout(
     with pytest.raises(InternalError, match="Exit timeout expired"):
         core.stop()
     runner.hold.set()
-    infer.join(10)
+    infer.join(60)
 
 
 def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model: ModelWriter, loader: Any) -> None:
@@ -178,8 +178,8 @@ def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model:
     while not core._table.slots()[0]._pending or not next(iter(core._table.slots()[0]._pending)).is_set():
         threading.Event().wait(0.001)
     loader.hold.set()
-    stop.join(10)
-    load.join(10)
+    stop.join(60)
+    load.join(60)
     assert isinstance(outcome[0], CancelledError)
     assert loader.trace == ["a1 LOAD", "a1 LOAD_FAIL"]
 
@@ -198,8 +198,8 @@ def test_stop_during_the_start_ends_it_and_no_model_is_left(
     while not all(pending.is_set() for slot in core._table.slots() for pending in slot._pending):
         threading.Event().wait(0.001)
     loader.hold.set()
-    start.join(10)
-    stop.join(10)
+    start.join(60)
+    stop.join(60)
     assert isinstance(outcome[0], InternalError | UnavailableError)  # As far as the start had come.
     assert stopped == [None]
     assert loader.trace.count("a1 LOAD") == loader.trace.count("a1 LOAD_FAIL")
@@ -445,7 +445,7 @@ def test_two_loads_of_one_model_at_once_load_it_once(
     assert loader.entered.acquire(timeout=60)
     loader.hold.set()
     for thread, _ in loads:
-        thread.join(10)
+        thread.join(60)
     assert [outcome for _, outcome in loads] == [["loaded"]] * 4
     assert loader.trace == ["m1 LOAD", "m1 LOAD_COMPLETE"]
 
@@ -463,7 +463,7 @@ def test_different_models_load_at_once_up_to_the_limit(
     assert not loader.entered.acquire(timeout=0.05)
     loader.hold.set()
     for thread, _ in loads:
-        thread.join(10)
+        thread.join(60)
     assert all(core.model_ready(name) for name in ("a", "b", "c"))
 
 
@@ -479,7 +479,7 @@ def test_a_model_is_shown_as_loading_while_its_agents_run(
     assert not core.model_ready("m")
     assert core.ready()
     loader.hold.set()
-    load.join(10)
+    load.join(60)
 
 
 # -- loads with content ----------------------------------------------------------------------------------------------
@@ -573,7 +573,7 @@ def test_an_unload_lets_running_and_queued_requests_finish(
     with pytest.raises(UnavailableError):
         core.infer(request_of(model_version="1"))
     runner.hold.set()
-    infer.join(10)
+    infer.join(60)
     assert isinstance(answers[0], InferResponse)
     assert first(sender.final()) == 2
     core.unload("m")
@@ -596,7 +596,7 @@ def test_an_unload_waits_only_so_long(
     core.unload("m")
     assert core.index()[0]["reason"] == "unloaded"
     runner.hold.set()
-    infer.join(10)
+    infer.join(60)
     assert isinstance(answers[0], InferResponse)
     assert isinstance(sender.final().error, UnavailableError)
 
@@ -616,8 +616,8 @@ def test_an_unload_cancels_a_load_that_is_under_way(
     assert slot is not None
     gone = slot.unload()
     held.hold.set()
-    load.join(10)
-    gone.result(10)
+    load.join(60)
+    gone.result(60)
     assert isinstance(outcome[0], CancelledError)
     assert "Newer operation has been applied" in str(outcome[0])
     assert loader.trace == ["m1 LOAD", "m1 LOAD_FAIL"]
@@ -639,8 +639,8 @@ def test_a_load_after_an_unload_during_a_load_wins(new_core: CoreMaker, write_mo
     while len(slot._pending) < 2:
         threading.Event().wait(0.001)
     loader.hold.set()
-    load.join(10)
-    again.join(10)
+    load.join(60)
+    again.join(60)
     assert isinstance(outcome[0], CancelledError)
     assert second == ["loaded"]
     assert core.model_ready("m")
@@ -660,7 +660,7 @@ def test_a_load_while_the_old_one_still_drains_keeps_the_states_apart(
     core.load("m")
     assert core.index() == [{"name": "m", "version": "1", "state": "READY"}]
     runner.hold.set()
-    infer.join(10)
+    infer.join(60)
     assert core._context.retirements.wait(time.monotonic() + 60)
     assert core.index() == [{"name": "m", "version": "1", "state": "READY"}]
     assert loader.trace[-1] == "m1 UNLOAD_COMPLETE"
@@ -694,7 +694,7 @@ def test_a_reload_storm_under_traffic_loses_no_request_and_gives_no_wrong_answer
         assert first(core.infer(request_of())) == 1 + offset
     stop.set()
     for thread, wrong in askers:
-        thread.join(10)
+        thread.join(60)
         assert wrong == [[]]
 
 

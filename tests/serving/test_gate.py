@@ -26,5 +26,5 @@ def test_waiting_ends_when_the_last_one_leaves() -> None:
     waiter.start()
     gate.leave()
     gate.leave()
-    waiter.join(10)
+    waiter.join(60)
     assert results == [True]

@@ -100,7 +100,7 @@ def test_an_unload_that_was_queued_before_the_lease_began_does_not_take_the_mode
     with core.lease("m"):
         hold.set()
         with pytest.raises(UnavailableError):
-            unload.result(10)
+            unload.result(60)
         assert ready(core) == ["m"]
 
 

@@ -214,7 +214,7 @@ def test_many_threads_share_one_load_and_a_small_budget(new_core: CoreMaker, req
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert not wrong
     assert ready(core) == ["a", "b", "c"]
 
@@ -231,5 +231,5 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
     stopping = threading.Thread(target=core.stop)
     stopping.start()
     loader.hold.set()
-    stopping.join(10)
+    stopping.join(60)
     assert answer.get().error is not None

@@ -20,7 +20,7 @@ def test_a_waiting_thread_gets_what_is_given_back() -> None:
     waiter.start()
     assert item is not None
     pool.give(item)
-    waiter.join(10)
+    waiter.join(60)
     assert got == ["a"]
 
 
@@ -43,7 +43,7 @@ def test_a_thread_that_hurries_does_not_starve_one_that_waits() -> None:
         pool.give(item)
     stop.set()
     for thread in hurrying:
-        thread.join(10)
+        thread.join(60)
 
 
 def test_no_item_is_lost_or_held_twice_in_a_crowd_that_gives_up_at_random() -> None:
@@ -68,7 +68,7 @@ def test_no_item_is_lost_or_held_twice_in_a_crowd_that_gives_up_at_random() -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert set(served) == set(range(8))
     assert {pool.take(0), pool.take(0)} == {0, 1}

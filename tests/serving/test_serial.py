@@ -25,22 +25,22 @@ def test_jobs_of_one_queue_run_in_order_and_never_at_once(pool: ThreadPoolExecut
         return number
 
     futures = [queue.submit(lambda number=number: job(number)) for number in range(200)]  # type: ignore[misc]
-    assert [future.result(10) for future in futures] == order == list(range(200))
+    assert [future.result(60) for future in futures] == order == list(range(200))
 
 
 def test_jobs_of_different_queues_run_at_once(pool: ThreadPoolExecutor) -> None:
     barrier = threading.Barrier(3)
     futures = [SerialQueue(pool).submit(lambda: barrier.wait(60)) for _ in range(3)]
-    assert sorted(future.result(10) for future in futures) == [0, 1, 2]
+    assert sorted(future.result(60) for future in futures) == [0, 1, 2]
 
 
 def test_waiting_jobs_of_one_queue_leave_the_pool_to_the_others() -> None:
     with ThreadPoolExecutor(2) as pool:
         busy, free, hold = SerialQueue(pool), SerialQueue(pool), threading.Event()
         held = [busy.submit(lambda: hold.wait(60)) for _ in range(5)]
-        assert free.submit(lambda: "through").result(10) == "through"
+        assert free.submit(lambda: "through").result(60) == "through"
         hold.set()
-        assert all(future.result(10) for future in held)
+        assert all(future.result(60) for future in held)
 
 
 def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> None:
@@ -51,8 +51,8 @@ def test_a_job_that_raises_does_not_stop_the_next(pool: ThreadPoolExecutor) -> N
 
     failed, after = queue.submit(fail), queue.submit(lambda: "done")
     with pytest.raises(ValueError, match="no"):
-        failed.result(10)
-    assert after.result(10) == "done"
+        failed.result(60)
+    assert after.result(60) == "done"
 
 
 def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
@@ -61,5 +61,5 @@ def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
     skipped = queue.submit(ran.set)
     assert skipped.cancel()
     hold.set()
-    assert queue.submit(lambda: "last").result(10) == "last"
+    assert queue.submit(lambda: "last").result(60) == "last"
     assert not ran.is_set()

@@ -57,7 +57,7 @@ def test_a_submitted_request_counts_as_running_until_its_final_answer(
     served.submit(request_of(sender=sender))
     assert sender.final().error is None
     served.retire()
-    assert served.drain(10)
+    assert served.drain(60)
     assert served.running == 0
     served.close()
 

@@ -36,7 +36,7 @@ def table() -> Any:
 
 def test_the_name_of_no_model_is_forgotten_after_its_load(table: ModelTable) -> None:
     with pytest.raises(InternalError, match="failed to load 'x', failed to poll"):
-        table.load("x", LoadOrder()).result(10)
+        table.load("x", LoadOrder()).result(60)
     assert table.get("x") is not None
     table.forget_if_empty("x")
     assert table.get("x") is None

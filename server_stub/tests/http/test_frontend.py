@@ -68,7 +68,7 @@ def test_a_stopping_server_refuses_new_work_and_finishes_what_runs(core: Any, fr
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(frontend.bind(), timeout=60)
     core.gate.set()
-    assert frontend.drain(10) is True
+    assert frontend.drain(60) is True
     assert running.getresponse().status == 200
     for connection in (running, kept, third):
         connection.close()
@@ -94,7 +94,7 @@ def test_a_connection_that_waits_to_be_accepted_is_answered_when_the_server_stop
     refusing.start()
     go_on.set()
     assert {connection.getresponse().status for connection in waiting} <= {200, 503}
-    refusing.join(30)
+    refusing.join(60)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(front.bind(), timeout=60)
     front.stop()

@@ -46,7 +46,7 @@ def traffic(server: "Server", model: str) -> Iterator[list[httpx.Response]]:
     finally:
         done.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
 
 def test_a_file_that_is_no_model_is_a_400_with_the_reason_in_the_index_and_load_fail(

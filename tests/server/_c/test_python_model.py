@@ -74,7 +74,7 @@ def test_the_model_answers(polling: Any) -> None:
     polling.infer_async(request)
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     request.get_next_response(future)
-    response, flags = future.result(10)
+    response, flags = future.result(60)
     response.throw_if_response_error()
     assert (response.model, flags) == (("addsub", 1), int(tb.FINAL))
     name, _, shape, address, size, *_ = response.output(0)

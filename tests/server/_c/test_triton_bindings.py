@@ -54,7 +54,7 @@ def _answer(server: Any, request: Any, trace: Any = None) -> Any:
     server.infer_async(request, trace)
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     request.get_next_response(future)
-    response, flags = future.result(10)
+    response, flags = future.result(60)
     assert flags == int(tb.FINAL)
     return response
 
@@ -207,7 +207,7 @@ def test_responses_that_come_early_wait_and_only_one_future_may(explicit: Any, a
     with pytest.raises(tb.AlreadyExistsError, match="cannot call GetNextResponse concurrently"):
         request.get_next_response(concurrent.futures.Future())
     explicit.infer_async(request)
-    assert first.result(10)[1] == int(tb.FINAL)
+    assert first.result(60)[1] == int(tb.FINAL)
 
 
 async def test_a_future_of_an_event_loop_is_resolved_on_it(explicit: Any, arrays: tuple[Any, Any]) -> None:

@@ -320,7 +320,7 @@ def test_a_server_that_stops_lets_ensembles_finish(
     while core.live():
         pass
     hold.set()
-    stopper.join(20)
+    stopper.join(60)
     assert values(sender.final()) == {"left": 2, "sum": 13}
 
 

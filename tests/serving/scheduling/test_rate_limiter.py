@@ -65,7 +65,7 @@ class Execution:
 
     def end(self) -> None:
         self._end.set()
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 def test_a_group_without_resources_demands_nothing() -> None:
