@@ -50,6 +50,16 @@ def test_binary_outputs_are_views_in_the_order_of_the_json() -> None:
     assert np.shares_memory(np.frombuffer(parts[0], np.uint8), values)
 
 
+@pytest.mark.parametrize("name", ["x", "l", "u", "lu", "null", "data"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (0, 2), (1, 0), (1, 2)])
+def test_what_is_not_finite_is_found_wherever_it_is(name: str, value: float, place: tuple[int, int]) -> None:
+    arrays = np.ones((2, 3), np.float32)
+    arrays[place] = value
+    text, _ = write_infer(_response(**{name: arrays[0], "other": arrays[1]}), OutputForm())
+    np.testing.assert_array_equal([output["data"] for output in json.loads(text)["outputs"]], arrays)
+
+
 def test_arrays_that_are_not_finite_do_not_disturb_the_others() -> None:
     response = _response(A=np.array([np.nan, 1]), null=np.array([2], np.int8), B=np.array([[-np.inf]], np.float32))
     text, _ = write_infer(response, OutputForm())
