@@ -8,7 +8,8 @@ that returns each body as it came, on uvicorn with the same event loop and parse
 in turns, so that a slow moment of the machine hits both; the medians of the rates and of the rounds' ratios count. The
 values sent are multiples of 1/8, in JSON about as long as those of Triton's figures. The generator is `wrk`
 (Debian: apt install wrk) or, where that is missing, load_http.py beside this file, which costs more of the machine; it
-runs on the same cores as the servers, so its cost is in every figure. Figures of a stock Triton 2.51 with a Python
+runs on the same cores as the servers, so its cost is in every figure. What a bare `session.run` of each model takes is
+printed beside, as no server can do without it. Figures of a stock Triton 2.51 with a Python
 identity model of 16 values, taken with wrk on another idle machine with two cores, are printed for orientation.
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 LIMIT = 0.5
@@ -63,6 +65,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         inputs = write_models(folder / "models")
+        bare = {name: bare_seconds(folder / "models" / name / "1/model.onnx", inputs[name]) for name in inputs}
         payloads = [payload(name, form, arrays) for name, arrays in inputs.items() for form in ("json", "binary")]
         with serve(folder) as port, echo(folder) as echo_port:
             for item in payloads:
@@ -70,6 +73,7 @@ def main() -> int:
                     key = (item.model, item.form, connections)
                     results[key] = measure(item, {"ours": port, "echo": echo_port}, connections, options)
     show(results)
+    print("a bare session.run: " + ", ".join(f"{name} {bare[name] * 1e6:.1f} us" for name in bare))
     if options.json:
         rows = [
             dict(zip(("model", "form", "connections"), key, strict=True), **rates) for key, rates in results.items()
@@ -113,6 +117,20 @@ def write_models(repository: Path) -> dict[str, dict[str, np.ndarray]]:
         "sum_256": {"a": values(1, 256), "b": values(1, 256)},
         "mlp_64_128_10": {"x": values(8, 64)},
     }
+
+
+def bare_seconds(file: Path, inputs: dict[str, np.ndarray]) -> float:
+    """Processor time of one run of a model, the least of many rounds."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    rounds = []
+    for _ in range(20):
+        started = time.thread_time()
+        for _ in range(200):
+            session.run(None, inputs)
+        rounds.append((time.thread_time() - started) / 200)
+    return min(rounds)
 
 
 def write(
