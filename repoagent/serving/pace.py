@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["Pace", "common_pace"]
+__all__ = ["Pace", "common_pace", "unpredictable"]
 
 _QUICK_NS: Final = 100_000
 """A run that takes less than this is over sooner than another thread is awake."""

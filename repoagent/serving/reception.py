@@ -33,8 +33,8 @@ class Reception:
             CancelledError: the request was cancelled before its execution.
             RepoAgentError: the model failed.
         """
-        if self._tracer.enabled and request.trace is None:
-            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        if self._tracer.enabled:
+            self._trace(request)
         while self._life.state is ServerState.READY:
             served = self._find(request)
             if served is None:
@@ -55,8 +55,8 @@ class Reception:
         served = self._find_when_ready(request)
         if served is None or not served.executes_here(patient):
             return None
-        if self._tracer.enabled and request.trace is None:
-            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        if self._tracer.enabled:
+            self._trace(request)
         try:
             return served.infer(request)
         except RetiredError:
@@ -68,8 +68,8 @@ class Reception:
         The sender may be called before this returns: at once when the request is refused, and when the model is so
         quick that waking a thread would take longer.
         """
-        if self._tracer.enabled and request.trace is None:
-            request.trace = self._tracer.sample(request.model_name, request.trace_context)
+        if self._tracer.enabled:
+            self._trace(request)
         try:
             while self._life.state is ServerState.READY:
                 served = self._find(request)
@@ -105,6 +105,10 @@ class Reception:
         served = self._find_when_ready(request)
         if served is not None:
             served.check(request)
+
+    def _trace(self, request: InferRequest) -> None:
+        if request.trace is None:
+            request.trace = self._tracer.sample(request.model_name, request.trace_context)
 
     def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
         if self._life.state is not ServerState.READY:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 __all__ = [
     "BLOCK",
     "HEAD",
-    "LOG2_E",
     "TRIES",
     "Limits",
     "block_starts",
@@ -38,7 +37,7 @@ HEAD: Final = 256
 #: A flat distribution with a small top-p may refuse most draws; then it is sorted after all.
 TRIES: Final = 8
 BLOCK: Final = 256
-LOG2_E: Final = np.float32(np.log2(np.e))
+_LOG2_E: Final = np.float32(np.log2(np.e))
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ def exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) ->
     """
     with np.errstate(invalid="ignore"):
         weights = np.subtract(row, largest, out=out)
-    np.multiply(weights, LOG2_E, out=weights)
+    np.multiply(weights, _LOG2_E, out=weights)
     return np.exp2(weights, out=weights)
 
 

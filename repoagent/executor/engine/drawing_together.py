@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.drawing import (
     BLOCK,
-    LOG2_E,
     TRIES,
     Limits,
     block_starts,
@@ -32,9 +31,7 @@ def draw_together(rows: Rows, top_p: Sequence[float], randoms: Sequence[Random])
     """A token for each row [rows, vocabulary], which are overwritten, as ``draw`` does with top-p alone."""
     maxima = rows.max(axis=1)
     usable = np.isfinite(maxima)
-    rows -= np.where(usable, maxima, 0)[:, None]
-    np.multiply(rows, LOG2_E, out=rows)
-    weights = np.exp2(rows, out=rows)
+    weights = exponentials(rows, np.where(usable, maxima, np.float32(0))[:, None], rows)
     ends = _block_ends(weights)
     limits = (np.array(top_p) * ends[:, -1]).tolist()
     tokens: list[int | None] = [None] * len(rows)

@@ -21,6 +21,11 @@ _DROP_SYN: Final = b"".join(
 
 
 def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
+    """A socket that has the address and does not listen yet. Port 0 takes a free one.
+
+    Raises:
+        UnavailableError: the address cannot be had.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
