@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from mixed_models import double_onnx, python_model, write_model, write_repository
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -40,37 +39,8 @@ IN_FLIGHT: Final = 8
 MODELS: Final = 200
 ROUNDS: Final = 20
 GROWTH_LIMIT: Final = 16 << 20
-TENSORS: Final = (
-    'input { name: "x" data_type: TYPE_FP32 dims: [-1, 4] } output { name: "y" data_type: TYPE_FP32 dims: [-1, 4] } '
-)
-
-MODEL: Final = """
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.one(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
-
-    def one(self, x):
-        BODY
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x * np.float32(2))])
-"""
-
-STREAM: Final = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            sender = request.get_response_sender()
-            for number in range(int(x[0, 0]) % 4):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", x * np.float32(2))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
+SERVED: Final = ("onnx", "moving", "python", "slow", "faulty", "stream", "ensemble")
+WEIGHTS: Final = (30, 20, 20, 3, 7, 8, 12)
 
 
 @dataclass(slots=True)
@@ -89,58 +59,6 @@ class Report:
         """Note ``fault`` unless ``condition``; the first dozens are enough."""
         if not condition and len(self.faults) < 50:
             self.faults.append(fault)
-
-
-# -- the models --------------------------------------------------------------------------------------------------------
-
-
-def double_onnx() -> bytes:
-    """``y = x + x`` over FP32[N,4]."""
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", values[:1], values[1:])
-    content: bytes = onnx.ModelProto.SerializeToString(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    )
-    return content
-
-
-def write_model(repository: Path, name: str, content: str | bytes, settings: str = "") -> None:
-    """An ONNX model (bytes) or a Python one (text)."""
-    directory = repository / name / "1"
-    directory.mkdir(parents=True)
-    if isinstance(content, bytes):
-        (directory / "model.onnx").write_bytes(content)
-        (directory.parent / "config.pbtxt").write_text(f'backend: "onnxruntime" {TENSORS}{settings}')
-    else:
-        (directory / "model.py").write_text(content)
-        (directory.parent / "config.pbtxt").write_text(f'backend: "python" {TENSORS}{settings}')
-
-
-def write_repository(repository: Path) -> None:
-    """Every kind of model; each doubles its input."""
-    write_model(repository, "onnx", double_onnx(), "instance_group { count: 2 }")
-    write_model(repository, "moving", double_onnx())
-    write_model(repository, "python", MODEL.replace("BODY", "pass"))
-    write_model(repository, "slow", MODEL.replace("BODY", "time.sleep(0.0005)"), "instance_group { count: 2 }")
-    write_model(repository, "faulty", MODEL.replace("BODY", "assert x[0, 0] % 3, 'a fault made on purpose'"))
-    write_model(repository, "stream", STREAM, "model_transaction_policy { decoupled: true }")
-    for member in ("left", "right"):
-        write_model(repository, member, double_onnx())
-    write_model(repository, "half", MODEL.replace("BODY", "x = x / np.float32(4)"))
-    steps = (("left", "x", "a"), ("half", "a", "b"), ("right", "b", "y"))
-    text = "".join(
-        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "x" value: "{given}" }} '
-        f'output_map {{ key: "y" value: "{made}" }} }} '
-        for model, given, made in steps
-    )
-    (repository / "ensemble").mkdir()
-    (repository / "ensemble" / "config.pbtxt").write_text(
-        f'platform: "ensemble" {TENSORS}ensemble_scheduling {{ {text} }}'
-    )
-
-
-SERVED: Final = ("onnx", "moving", "python", "slow", "faulty", "stream", "ensemble")
-WEIGHTS: Final = (30, 20, 20, 3, 7, 8, 12)
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -351,7 +269,7 @@ def soak(share: float, seed: int, progress: Callable[[str], None] = lambda _text
         write_repository(repository)
         small = [f"small{number}" for number in range(max(10, int(MODELS * min(1, share * 10))))]
         for index, name in enumerate(small):
-            write_model(repository, name, double_onnx() if index % 2 else MODEL.replace("BODY", "pass"))
+            write_model(repository, name, double_onnx() if index % 2 else python_model())
         options: dict[str, Any] = {"workspace_directory": workspace, "cache_directory": Path(scratch, "cache")}
         with ServingCore(options_of(repository, {})) as core:  # What is imported once is not a leak.
             core.load("python")

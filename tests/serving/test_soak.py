@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "soak_core.py"
 
 @pytest.fixture
 def soak_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("soak_core", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
