@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -60,6 +61,15 @@ def test_statistics() -> None:
     assert "0 blocks reused" in first
     assert "3 blocks reused" in second
     assert json.loads(stats)["kvCacheStats"]["reusedBlocks"] == 3
+
+
+def test_the_timeline_shows_requests_waiting_reading_and_generating_at_once() -> None:
+    root = ET.fromstring("\n".join(_run("timeline.py")))
+    cells = [item for item in root.iter("{http://www.w3.org/2000/svg}rect") if item.get("width") == "12"]
+    columns: dict[str | None, set[str | None]] = {}
+    for cell in cells[3:]:  # the first three are the key
+        columns.setdefault(cell.get("x"), set()).add(cell.get("fill"))
+    assert {len(colors) for colors in columns.values()} == {1, 2, 3}
 
 
 def test_every_example_is_tested_and_listed() -> None:

@@ -579,8 +579,9 @@ def test_statistics_of_iterations_and_requests(start: Start) -> None:
     assert executor.get_latest_iteration_stats() == []
     per_request = executor.get_latest_request_stats()
     stages = [[stats.stage for stats in item.request_stats] for item in per_request]
-    assert stages == [[RequestStage.GENERATION_IN_PROGRESS]] * 2 + [[]]
-    assert per_request[1].request_stats[0].num_generated_tokens == 2
+    assert stages == [[RequestStage.GENERATION_IN_PROGRESS]] * 2 + [[RequestStage.GENERATION_COMPLETE]]
+    assert [item.request_stats[0].num_generated_tokens for item in per_request] == [1, 2, 3]
+    assert all(item.request_stats[0].scheduled for item in per_request)
     assert start(ExecutorConfig(iter_stats_max_iterations=0)).get_latest_iteration_stats() == []
 
 

@@ -62,6 +62,7 @@ class Engine:
         self._with_deadline: set[int] = set()
         self._iteration = 0
         self._outgoing: list[Response] = []
+        self._ended: list[Task] = []
         self._counts = IterationCounts(0)
         self._thread = threading.Thread(target=self._run, name="repoagent-executor", daemon=True)
 
@@ -83,6 +84,7 @@ class Engine:
             except Exception as error:  # a fault of the engine itself must not leave callers waiting
                 self._fail(list(self._live.values()), f"the engine failed: {error}")
                 self._post()
+            self._ended.clear()
         for task in list(self._live.values()):
             self._drop(task)
         self._board.stop()
@@ -111,7 +113,7 @@ class Engine:
         self._advance(works, result)
         counts.seconds = time.monotonic() - counts.started
         self._stats.record(counts, self._scheduler, self._budget, self._cache.totals, len(works))
-        self._stats.record_requests(self._iteration, list(self._live.values()), works)
+        self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], works)
         self._iteration += 1
         # Last of all, so that who has an answer finds its iteration in the statistics.
         self._post()
@@ -308,6 +310,7 @@ class Engine:
         if task.lease is not None:
             task.lease.release()
         self._counts.completed += 1
+        self._ended.append(task)
 
 
 def _owes(task: Task) -> bool:
