@@ -51,6 +51,11 @@ class Assembly:
 def assemble(runner: ModelRunner, config: ExecutorConfig) -> Assembly:
     """All parts, not started."""
     info = runner.info
+    if config.max_beam_width > info.max_sequences:
+        raise CheckError(
+            f"ExecutorConfig.max_beam_width ({config.max_beam_width}) is more than the runner's sequences "
+            f"({info.max_sequences})"
+        )
     blocks = _blocks(info, config)
     events = _event_manager(info, config)
     sink = KvEventSink(events)

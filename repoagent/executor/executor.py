@@ -126,6 +126,9 @@ class Executor:
 
         Raises ``ExecutorStoppedError`` after shutdown and ``QueueFullError`` at the queue limit (then none is taken).
         """
+        wrong = next((item for item in requests if not isinstance(item, Request)), None)
+        if wrong is not None:
+            raise TypeError(f"enqueue_requests takes Requests, not a {type(wrong).__name__}")
         parts, tasks, refused = self._assembly, [], []
         with self._lock:
             if self._stopped:

@@ -34,6 +34,7 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
+from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
 
@@ -511,6 +512,8 @@ def test_another_beam_width_waits_until_the_first_is_done(start: Start) -> None:
     assert max(stats.num_active_requests for stats in executor.get_latest_iteration_stats()) == 1
     too_wide = _one(executor, Request([4], 5, sampling_config=SamplingConfig(4)))
     assert too_wide.error_msg == "beam_width 4 is more than ExecutorConfig.max_beam_width (3)"
+    with pytest.raises(CheckError, match=r"max_beam_width \(9\) is more than the runner's sequences \(8\)"):
+        start(ExecutorConfig(max_beam_width=9))
 
 
 def test_perf_metrics(start: Start) -> None:
@@ -596,8 +599,7 @@ def test_prompts_that_cannot_fit_are_errors_and_long_answers_are_cut(start: Star
     assert "bad word" in _one(executor, Request([1], 1, bad_words=[[99]])).error_msg
     whole = start(ExecutorConfig(max_num_tokens=4))
     assert "enable_chunked_context" in _one(whole, Request([4] * 5, 1)).error_msg
-    few = start(ExecutorConfig(max_beam_width=9))
-    assert "8" in _one(few, Request([4], 1, sampling_config=SamplingConfig(9))).error_msg
+    assert "needs 9 sequences at once" in _one(executor, Request([4], 1, num_return_sequences=9)).error_msg
     small = start(ExecutorConfig(kv_cache_config=KvCacheConfig(max_tokens=64)))
     assert "KV blocks" in _one(small, Request([4] * 70, 1)).error_msg
 

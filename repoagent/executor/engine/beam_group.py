@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import log_softmax
+from repoagent.executor.engine.drawing import NOTHING_FOLLOWS, log_softmax
 from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.words import ends_with_any
@@ -85,6 +85,8 @@ class BeamGroup:
         width = self._widths[min(length, len(self._widths)) - 1]
         candidates = self._candidates(task, ready, [strand_rows[-1] for strand_rows in rows], width)
         running = self._sort_out(task, ready, candidates, length, width)
+        if not running and not self._finished:
+            raise EngineError(NOTHING_FOLLOWS)
         self._over = self._at_limit or not running or self._decided(running[0], length, task.max_new_tokens)
         if self._at_limit or not self._over:
             self._follow(runner, running)
@@ -115,7 +117,8 @@ class BeamGroup:
 
     def _candidates(self, task: Task, ready: Sequence[Strand], rows: list[Rows], width: int) -> list[_Candidate]:
         """The best continuations of all beams, best first; enough that endings cannot use them up."""
-        want = 2 * width + (width if task.request.stop_words else 0)
+        endings = {word[-1] for word in task.request.stop_words or () if word}
+        want = width * (2 + len(endings))
         found: list[tuple[float, _Candidate]] = []
         for number, (strand, row) in enumerate(zip(ready, rows, strict=True)):
             task.rules.apply(row, strand.tokens, strand.generated)

@@ -1,5 +1,7 @@
 """SequenceCache: opens and closes a task's sequences in the runner, reusing what the prefix pool has."""
 
+import logging
+
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, blocks_for
 from repoagent.executor.engine.prefix import PrefixPool
 from repoagent.executor.engine.strand import Strand
@@ -8,6 +10,8 @@ from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import AdaptableRunner, ModelRunner
 
 __all__ = ["CacheTotals", "SequenceCache"]
+
+_log = logging.getLogger(__name__)
 
 
 class CacheTotals:
@@ -69,12 +73,15 @@ class SequenceCache:
         tokens = strand.tokens[:computed]
         if not tokens:
             return
-        self._pool.store(
-            task.marked(tokens),
-            task.key,
-            lambda start, stop: self._runner.export_kv(seq, start, stop),
-            lambda start: retention_of(task, start),
-        )
+        try:
+            self._pool.store(
+                task.marked(tokens),
+                task.key,
+                lambda start, stop: self._runner.export_kv(seq, start, stop),
+                lambda start: retention_of(task, start),
+            )
+        except Exception:  # whatever a runner raises; the text is right all the same
+            _log.warning("what request %d computed is not kept for others", task.id, exc_info=True)
 
     def close(self, task: Task) -> None:
         """Free all sequences of a task."""
@@ -83,6 +90,10 @@ class SequenceCache:
 
     def close_strand(self, strand: Strand) -> None:
         """Free the sequence of one strand."""
-        if strand.seq is not None:
-            self._runner.free(strand.seq)
-            strand.seq, strand.computed = None, 0
+        seq, strand.seq, strand.computed = strand.seq, None, 0
+        if seq is None:
+            return
+        try:
+            self._runner.free(seq)
+        except Exception:  # whatever a runner raises; its request is to be answered all the same
+            _log.warning("the runner could not free a sequence", exc_info=True)

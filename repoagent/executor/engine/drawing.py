@@ -16,6 +16,7 @@ import numpy.typing as npt
 __all__ = [
     "BLOCK",
     "HEAD",
+    "NOTHING_FOLLOWS",
     "TRIES",
     "Limits",
     "block_starts",
@@ -37,6 +38,8 @@ HEAD: Final = 256
 #: A flat distribution with a small top-p may refuse most draws; then it is sorted after all.
 TRIES: Final = 8
 BLOCK: Final = 256
+#: Why a request fails when its row of logits leaves no choice.
+NOTHING_FOLLOWS: Final = "no token can follow: every logit is -inf, or one is infinite or not a number"
 _LOG2_E: Final = np.float32(np.log2(np.e))
 
 
@@ -50,8 +53,9 @@ class Limits:
 
 
 def log_softmax(row: Row) -> Row:
-    """Log-probabilities of a row."""
-    shifted = row - row.max()
+    """Log-probabilities of a row; all NaN, without a warning, where nothing can follow."""
+    with np.errstate(invalid="ignore"):
+        shifted = row - row.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum(dtype=np.float64)), np.float32)
 
 

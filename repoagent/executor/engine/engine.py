@@ -75,6 +75,13 @@ class Engine:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._iterate_until_stopped()
+        finally:  # whatever ends this thread, nobody may wait for it in vain
+            self._board.stop()
+            self._runner.close()
+
+    def _iterate_until_stopped(self) -> None:
         while True:
             mail = self._inbox.take(wait=not self._live)
             if mail.stopping:
@@ -82,13 +89,12 @@ class Engine:
             try:
                 self._iterate(mail)
             except Exception as error:  # a fault of the engine itself must not leave callers waiting
-                self._fail(list(self._live.values()), f"the engine failed: {error}")
+                # Nor may it end what has not started; but if nothing runs, the same fault would come again for ever.
+                self._fail(list(self._scheduler.running or self._live.values()), f"the engine failed: {error}")
                 self._post()
             self._ended.clear()
         for task in list(self._live.values()):
             self._drop(task)
-        self._board.stop()
-        self._runner.close()
 
     def _iterate(self, mail: Mail) -> None:
         counts = self._counts = IterationCounts(self._iteration, time.monotonic())
@@ -97,6 +103,8 @@ class Engine:
             self._expire()
         self._post()  # what was cancelled or is late need not wait for the step
         works = self._scheduler.plan()
+        for task, error in self._scheduler.take_failures():
+            self._fail([task], f"the runner failed: {error}")
         if not works:
             self._check_progress()
             self._post()

@@ -1,6 +1,7 @@
 """From requests to tasks: what an executor cannot do is refused here, by name."""
 
 import time
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,12 @@ class Intake:
         self._adapters = adapters
 
     def task(self, request: Request, request_id: int) -> Task:
-        """The task of a request; what it needs is checked against this executor."""
+        """The task of a request; what it needs is checked against this executor.
+
+        The caller may change the request afterwards and send it again: the task has a copy of its own.
+        """
+        request = copy(request)
+        request.output_config = copy(request.output_config)
         _check_supported(request)
         self._check_beams(request)
         self._check_outputs(request)
@@ -167,7 +173,7 @@ class Intake:
         prompt = list(request.input_token_ids)
         first = Strand(0, prompt, len(prompt), Sampler(config), guide=guide)
         if config.beam_width > 1:
-            return BeamGroup(first, config, config.num_return_sequences or config.beam_width)
+            return BeamGroup(first, config, _returned_beams(request))
         return SamplingGroup(first, [Sampler(config, index) for index in range(_sequences(request))])
 
     def _lease(self, request: Request) -> AdapterLease | None:
@@ -191,6 +197,10 @@ class Intake:
             raise CheckError("guided decoding is not possible with beam search (beam_width > 1)")
         if config.beam_width > 1 and request.external_draft_tokens_config is not None:
             raise CheckError("external draft tokens are not possible with beam search (beam_width > 1)")
+        if config.beam_width > 1 and _returned_beams(request) > config.beam_width:
+            raise CheckError(
+                f"num_return_sequences must be <= beam_width ({config.beam_width}), not {_returned_beams(request)}"
+            )
         rows = max(config.beam_width, _sequences(request))
         if rows > self._capacity.sequences:
             raise CheckError(
@@ -294,6 +304,12 @@ def _prefix_key(request: Request, lease: AdapterLease | None) -> PrefixKey:
     if lease is None:
         return PrefixKey(None, request.cache_salt_id)
     return PrefixKey(lease.adapter.task_id, request.cache_salt_id, lease.adapter.digest)
+
+
+def _returned_beams(request: Request) -> int:
+    """How many of the beams come back: all, unless the request or its sampling configuration says how many."""
+    config, wanted = request.sampling_config, extras_of(request).num_return_sequences
+    return config.num_return_sequences or (wanted if wanted > 1 else config.beam_width)
 
 
 def _sequences(request: Request) -> int:

@@ -6,6 +6,7 @@ and frequency penalties; temperature. Post-processors and grammars come before a
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from repoagent.executor.types.request import Request
 __all__ = ["LogitsRules"]
 
 Row = npt.NDArray[np.float32]
+#: Divided by less, logits overflow; all but the largest have no weight long before that.
+_COLDEST: Final = 1e-30
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class LogitsRules:
             presence=_or(config.presence_penalty, 0.0),
             frequency=_or(config.frequency_penalty, 0.0),
             # Temperature 0 means greedy search; the sampler sees to that, the scale stays.
-            temperature=_or(config.temperature, 1.0) or 1.0,
+            temperature=max(_or(config.temperature, 1.0) or 1.0, _COLDEST),
         )
 
     def apply(self, row: Row, tokens: Sequence[int], generated: int) -> None:

@@ -5,7 +5,15 @@ import copy
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_from, log_softmax
+from repoagent.executor.engine.drawing import (
+    NOTHING_FOLLOWS,
+    Limits,
+    distribution,
+    draw,
+    draw_from,
+    log_softmax,
+)
+from repoagent.executor.errors import EngineError
 from repoagent.executor.types.sampling import SamplingConfig
 
 __all__ = ["Sampler"]
@@ -22,7 +30,7 @@ class Sampler:
         self._limits = Limits(
             top_k, 1.0 if config.top_p is None else config.top_p, 0.0 if config.min_p is None else config.min_p
         )
-        asked = top_k > 1 or (top_k == 0 and (config.top_p is not None or config.min_p is not None))
+        asked = top_k > 1 or (top_k == 0 and (config.top_p is not None or bool(config.min_p)))
         self.greedy = not asked or config.temperature == 0.0
         self._simple = not self.greedy and self._limits.min_p == 0.0
         self.settled: int | None = None
@@ -63,10 +71,14 @@ class Sampler:
     def choose(self, row: npt.NDArray[np.float32]) -> int:
         """The next token of a row of logits."""
         if self._random is None:
-            return int(row.argmax())
+            return _largest(row)
         if self._scratch is None or self._scratch.shape != row.shape:
             self._scratch = np.empty_like(row)
-        token = draw(row, self._limits, self._random.random, self._scratch)
+        try:
+            token = draw(row, self._limits, self._random.random, self._scratch)
+        except IndexError:  # no running sum reaches what is no number
+            raise EngineError(NOTHING_FOLLOWS) from None
+        _check_drawn(row, token)
         self._move_top_p(token)
         return token
 
@@ -79,7 +91,7 @@ class Sampler:
         Otherwise the token comes from what p has more than q; so, without a threshold, tokens follow p exactly.
         """
         if self._random is None:
-            return int(row.argmax())
+            return _largest(row)
         wanted = distribution(row, self._limits)
         guessed = np.exp(log_softmax(draft_row), dtype=np.float64)
         ratio = wanted[draft] / max(guessed[draft], np.finfo(np.float64).tiny)
@@ -103,3 +115,14 @@ class Sampler:
         other = copy.copy(self)
         other._limits, other._random, other._scratch = copy.deepcopy((self._limits, self._random, None))
         return other
+
+
+def _largest(row: npt.NDArray[np.float32]) -> int:
+    token = int(row.argmax())
+    _check_drawn(row, token)
+    return token
+
+
+def _check_drawn(row: npt.NDArray[np.float32], token: int) -> None:
+    if not row[token] > -np.inf:
+        raise EngineError(NOTHING_FOLLOWS)

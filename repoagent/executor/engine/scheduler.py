@@ -51,6 +51,7 @@ class Scheduler:
         self.waiting: list[Task] = []
         self.running: list[Task] = []
         self.paused_now = 0
+        self._failures: list[tuple[Task, Exception]] = []
         self._limits = limits
         self._budget = budget
         self._cache = cache
@@ -93,6 +94,11 @@ class Scheduler:
         self._cache.close(task)
         self._budget.release(task.id)
 
+    def take_failures(self) -> list[tuple[Task, Exception]]:
+        """Requests that the last plan could not start, and what the runner raised; they wait to be finished."""
+        failures, self._failures = self._failures, []
+        return failures
+
     def _admit(self) -> None:
         """Start waiting requests in order; nobody overtakes one that does not fit yet."""
         static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
@@ -102,8 +108,12 @@ class Scheduler:
             task = self.waiting[0]
             if not self._budget.grow(task.id, self._blocks(task)):
                 return
-            self._cache.open(task)
             self.waiting.pop(0)
+            try:
+                self._cache.open(task)
+            except Exception as error:  # whatever a runner raises ends this request, and nothing else
+                self._failures.append((task, error))
+                continue
             task.paused = False
             task.stage = RequestStage.CONTEXT_IN_PROGRESS
             bisect.insort(self.running, task, key=lambda item: item.order)

@@ -12,7 +12,7 @@ constructor), ``extensible`` (other attributes may be set too), ``pickled`` (len
 class cannot be pickled), ``lost`` (fields that a pickle leaves out).
 """
 
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from repoagent.executor.errors import CheckError
 from repoagent.executor.types.rules import Rule
@@ -81,6 +81,12 @@ class Record:
 
     def _check_together(self) -> None:
         """Rules between fields; called after construction and after each assignment, which it may undo by raising."""
+
+    def __copy__(self) -> Self:
+        """A new object with the same fields, those that a pickle leaves out too."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def __getstate__(self) -> tuple[Any, ...]:
         if self._state is None:

@@ -1,0 +1,70 @@
+"""Corners of what a request may ask for."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Response, SamplingConfig
+from repoagent.executor.runner.fake import FakeRunner, hashed_logits
+
+LIMIT = timedelta(seconds=120)
+NEW_ONLY = OutputConfig(exclude_input_from_output=True)
+PROMPT = [1, 2, 3]
+LogitsFunction = Callable[[list[int]], npt.NDArray[np.float32]]
+Ask = Callable[[Request], Response]
+
+
+@pytest.fixture
+def ask_of() -> Iterator[Callable[[LogitsFunction], Ask]]:
+    """``ask_of(logits)``: a function that sends a request to an executor over this model, and waits."""
+    executors = []
+
+    def make(logits: LogitsFunction) -> Ask:
+        executor = Executor.from_runner(FakeRunner(logits=logits), ExecutorConfig(max_beam_width=4))
+        executors.append(executor)
+        return lambda request: executor.await_responses(executor.enqueue_request(request), LIMIT)[-1]
+
+    yield make
+    for executor in executors:
+        executor.shutdown()
+
+
+@pytest.fixture
+def ask(ask_of: Callable[[LogitsFunction], Ask]) -> Ask:
+    return ask_of(hashed_logits(32))
+
+
+def test_a_min_p_of_zero_asks_for_nothing(ask: Ask) -> None:
+    plain = ask(Request(PROMPT, 8)).result.output_token_ids
+    assert ask(Request(PROMPT, 8, sampling_config=SamplingConfig(min_p=0.0))).result.output_token_ids == plain
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_lowest_temperatures_draw_what_greedy_search_finds(ask: Ask) -> None:
+    plain = ask(Request(PROMPT, 8)).result.output_token_ids
+    cold = SamplingConfig(top_p=0.9, temperature=1e-38)
+    assert ask(Request(PROMPT, 8, sampling_config=cold)).result.output_token_ids == plain
+
+
+def test_a_request_says_how_many_of_its_beams_come_back(ask: Ask) -> None:
+    beams = SamplingConfig(3)
+    assert len(ask(Request(PROMPT, 4, sampling_config=beams, num_return_sequences=2)).result.output_token_ids) == 2
+    too_many = ask(Request(PROMPT, 4, sampling_config=beams, num_return_sequences=4))
+    assert too_many.error_msg == "num_return_sequences must be <= beam_width (3), not 4"
+
+
+def test_many_stop_words_do_not_use_up_what_beams_may_go_on_with(ask_of: Callable[[LogitsFunction], Ask]) -> None:
+    def logits(history: list[int]) -> npt.NDArray[np.float32]:
+        row = np.zeros(32, np.float32)
+        row[10:20] = 5.0
+        row[20] = 50.0 if history[-1] == 20 else 4.0
+        return row
+
+    # The average log-probability of the text that goes on is far better than that of any that stops at once.
+    sampling = SamplingConfig(2, length_penalty=1.0, early_stopping=2)
+    stop_words = [[token] for token in range(10, 20)]
+    request = Request(PROMPT, 10, sampling_config=sampling, stop_words=stop_words, output_config=NEW_ONLY)
+    assert ask_of(logits)(request).result.output_token_ids[0] == [20] * 10

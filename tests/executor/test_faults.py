@@ -1,0 +1,188 @@
+"""What goes wrong with one request, or in a runner, stays there: neighbours go on, and everybody is answered."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.executor import (
+    Executor,
+    ExecutorConfig,
+    ExternalDraftTokensConfig,
+    KvCacheConfig,
+    OutputConfig,
+    Request,
+    SamplingConfig,
+)
+from repoagent.executor.errors import ExecutorStoppedError
+from repoagent.executor.runner.fake import FakeRunner
+from repoagent.executor.runner.protocol import Segment, StepResult
+
+LIMIT = timedelta(seconds=120)
+NOTHING = np.full(32, -np.inf, np.float32)
+BEAMS = SamplingConfig(2)
+PROMPT = [7, 8, 9]
+
+
+class BrokenRunner(FakeRunner):
+    """Raises in the method ``breaks``, for as long as ``broken`` is set; waits for ``gate`` before each step."""
+
+    def __init__(self, breaks: str = "") -> None:
+        super().__init__(max_sequences=6)
+        self.broken, self.gate, self.reached = threading.Event(), threading.Event(), threading.Event()
+        if breaks:
+            setattr(self, breaks, self._raise_in(getattr(self, breaks)))
+
+    def _raise_in(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self.broken.is_set():
+                raise RuntimeError("out of luck")
+            return method(*arguments)
+
+        return call
+
+    def step(self, segments: Sequence[Segment]) -> StepResult:
+        self.reached.set()
+        assert self.gate.wait(120)
+        return super().step(segments)
+
+
+Start = Callable[..., tuple[Executor, BrokenRunner]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def make(breaks: str = "", **config: Any) -> tuple[Executor, BrokenRunner]:
+        runner = BrokenRunner(breaks)
+        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=2, **config)), runner))
+        return started[-1]
+
+    yield make
+    for executor, runner in started:
+        runner.gate.set()
+        executor.shutdown()
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(), BEAMS, SamplingConfig(top_p=0.9), SamplingConfig(top_k=5), SamplingConfig(min_p=0.1)]
+)
+@pytest.mark.parametrize("number", [-np.inf, np.nan])
+@pytest.mark.filterwarnings("error")
+def test_a_request_whose_logits_leave_no_choice_is_an_error_and_its_neighbour_goes_on(
+    start: Start, sampling: SamplingConfig, number: float
+) -> None:
+    executor, runner = start()
+    good = executor.enqueue_request(Request([1, 2], 20, sampling_config=SamplingConfig(sampling.beam_width)))
+    assert runner.reached.wait(120)
+    bias = np.full(32, number, np.float32)
+    bad = executor.enqueue_request(Request([3], 20, sampling_config=sampling, embedding_bias=bias))
+    runner.gate.set()
+    answers = executor.await_responses([good, bad], LIMIT)
+    assert "no token can follow" in answers[1][0].error_msg
+    assert len(answers[0][0].result.output_token_ids[0]) == 22
+    assert executor._assembly.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("breaks", "request_"),
+    [
+        ("open", Request(PROMPT, 2)),
+        ("import_kv", Request(PROMPT, 2)),
+        ("fork", Request(PROMPT, 2, num_return_sequences=2)),
+        ("reorder", Request(PROMPT, 4, sampling_config=BEAMS)),
+        ("truncate", Request(PROMPT, 5, external_draft_tokens_config=ExternalDraftTokensConfig([1, 1]))),
+    ],
+)
+def test_a_method_of_a_runner_that_raises_fails_its_request_only(start: Start, breaks: str, request_: Request) -> None:
+    executor, runner = start(breaks)
+    runner.gate.set()
+    executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)  # leaves a prefix to import
+    runner.gate.clear()
+    runner.reached.clear()
+    running = executor.enqueue_request(
+        Request([1, 2], 20, sampling_config=SamplingConfig(request_.sampling_config.beam_width))
+    )
+    assert runner.reached.wait(120)
+    if breaks == "reorder":  # which the neighbour would call, too
+        executor.cancel_request(running)
+    runner.broken.set()
+    bad = executor.enqueue_request(request_)
+    runner.gate.set()
+    (failed,) = executor.await_responses(bad, LIMIT)
+    runner.broken.clear()
+    assert "out of luck" in failed.error_msg
+    assert not executor.await_responses(running, LIMIT)[0].has_error()
+    assert not executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)[0].has_error()
+    assert executor._assembly.budget.used == 0
+    assert runner.open_sequences == 0
+
+
+@pytest.mark.parametrize("breaks", ["export_kv", "free"])
+def test_a_runner_that_cannot_keep_or_free_answers_all_the_same(start: Start, breaks: str) -> None:
+    executor, runner = start(breaks)
+    runner.gate.set()
+    runner.broken.set()
+    for _ in range(2):
+        (response,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)
+        assert len(response.result.output_token_ids[0]) == 6
+    assert executor._assembly.budget.used == 0
+
+
+def test_a_fault_of_the_engine_ends_what_runs_and_what_waits_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    running = executor.enqueue_request(Request([1, 2], 60))
+    waiting = executor.enqueue_request(Request([3, 4], 60))
+    assert runner.reached.wait(120)
+    collect, results = executor._assembly.engine._results.collect, executor._assembly.engine._results
+
+    def once(*arguments: Any) -> Any:
+        monkeypatch.setattr(results, "collect", collect)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(results, "collect", once)
+    runner.gate.set()
+    answers = executor.await_responses([running, waiting], LIMIT)
+    assert answers[0][0].error_msg == "the engine failed: a bug"
+    assert len(answers[1][0].result.output_token_ids[0]) == 62
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_in_vain_when_the_thread_ends(start: Start) -> None:
+    def leave(*arguments: Any) -> None:
+        raise SystemExit
+
+    executor, runner = start()
+    runner.gate.set()
+    request_id = executor.enqueue_request(Request(PROMPT, 3, logits_post_processor=leave))
+    executor._assembly.engine.join()
+    with pytest.raises(ExecutorStoppedError):
+        executor.await_responses(request_id)
+
+
+def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:
+    executor, runner = start()
+    request = Request(PROMPT, 5, output_config=OutputConfig(exclude_input_from_output=True), client_id=1)
+    first = executor.enqueue_request(request)
+    assert runner.reached.wait(120)
+    request.stop_words, request.streaming, request.client_id = [[token] for token in range(32)], True, 2
+    request.output_config.return_log_probs = True
+    second = executor.enqueue_request(request)
+    runner.gate.set()
+    (one,), two = executor.await_responses([first, second], LIMIT)
+    assert (len(one.result.output_token_ids[0]), one.result.log_probs, one.client_id) == (5, None, 1)
+    assert (len(two[0].result.output_token_ids[0]), two[0].client_id) == (1, 2)
+
+
+def test_what_is_no_request_takes_no_id_from_the_others(start: Start) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    with pytest.raises(TypeError, match="takes Requests, not a str"):
+        executor.enqueue_requests([Request(PROMPT, 2), "a prompt"])  # type: ignore[list-item]
+    assert executor.enqueue_request(Request(PROMPT, 2)) == 1
