@@ -31,6 +31,7 @@ from repoagent.serving.options import ControlMode, CoreOptions, RateLimitMode
 from repoagent.serving.poller import Poller
 from repoagent.serving.queries import CoreQueries, ModelMetrics
 from repoagent.serving.reception import Reception
+from repoagent.serving.request import InferRequest
 from repoagent.serving.routing import Router
 from repoagent.serving.scheduling.cache import open_response_cache
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
@@ -117,6 +118,8 @@ class ServingCore:
         """See :meth:`Reception.infer_here`."""
         self.submit: Final = reception.submit
         """See :meth:`Reception.submit`."""
+        self.cancel: Final = InferRequest.cancel
+        """Give up a request that was submitted; see :meth:`InferRequest.cancel`."""
         self.find: Final = reception.find
         """See :meth:`Reception.find`."""
         self.check: Final = reception.check

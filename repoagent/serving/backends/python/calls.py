@@ -1,51 +1,81 @@
 """Waiting for the responses to a request that a model made of another one."""
 
-import queue
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from repoagent.serving.request import InferResponse
+from repoagent.serving.backends.python.context import CoreAccess
+from repoagent.serving.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
-__all__ = ["AsyncResponses", "ResponseQueue"]
+__all__ = ["AsyncResponseIterator", "ResponseIterator"]
 
-_Item = tuple[InferResponse | None, bool]
+T = TypeVar("T")
 
 
-class ResponseQueue:
-    """A sender whose responses are taken by iterating, on another thread than the one that sends."""
+class ResponseIterator(Generic[T]):
+    """The responses to ``request``, whose sender this becomes, each of them through ``convert``.
 
-    def __init__(self) -> None:
-        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+    They come from any thread; one thread iterates. An empty end is none of them. Making it submits the request.
+    """
+
+    def __init__(self, core: CoreAccess, request: InferRequest, convert: Callable[[InferResponse], T]) -> None:
+        self._core = core
+        self._request = request
+        self._convert = convert
+        self._items: SimpleQueue[tuple[InferResponse | None, bool]] = SimpleQueue()
+        self._ended = False
+        request.sender = self
+        core.submit(request)
 
     def send(self, response: InferResponse | None, final: bool) -> None:
+        """See :class:`~repoagent.serving.request.ResponseSender`."""
         self._items.put((response, final))
 
-    def __iter__(self) -> Iterator[InferResponse]:
-        final = False
-        while not final:
-            response, final = self._items.get()
+    def __iter__(self) -> "ResponseIterator[T]":
+        return self
+
+    def __next__(self) -> T:
+        while not self._ended:
+            response, self._ended = self._items.get()
             if response is not None:
-                yield response
+                return self._convert(response)
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """Give the request up. It still gets a final response, unless it already had one."""
+        self._core.cancel(self._request)
 
 
-class AsyncResponses:
-    """The same for a coroutine: responses sent from any thread arrive on its event loop."""
+class AsyncResponseIterator(ResponseIterator[T]):
+    """The same for a coroutine on the running event loop, which may also use a plain ``for``, as under Triton."""
 
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+    def __init__(self, core: CoreAccess, request: InferRequest, convert: Callable[[InferResponse], T]) -> None:
         import asyncio  # Most models never do this, and it takes a while.
 
-        self._loop = loop
-        self._items: asyncio.Queue[_Item] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._arrived = asyncio.Event()
+        super().__init__(core, request, convert)
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        self._loop.call_soon_threadsafe(self._items.put_nowait, (response, final))
+        super().send(response, final)
+        with suppress(RuntimeError):  # The loop has been closed: nobody waits there any more.
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
-    async def __aiter__(self) -> AsyncIterator[InferResponse]:
-        final = False
-        while not final:
-            response, final = await self._items.get()
+    def __aiter__(self) -> "AsyncResponseIterator[T]":
+        return self
+
+    async def __anext__(self) -> T:
+        while not self._ended:
+            try:
+                response, self._ended = self._items.get_nowait()
+            except Empty:
+                await self._arrived.wait()
+                self._arrived.clear()
+                continue
             if response is not None:
-                yield response
+                return self._convert(response)
+        raise StopAsyncIteration

@@ -19,6 +19,9 @@ class CoreAccess(Protocol):
     def submit(self, request: InferRequest) -> None:
         """Answer ``request`` through its sender."""
 
+    def cancel(self, request: InferRequest) -> None:
+        """Give up a request that was submitted; it is still answered."""
+
     def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> object:
         """Load a model; raises a RepoAgentError."""
 

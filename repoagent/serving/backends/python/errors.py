@@ -1,5 +1,6 @@
 """Errors as a ``model.py`` makes and raises them."""
 
+import threading
 from typing import ClassVar, Final
 
 from repoagent.errors import (
@@ -15,7 +16,7 @@ from repoagent.errors import (
     UnsupportedError,
 )
 
-__all__ = ["TritonError", "TritonModelException", "core_error"]
+__all__ = ["TritonError", "TritonModelException", "core_error", "let_interrupt_pass"]
 
 _CLASSES: Final[dict[int, type[RepoAgentError]]] = {
     kind.code: kind
@@ -68,3 +69,12 @@ class TritonError:
 def core_error(error: TritonError) -> RepoAgentError:
     """The core's error of the same code and text."""
     return _CLASSES[error.code()](error.message())
+
+
+def let_interrupt_pass(error: BaseException) -> None:
+    """Raise ``error`` again if somebody interrupts the program, of which the main thread hears.
+
+    Everything else that comes out of a model's code is the model's mistake, a SystemExit and a cancelled coroutine too.
+    """
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.context import ModelContext, entered
+from repoagent.serving.backends.python.errors import let_interrupt_pass
 from repoagent.serving.backends.python.utils import UTILS_NAME, bound_utils
 
 __all__ = ["ImportedModel", "import_model"]
@@ -61,8 +62,9 @@ def _execute(path: Path) -> ImportedModel:
     except RepoAgentError:
         del sys.modules[name]
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         del sys.modules[name]
+        let_interrupt_pass(error)
         raise InternalError(f"{type(error).__name__}: {error}") from error
 
 

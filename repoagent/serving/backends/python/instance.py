@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.context import ModelContext, entered
+from repoagent.serving.backends.python.errors import let_interrupt_pass
 from repoagent.serving.backends.python.importing import ImportedModel
 from repoagent.serving.backends.python.messages import InferenceRequest, to_core
 from repoagent.serving.request import InferRequest, InferResponse
@@ -24,18 +25,28 @@ class PythonInstance:
     """One object of ``TritonPythonModel``. ``execute`` is never called twice at once, except as a coroutine."""
 
     def __init__(
-        self, model: Any, imported: ImportedModel, context: ModelContext, name: str, *, decoupled: bool
+        self,
+        model: Any,
+        imported: ImportedModel,
+        context: ModelContext,
+        name: str,
+        *,
+        outputs: Sequence[str],
+        decoupled: bool,
     ) -> None:
+        """``outputs`` are the names of those that the configuration has; what else the model answers is left out."""
         self._model = model
         self._imported = imported
         self._context = context
         self._name = name
+        self._outputs = tuple(outputs)
         self._decoupled = decoupled
         self._loop: _EventLoop | None = None
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the model. Whatever it does wrong becomes the error of those it did not answer."""
-        views = [InferenceRequest.wrap(request, self._context.model_version) for request in requests]
+        version = self._context.model_version
+        views = [InferenceRequest.wrap(request, version, self._outputs) for request in requests]
         with entered(self._context):
             try:
                 result = self._model.execute(views)
@@ -43,8 +54,9 @@ class PythonInstance:
                     self._run(result, requests, views)
                 else:
                     self._answer(result, requests, views)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self._fail(error, requests, views)
+                let_interrupt_pass(error)
 
     def close(self) -> None:
         """Finish coroutines, then ``finalize``; its errors are logged."""
@@ -54,8 +66,9 @@ class PythonInstance:
             try:
                 if hasattr(self._model, "finalize"):
                     self._model.finalize()
-            except (Exception, SystemExit):
+            except BaseException as error:
                 logger.exception("finalize of model '%s' raised", self._context.model_name)
+                let_interrupt_pass(error)
         del self._model
         self._imported.close()
 
@@ -73,7 +86,7 @@ class PythonInstance:
     ) -> None:
         try:
             self._answer(await coroutine, requests, views)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._fail(error, requests, views)
 
     def _answer(self, result: Any, requests: Sequence[InferRequest], views: list[InferenceRequest]) -> None:
@@ -97,7 +110,8 @@ class PythonInstance:
         for request, view, response in zip(requests, views, result, strict=True):
             if response is None and not view.get_response_sender().open:
                 continue  # Answered through its sender, as Triton allows.
-            self._send(request, to_core(request, self._context.model_version, response))
+            wanted = request.requested_outputs or self._outputs
+            self._send(request, to_core(request, self._context.model_version, response, wanted))
 
     def _fail(self, error: BaseException, requests: Sequence[InferRequest], views: list[InferenceRequest]) -> None:
         logger.error("execute of model '%s' raised", self._context.model_name, exc_info=error)

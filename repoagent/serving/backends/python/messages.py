@@ -1,11 +1,12 @@
 """Requests and responses as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from repoagent.errors import InternalError
-from repoagent.serving.backends.python.calls import AsyncResponses, ResponseQueue
+from repoagent.serving.backends.python.calls import AsyncResponseIterator, ResponseIterator
 from repoagent.serving.backends.python.context import ModelContext, current
 from repoagent.serving.backends.python.errors import TritonError, TritonModelException, core_error
 from repoagent.serving.backends.python.tensors import Tensor
@@ -55,13 +56,14 @@ class InferenceResponse:
 
 
 class InferenceResponseSender:
-    """Where a decoupled model sends the responses to one request, from any thread."""
+    """Where a decoupled model sends the responses to one request, from any thread. ``wanted``: see response_of."""
 
-    __slots__ = ("_open", "_request", "_version")
+    __slots__ = ("_open", "_request", "_version", "_wanted")
 
-    def __init__(self, request: InferRequest, version: str) -> None:
+    def __init__(self, request: InferRequest, version: str, wanted: Sequence[str] = ()) -> None:
         self._request = request
         self._version = version
+        self._wanted = wanted
         self._open = True
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -81,7 +83,7 @@ class InferenceResponseSender:
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         self._open = flags != FINAL
-        answer = None if response is None else response_of(self._request, self._version, response)
+        answer = None if response is None else response_of(self._request, self._version, response, self._wanted)
         assert self._request.sender is not None
         self._request.sender.send(answer, flags == FINAL)
 
@@ -104,10 +106,10 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
         requested_output_names: Sequence[str] = (),
         model_name: str = "",
         model_version: int = -1,
-        inputs: Sequence[Tensor] = (),
         flags: int = 0,
         timeout: int = 0,
         preferred_memory: Any = None,
@@ -127,16 +129,18 @@ class InferenceRequest:
         self.set_flags(flags)
         self._preferred_memory = preferred_memory
         self._trace = trace
+        self._wanted: Sequence[str] = self._core.requested_outputs
         self._sender: InferenceResponseSender | None = None
 
     @classmethod
-    def wrap(cls, core: InferRequest, version: str) -> "InferenceRequest":
-        """The view of a request that the server hands over."""
+    def wrap(cls, core: InferRequest, version: str, outputs: Sequence[str] = ()) -> "InferenceRequest":
+        """The view of a request that the server hands over to a model with these ``outputs``."""
         request = cls.__new__(cls)
         request._core = core
         request._preferred_memory = None
         request._trace = None
-        request._sender = InferenceResponseSender(core, version)
+        request._wanted = core.requested_outputs or outputs
+        request._sender = InferenceResponseSender(core, version, request._wanted)
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -152,7 +156,8 @@ class InferenceRequest:
         return self._core.model_name
 
     def requested_output_names(self) -> list[str]:
-        return list(self._core.requested_outputs)
+        """The outputs that the client wants: all of the model's, if it named none."""
+        return list(self._wanted)
 
     def parameters(self) -> str:
         """The request's parameters as JSON text."""
@@ -191,39 +196,37 @@ class InferenceRequest:
             raise TritonModelException("get_response_sender is only for requests that the server hands to execute")
         return self._sender
 
-    def exec(self, decoupled: bool = False) -> "InferenceResponse | Iterator[InferenceResponse]":
-        """Run this request on its model and wait; with ``decoupled`` an iterator over the responses."""
-        responses = self._submit()
-        if decoupled:
-            return (_from_core(response) for response in responses)
-        return self._only(list(responses))
+    def exec(self, decoupled: bool = False) -> "InferenceResponse | ResponseIterator[InferenceResponse]":
+        """Run this request on its model and wait; with ``decoupled`` an iterator over the responses.
 
-    async def async_exec(self, decoupled: bool = False) -> "InferenceResponse | AsyncIterator[InferenceResponse]":
-        """As :meth:`exec`, without blocking the event loop."""
+        It can be run again, also before it has been answered.
+        """
+        responses = ResponseIterator(self._owner().core, replace(self._core), _from_core)
+        return responses if decoupled else self._only(list(responses))
+
+    def async_exec(
+        self, decoupled: bool = False
+    ) -> "Awaitable[InferenceResponse | AsyncResponseIterator[InferenceResponse]]":
+        """As :meth:`exec`, without blocking the event loop: it is submitted at once, and answered when awaited."""
         import asyncio
 
-        queue = AsyncResponses(asyncio.get_running_loop())
-        self._core.sender = queue
-        self._owner().core.submit(self._core)
-        if decoupled:
-            return (_from_core(response) async for response in queue)
-        return self._only([response async for response in queue])
+        responses = AsyncResponseIterator(self._owner().core, replace(self._core), _from_core)
+        return asyncio.ensure_future(self._awaited(responses, decoupled))
 
-    def _submit(self) -> ResponseQueue:
-        queue = ResponseQueue()
-        self._core.sender = queue
-        self._owner().core.submit(self._core)
-        return queue
+    async def _awaited(
+        self, responses: AsyncResponseIterator["InferenceResponse"], decoupled: bool
+    ) -> "InferenceResponse | AsyncResponseIterator[InferenceResponse]":
+        return responses if decoupled else self._only([response async for response in responses])
 
     def _owner(self) -> ModelContext:
         return self.context or current()
 
-    def _only(self, responses: list[InferResponse]) -> InferenceResponse:
+    def _only(self, responses: list[InferenceResponse]) -> InferenceResponse:
         if len(responses) != 1:
             raise TritonModelException(
                 f"model '{self._core.model_name}' sent {len(responses)} responses; call exec(decoupled=True)"
             )
-        return _from_core(responses[0])
+        return responses[0]
 
 
 def _from_core(response: InferResponse) -> InferenceResponse:
@@ -232,23 +235,24 @@ def _from_core(response: InferResponse) -> InferenceResponse:
     return InferenceResponse(tensors, error, response.parameters)
 
 
-def response_of(request: InferRequest, version: str, response: InferenceResponse) -> InferResponse:
-    """The core's form of what a model answered; only the outputs that were asked for."""
+def response_of(
+    request: InferRequest, version: str, response: InferenceResponse, wanted: Sequence[str] = ()
+) -> InferResponse:
+    """The core's form of what a model answered; only the outputs that are ``wanted``, or all if none is named."""
     answer = InferResponse(request.model_name, version, id=request.id, parameters=response.raw_parameters())
     error = response.error()
     if error is not None:
         answer.error = core_error(error)
         return answer
-    wanted = request.requested_outputs
     outputs = response.output_tensors()
     answer.outputs = {t.name(): t.unwrap() for t in outputs if not wanted or t.name() in wanted}
     return answer
 
 
-def to_core(request: InferRequest, version: str, response: Any) -> InferResponse:
+def to_core(request: InferRequest, version: str, response: Any, wanted: Sequence[str] = ()) -> InferResponse:
     """As :func:`response_of`, for whatever ``execute`` returned."""
     if isinstance(response, InferenceResponse):
-        return response_of(request, version, response)
+        return response_of(request, version, response, wanted)
     found = type(response).__name__
     error = InternalError(f"Expected an InferenceResponse object in the execute function return list, found {found}.")
     return InferResponse(request.model_name, version, id=request.id, error=error)

@@ -1,10 +1,12 @@
 """Starting a model from its file: its class imported, completed or initialised. The same code in either process."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from repoagent.errors import InternalError
 from repoagent.serving.backends.python.context import ModelContext, entered
+from repoagent.serving.backends.python.errors import let_interrupt_pass
 from repoagent.serving.backends.python.importing import ImportedModel, import_model
 from repoagent.serving.backends.python.instance import PythonInstance
 from repoagent.serving.backends.python.model_config import ModelConfig
@@ -38,14 +40,17 @@ def started(path: Path, context: ModelContext, arguments: dict[str, str], *, dec
     except BaseException:
         imported.close()
         raise
-    return PythonInstance(model, imported, context, arguments["model_instance_name"], decoupled=decoupled)
+    outputs = [item["name"] for item in json.loads(arguments["model_config"]).get("output", ())]
+    name = arguments["model_instance_name"]
+    return PythonInstance(model, imported, context, name, outputs=outputs, decoupled=decoupled)
 
 
 def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:
     with entered(context):
         try:
             result = complete(config)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            let_interrupt_pass(error)
             raise InternalError(f"{type(error).__name__}: {error}") from error
     if not isinstance(result, ModelConfig):
         raise InternalError(
@@ -61,7 +66,8 @@ def _initialized(imported: ImportedModel, context: ModelContext, arguments: dict
             model = imported.model_class()
             if hasattr(model, "initialize"):
                 model.initialize(arguments)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            let_interrupt_pass(error)
             raise InternalError(f"{type(error).__name__}: {error}") from error
     if not callable(getattr(model, "execute", None)):
         raise InternalError(f"the class TritonPythonModel of model '{context.model_name}' has no execute")

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode
+from repoagent.serving.backends.python.calls import ResponseIterator
 from repoagent.serving.backends.python.context import ModelContext
 from repoagent.serving.backends.python.errors import TritonError, TritonModelException
 from repoagent.serving.backends.python.logger import Logger, LogLevel
@@ -23,6 +24,7 @@ from repoagent.serving.backends.python.tensors import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
+from repoagent.serving.metrics import MetricKind
 
 __all__ = ["UTILS_NAME", "bound_utils"]
 
@@ -80,8 +82,10 @@ _SHARED: Final = (
     LogLevel,
     Metric,
     MetricFamily,
+    MetricKind,
     ModelConfig,
     PreferredMemory,
+    ResponseIterator,
     Tensor,
     TritonError,
     TritonModelException,

@@ -69,17 +69,29 @@ class Answers:
 
 
 class FakeCore:
-    """A core with one model, "double"; everything else is unknown."""
+    """A core with two models: "double", and "four", which doubles four requests once all of them are there."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.unanswered: list[InferRequest] = []
+        """What "four" has been asked so far."""
         self.asked = threading.Event()
         """Set when a model asked whether another one is ready: a sign that it is there."""
 
     def submit(self, request: InferRequest) -> None:
+        if request.model_name != "four":
+            self._answer(request)
+            return
+        self.unanswered.append(request)
+        if len(self.unanswered) == 4:
+            for waiting in self.unanswered:
+                self._answer(waiting)
+            self.unanswered.clear()
+
+    def _answer(self, request: InferRequest) -> None:
         assert request.sender is not None
         answer = InferResponse(request.model_name, "1", id=request.id)
-        if request.model_name == "double":
+        if request.model_name in ("double", "four"):
             answer.outputs = {"y": Tensor.of(request.inputs["x"].array * 2)}
         else:
             answer.error = InternalError(f"Request for unknown model: '{request.model_name}' is not found")
@@ -89,6 +101,9 @@ class FakeCore:
             request.sender.send(None, True)
         else:
             request.sender.send(answer, True)
+
+    def cancel(self, request: InferRequest) -> None:
+        request.cancel()
 
     def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         self.calls.append(("load", name, config, files))

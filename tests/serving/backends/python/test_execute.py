@@ -40,12 +40,27 @@ def test_only_requested_outputs_are_sent(run_anywhere: Any) -> None:
     assert list(answers.responses[0].outputs) == ["z"]
 
 
+def test_a_request_that_names_no_output_asks_for_all_of_the_configuration_and_gets_no_others(run_anywhere: Any) -> None:
+    model = run_anywhere(
+        """
+class TritonPythonModel:
+    def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        outputs = [pb_utils.Tensor(name, x) for name in [*requests[0].requested_output_names(), "not_in_the_file"]]
+        return [pb_utils.InferenceResponse(outputs)]
+"""
+    )
+    (answers,) = model.ask([1.0])
+    assert list(answers.responses[0].outputs) == ["y"]
+
+
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
         ("raise ValueError('too cold')", "model instance 'm_0_0', message: ValueError: too cold"),
         ("raise pb_utils.TritonModelException('no')", "TritonModelException: no"),
         ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import asyncio; raise asyncio.CancelledError('enough')", "CancelledError: enough"),
         ("return None", "Expected a list in the execute return, found type 'NoneType'"),
         ("return []", "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0"),
         ("return [3]", "Expected an InferenceResponse object in the execute function return list, found int"),
@@ -137,6 +152,18 @@ class TritonPythonModel:
     assert (passing.wait().finals, waiting.wait().finals) == (1, 1)
 
 
+def test_a_coroutine_that_is_cancelled_is_an_error_of_its_requests(run_anywhere: Any) -> None:
+    body = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+"""
+    (answers,) = run_anywhere(body, DECOUPLED).ask([1.0])
+    assert "CancelledError" in str(answers.wait().responses[0].error)
+
+
 def test_a_sender_refuses_what_makes_no_sense(run_anywhere: Any) -> None:
     body = """
 class TritonPythonModel:
@@ -197,6 +224,48 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
 """
     assert run_anywhere(body).value([1.0]).tolist() == [12.0]
+
+
+def test_a_request_to_another_model_can_be_sent_again_before_it_is_answered(run_anywhere: Any) -> None:
+    body = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        request = pb_utils.InferenceRequest("7", 0, [pb_utils.Tensor("x", requests[0].inputs()[0].as_numpy())],
+                                            ["y"], "four")
+        answers = await asyncio.gather(*[request.async_exec() for _ in range(4)])
+        total = sum(pb_utils.get_output_tensor_by_name(answer, "y").as_numpy() for answer in answers)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
+"""
+    assert run_anywhere(body).value([1.0]).tolist() == [8.0]
+
+
+def test_a_coroutine_iterates_over_the_answers_of_a_decoupled_model_with_a_plain_for(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    async def execute(self, requests):
+        x = requests[0].inputs()
+        request = pb_utils.InferenceRequest(model_name="double", inputs=x, parameters={"twice": True})
+        total = 0
+        for answer in await request.async_exec(decoupled=True):
+            total += answer.output_tensors()[0].as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
+"""
+    assert run_anywhere(body).value([1.0]).tolist() == [4.0]
+
+
+def test_a_model_may_stop_listening_to_another_one_and_cancel_its_request(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    def execute(self, requests):
+        self.request = pb_utils.InferenceRequest(model_name="four", inputs=requests[0].inputs())
+        self.request.exec(decoupled=True).cancel()
+        return [pb_utils.InferenceResponse([])]
+"""
+    model = run_anywhere(body)
+    model.ask([1.0])
+    (given_up,) = model.core.unanswered
+    assert given_up.cancelled
 
 
 def test_the_error_of_another_model_comes_back_as_its_response(run_anywhere: Any) -> None:

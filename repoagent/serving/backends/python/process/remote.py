@@ -45,6 +45,11 @@ class RemoteCore:
         self._calls[number] = request
         self._channel.send(Kind.CALL, body, packer)
 
+    def cancel(self, request: InferRequest) -> None:
+        for number, asked in list(self._calls.items()):
+            if asked is request:
+                self.ask("cancel", [number])
+
     def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         packer = Packer()
         tensors = [packer.add(path, Tensor.of(np.frombuffer(data, np.uint8))) for path, data in (files or {}).items()]

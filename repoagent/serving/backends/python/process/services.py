@@ -80,6 +80,11 @@ class Services:
             failure = InferResponse(request.model_name, "", error=as_repoagent_error(error, self._model_name))
             _CallSender(child, number, request, lambda: self._calls.pop(number, None)).send(failure, True)
 
+    def _cancel(self, number: int) -> None:
+        request = self._calls.get(number)
+        if request is not None:
+            request.cancel()
+
     def _ask(self, child: ChildProcess, message: Message) -> None:
         number, question, arguments = message.body
         if question in ("load", "unload"):
@@ -116,6 +121,8 @@ class Services:
             return None  # Everything before it has been.
         if question == "cancelled":
             return self._requests.is_cancelled(arguments[0])
+        if question == "cancel":
+            return self._cancel(arguments[0])
         if question == "model_ready":
             return self._core.model_ready(*arguments)
         if question == "metric_family":
