@@ -5,6 +5,7 @@ from importlib.metadata import version
 from repoagent.executor import kv_cache
 from repoagent.executor.executor import Executor
 from repoagent.executor.runner.ort import RunnerOptions
+from repoagent.executor.tensors import to_framework
 from repoagent.executor.types.adapters import (
     ContextPhaseParams,
     EagleConfig,
@@ -139,4 +140,5 @@ __all__ = [
     "TimingMetrics",
     "deserialize_result",
     "kv_cache",
+    "to_framework",
 ]

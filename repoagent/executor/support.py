@@ -2,10 +2,10 @@
 
 from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.cache_config import KvCacheConfig
-from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig
+from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig, ExtendedRuntimePerfKnobConfig
 from repoagent.executor.types.enums import BatchingType, CommunicationMode, ModelType
 from repoagent.executor.types.executor_config import ExecutorConfig
-from repoagent.executor.types.scheduling_config import ParallelConfig
+from repoagent.executor.types.scheduling_config import DynamicBatchConfig, ParallelConfig
 
 __all__ = ["check_config", "check_model_type"]
 
@@ -23,6 +23,8 @@ def check_config(config: ExecutorConfig) -> None:
     if config.batching_type is BatchingType.STATIC:
         raise CheckError("BatchingType.STATIC is deprecated; use BatchingType.INFLIGHT")
     _check_parallel(config.parallel_config)
+    _check_tuning(config.scheduler_config.dynamic_batch_config)
+    _check_knobs(config.extended_runtime_perf_knob_config)
     _check_cache(config.kv_cache_config)
     _check_decoding(config.decoding_config)
     transceiver = config.cache_transceiver_config
@@ -36,6 +38,18 @@ def check_config(config: ExecutorConfig) -> None:
     for name in ("use_gpu_direct_storage", "mm_embedding_offloading", "enable_trt_overlap"):
         if getattr(config, name):
             raise UnsupportedFeatureError(f"ExecutorConfig.{name}")
+
+
+def _check_tuning(config: DynamicBatchConfig | None) -> None:
+    for name in ("enable_batch_size_tuning", "enable_max_num_tokens_tuning"):
+        if config is not None and getattr(config, name):
+            raise UnsupportedFeatureError(f"DynamicBatchConfig.{name}", "limits stay as they are configured")
+
+
+def _check_knobs(config: ExtendedRuntimePerfKnobConfig) -> None:
+    for name in ("enable_context_fmha_fp32_acc", "cuda_graph_mode", "cuda_graph_cache_size"):
+        if getattr(config, name):
+            raise UnsupportedFeatureError(f"ExtendedRuntimePerfKnobConfig.{name}", "models run on the CPU")
 
 
 def _check_debug(config: DebugConfig | None) -> None:
@@ -64,8 +78,14 @@ def _check_cache(config: KvCacheConfig) -> None:
     for name in ("sink_token_length", "cross_kv_cache_fraction", "max_attention_window"):
         if getattr(config, name) is not None:
             raise UnsupportedFeatureError(f"KvCacheConfig.{name}", "the model's own attention window is used")
-    if config.use_uvm:
-        raise UnsupportedFeatureError("KvCacheConfig.use_uvm", "the cache lies in host memory")
+    for name in ("use_uvm", "max_gpu_total_bytes"):
+        if getattr(config, name):
+            raise UnsupportedFeatureError(f"KvCacheConfig.{name}", "the cache lies in host memory")
+    if config.secondary_offload_min_priority is not None:
+        raise UnsupportedFeatureError("KvCacheConfig.secondary_offload_min_priority", "there is one level of blocks")
+    for name in ("onboard_blocks", "copy_on_partial_reuse"):
+        if not getattr(config, name):
+            raise UnsupportedFeatureError(f"KvCacheConfig.{name} = False", "blocks are copied when they are reused")
 
 
 def _check_decoding(config: DecodingConfig | None) -> None:

@@ -21,7 +21,7 @@ from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.lora.cache import AdapterCache, AdapterLease
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
-from repoagent.executor.types.enums import RequestType
+from repoagent.executor.types.enums import KvCacheTransferMode, RequestType
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.request import Request, extras_of
 
@@ -324,6 +324,11 @@ def _check_supported(request: Request) -> None:
     for name in _UNSUPPORTED:
         if getattr(request, name) is not None:
             raise UnsupportedFeatureError(f"Request.{name}")
+    retention = request.kv_cache_retention_config
+    if retention is not None and (retention.transfer_mode is not KvCacheTransferMode.DRAM or retention.directory):
+        raise UnsupportedFeatureError(
+            "KvCacheRetentionConfig.transfer_mode and directory", "retained blocks lie in host memory, not in files"
+        )
     if request.request_type is not RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION:
         raise UnsupportedFeatureError(f"RequestType.{request.request_type.name}", "both phases run here")
     if extras_of(request).language_adapter_uid is not None:

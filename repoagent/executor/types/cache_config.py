@@ -55,6 +55,13 @@ class KvCacheConfig(Record, pickled=15, lost=("runtime_defaults",)):
     runtime_defaults: Annotated[RuntimeDefaults | None, rules.maybe(rules.instance(RuntimeDefaults))] = None
     max_gpu_total_bytes: Annotated[int, rules.unsigned64] = 0
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "runtime_defaults" and name in self.__dict__:
+            raise AttributeError(
+                "KvCacheConfig.runtime_defaults is read-only; use fill_empty_fields_from_runtime_defaults"
+            )
+        super().__setattr__(name, value)
+
     def __post_init__(self) -> None:
         if self.runtime_defaults is not None:
             self.fill_empty_fields_from_runtime_defaults(self.runtime_defaults)

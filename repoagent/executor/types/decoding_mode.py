@@ -26,15 +26,17 @@ _OPTIONS = {
         )
     )
 }
-_PENALTIES = (
-    _OPTIONS["repetition"]
-    | _OPTIONS["frequency"]
-    | _OPTIONS["presence"]
-    | _OPTIONS["temperature"]
-    | _OPTIONS["min_length"]
-)
-_STOPS = _OPTIONS["stop_words"] | _OPTIONS["max_length_stop"] | _OPTIONS["explicit_eos"]
-_USUAL = _PENALTIES | _OPTIONS["ban_words"] | _STOPS | _OPTIONS["no_repeat_ngram"] | _OPTIONS["min_p"]
+
+
+def _bits(*names: str) -> int:
+    return sum(_OPTIONS[name] for name in names)
+
+
+_PENALTIES = _bits("repetition", "frequency", "presence", "temperature", "min_length")
+_STOPS = _bits("stop_words", "max_length_stop")
+_BEAM_OPTIONS = _PENALTIES | _bits("ban_words", "no_repeat_ngram") | _STOPS
+_USUAL = _BEAM_OPTIONS | _bits("min_p")
+_DRAFTING = _STOPS | _bits("explicit_eos")
 _AUTO, _TOP_K, _TOP_P, _BEAM, _MEDUSA, _LOOKAHEAD, _EXPLICIT, _EXTERNAL, _EAGLE = (1 << bit for bit in range(12, 21))
 _MODES = (1 << 21) - (1 << 12)
 
@@ -60,7 +62,7 @@ class DecodingMode:
     @staticmethod
     def Auto() -> "DecodingMode":  # noqa: N802
         """Beam search or top-k/top-p, as the beam width says."""
-        return DecodingMode(_AUTO | _USUAL)
+        return DecodingMode(_AUTO)
 
     @staticmethod
     def TopK() -> "DecodingMode":  # noqa: N802
@@ -80,27 +82,27 @@ class DecodingMode:
     @staticmethod
     def BeamSearch() -> "DecodingMode":  # noqa: N802
         """Beam search."""
-        return DecodingMode(_BEAM | _USUAL)
+        return DecodingMode(_BEAM | _BEAM_OPTIONS)
 
     @staticmethod
     def Medusa() -> "DecodingMode":  # noqa: N802
         """Medusa heads."""
-        return DecodingMode(_MEDUSA | _OPTIONS["temperature"] | _OPTIONS["min_length"] | _STOPS)
+        return DecodingMode(_MEDUSA | _DRAFTING | _bits("min_length"))
 
     @staticmethod
     def Lookahead() -> "DecodingMode":  # noqa: N802
         """Lookahead decoding."""
-        return DecodingMode(_LOOKAHEAD | _OPTIONS["temperature"] | _OPTIONS["min_length"] | _STOPS)
+        return DecodingMode(_LOOKAHEAD | _DRAFTING | _bits("min_length"))
 
     @staticmethod
     def ExplicitDraftTokens() -> "DecodingMode":  # noqa: N802
         """Draft tokens from a trained recurrent drafter."""
-        return DecodingMode(_EXPLICIT | _OPTIONS["temperature"] | _STOPS)
+        return DecodingMode(_EXPLICIT | _DRAFTING)
 
     @staticmethod
     def Eagle() -> "DecodingMode":  # noqa: N802
         """EAGLE drafting."""
-        return DecodingMode(_EAGLE | _OPTIONS["temperature"] | _STOPS)
+        return DecodingMode(_EAGLE | _DRAFTING)
 
     def _has(self, bits: int) -> bool:
         return bool(self._state & bits)

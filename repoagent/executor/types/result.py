@@ -27,13 +27,14 @@ class SpeculativeDecodingFastLogitsInfo(Record):
     draft_participant_id: Annotated[int, rules.integer()] = 0
 
     def to_tensor(self) -> Array:
-        """Both numbers as the bytes of a float32 row, the form in which they travel in place of logits."""
-        return np.frombuffer(struct.pack("<Qixxxx", self.draft_request_id, self.draft_participant_id), np.float32)
+        """Both numbers as the bytes of a float32 row [1, 4], the form in which they travel in place of logits."""
+        packed = struct.pack("<Qixxxx", self.draft_request_id, self.draft_participant_id)
+        return np.frombuffer(packed, np.float32).reshape(1, -1)
 
 
 @dataclass(eq=False)
 class AdditionalOutput(Record):
-    """A named tensor of the model; ``context:`` is put before the name for the prompt's part."""
+    """A named tensor of the model; ``context_`` stands before the name for the prompt's part."""
 
     name: Annotated[str, rules.text]
     output: Annotated[Any, rules.tensor()]

@@ -41,26 +41,26 @@ def test_a_backend_is_found_by_its_name_in_either_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "predicates", "name", "bit"),
+    ("mode", "predicates", "name", "state"),
     [
-        (DecodingMode.Auto(), {"isAuto"}, "Unknown", 12),
-        (DecodingMode.TopK(), {"isTopK", "isTopKorTopP"}, "TopKorTopP", 13),
-        (DecodingMode.TopP(), {"isTopP", "isTopKorTopP"}, "TopKorTopP", 14),
-        (DecodingMode.TopKTopP(), {"isTopK", "isTopP", "isTopKorTopP", "isTopKandTopP"}, "TopKorTopP", 13),
-        (DecodingMode.BeamSearch(), {"isBeamSearch"}, "BeamSearch", 15),
-        (DecodingMode.Medusa(), {"isMedusa"}, "Medusa", 16),
-        (DecodingMode.Lookahead(), {"isLookahead"}, "Lookahead", 17),
-        (DecodingMode.ExplicitDraftTokens(), {"isExplicitDraftTokens"}, "ExplicitDraftTokens", 18),
-        (DecodingMode.Eagle(), {"isEagle"}, "Eagle", 20),
+        (DecodingMode.Auto(), {"isAuto"}, "Unknown", 4096),
+        (DecodingMode.TopK(), {"isTopK", "isTopKorTopP"}, "TopKorTopP", 9983),
+        (DecodingMode.TopP(), {"isTopP", "isTopKorTopP"}, "TopKorTopP", 18175),
+        (DecodingMode.TopKTopP(), {"isTopK", "isTopP", "isTopKorTopP", "isTopKandTopP"}, "TopKorTopP", 26367),
+        (DecodingMode.BeamSearch(), {"isBeamSearch"}, "BeamSearch", 33535),
+        (DecodingMode.Medusa(), {"isMedusa"}, "Medusa", 66000),
+        (DecodingMode.Lookahead(), {"isLookahead"}, "Lookahead", 131536),
+        (DecodingMode.ExplicitDraftTokens(), {"isExplicitDraftTokens"}, "ExplicitDraftTokens", 262592),
+        (DecodingMode.Eagle(), {"isEagle"}, "Eagle", 1049024),
     ],
 )
 def test_each_decoding_mode_answers_to_its_predicates(
-    mode: DecodingMode, predicates: set[str], name: str, bit: int
+    mode: DecodingMode, predicates: set[str], name: str, state: int
 ) -> None:
     asked = {item for item in dir(mode) if item.startswith("is")}
     assert {item for item in asked if getattr(mode, item)()} == predicates
     assert mode.name == name
-    assert mode.__getstate__() >> bit & 1
+    assert mode.__getstate__() == state
     assert pickle.loads(pickle.dumps(mode)).__getstate__() == mode.__getstate__()
 
 

@@ -2,12 +2,15 @@
 
 import inspect
 import pickle
+import sys
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from repoagent.executor import to_framework
 from repoagent.executor.types import (
     adapters,
     cache_config,
@@ -101,7 +104,7 @@ def test_fields_are_settable_or_read_only(
     record = cls(*args)
     for name in inspect.signature(cls).parameters:
         value = getattr(record, name)
-        if settable:
+        if settable and name != "runtime_defaults":
             setattr(record, name, value)
             assert _same(getattr(record, name), value)
         else:
@@ -194,6 +197,28 @@ def test_tensors_come_from_dlpack_and_the_array_protocol_and_go_out_as_numpy() -
         assert isinstance(table, np.ndarray)
         assert np.array_equal(table, ROWS)
     assert np.shares_memory(adapters.PromptTuningConfig(OnlyDlpack()).embedding_table, ROWS)
+
+
+def test_tensors_go_back_into_the_framework_of_another_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = ModuleType("somebodys_framework")
+    framework.from_dlpack = lambda array: ("theirs", array)  # type: ignore[attr-defined]
+    theirs = type("Tensor", (), {"__module__": "somebodys_framework.parts"})()
+    assert to_framework(ROWS, ROWS) is ROWS
+    assert to_framework(ROWS, theirs) is ROWS, "a framework that is not loaded"
+    monkeypatch.setitem(sys.modules, "somebodys_framework", framework)
+    assert to_framework(ROWS, theirs) == ("theirs", ROWS)
+
+
+def test_fast_logits_travel_as_a_row_that_a_draft_config_takes() -> None:
+    row = result.SpeculativeDecodingFastLogitsInfo(7, 3).to_tensor()
+    assert row.view(np.uint64)[0, 0] == 7
+    assert adapters.ExternalDraftTokensConfig([1, 2], row, fast_logits=True).logits.shape == (1, 4)
+
+
+def test_runtime_defaults_fill_in_the_constructor_or_when_asked_and_are_no_property() -> None:
+    config = cache_config.KvCacheConfig()
+    with pytest.raises(AttributeError, match="read-only"):
+        config.runtime_defaults = cache_config.RuntimeDefaults([8])
 
 
 def test_sub_objects_are_live_references() -> None:
