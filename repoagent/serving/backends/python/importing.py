@@ -1,10 +1,9 @@
 """Importing a ``model.py`` so that models whose files have the same names do not meet."""
 
-import importlib.util
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.context import ModelContext, entered
 from repoagent.serving.backends.python.errors import let_interrupt_pass
+from repoagent.serving.backends.python.own_modules import OwnModules
 from repoagent.serving.backends.python.utils import UTILS_NAME, bound_utils
 
 __all__ = ["ImportedModel", "import_model"]
@@ -26,75 +26,85 @@ _importing: Final = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """The class ``TritonPythonModel`` of one run of a file, and the name that the run has among the modules."""
+    """The class ``TritonPythonModel`` of one run of a file, and the modules that came with it."""
 
     model_class: Any
-    module_name: str
+    modules: OwnModules
 
     def close(self) -> None:
-        """Forget the module; what still refers to it keeps it alive."""
-        sys.modules.pop(self.module_name, None)
+        """Forget the modules; what still refers to them keeps them alive."""
+        self.modules.close()
 
 
-def import_model(path: Path, context: ModelContext) -> ImportedModel:
+def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> ImportedModel:
     """Run the file at ``path`` as code of the model of ``context``.
 
-    Files beside it can be imported at module level, as under Triton, and each model gets modules of its own even where
-    names are equal. Called again for the same path, the file is run again.
+    Files beside it, and in the directory above, can be imported, as under Triton, and each model gets modules of its
+    own even where names are equal. Called again for the same path, the file is run again. ``alone``: this process has
+    no other model and nothing else to do, so that its path and its modules can be the model's.
 
     Raises:
         InternalError: the file cannot be run, or has no class ``TritonPythonModel``.
     """
-    with _importing, _surroundings(path.parent, bound_utils(context)), entered(context):
-        return _execute(path)
-
-
-def _execute(path: Path) -> ImportedModel:
-    name = f"{_PREFIX}{next(_numbers)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    utils = bound_utils(context)
+    directories = [path.parent, path.parent.parent]
+    modules = OwnModules(f"{_PREFIX}{next(_numbers)}", directories, {UTILS_NAME: utils}, names=not alone)
     try:
-        spec.loader.exec_module(module)
-        return ImportedModel(_model_class(module, path), name)
-    except RepoAgentError:
-        del sys.modules[name]
-        raise
+        with _importing, entered(context):
+            if alone:
+                _settle_in(directories, utils)
+                return _execute(path, modules)
+            with _surroundings(directories):
+                return _execute(path, modules)
     except BaseException as error:
-        del sys.modules[name]
+        modules.close()
+        if isinstance(error, RepoAgentError):
+            raise
         let_interrupt_pass(error)
         raise InternalError(f"{type(error).__name__}: {error}") from error
 
 
-def _model_class(module: ModuleType, path: Path) -> type:
-    model_class = getattr(module, "TritonPythonModel", None)
+def _execute(path: Path, modules: OwnModules) -> ImportedModel:
+    model_class = getattr(modules.run(path), "TritonPythonModel", None)
     if not isinstance(model_class, type):
         raise InternalError(f"{path.name} must define a class TritonPythonModel")
-    return model_class
+    return ImportedModel(model_class, modules)
+
+
+def _settle_in(directories: Sequence[Path], utils: ModuleType) -> None:
+    """Let all code of this process find what the model has, for good, also by ``importlib`` or ``pickle``."""
+    sys.dont_write_bytecode = True
+    sys.modules[UTILS_NAME] = utils
+    sys.path += [place for place in map(str, directories) if place not in sys.path]
 
 
 @contextmanager
-def _surroundings(directory: Path, utils: ModuleType) -> Iterator[None]:
-    """Let imports find ``directory`` and the utilities first; afterwards forget what was found in the directory."""
+def _surroundings(directories: Sequence[Path]) -> Iterator[None]:
+    """The same for as long as a file is run; afterwards forget what was found in the directories."""
     before = set(sys.modules)
     write_bytecode = sys.dont_write_bytecode
     # A byte-code file would change the repository, and the next poll would take that for a new model.
     sys.dont_write_bytecode = True
-    sys.modules[UTILS_NAME] = utils
-    sys.path.insert(0, str(directory))
+    # For code that is nobody's own: which model it works for is known when it is called.
+    sys.modules[UTILS_NAME] = _ambient_utils
+    places = [str(directory) for directory in directories]
+    sys.path += places
     try:
         yield
     finally:
-        sys.path.remove(str(directory))
+        for place in places:
+            sys.path.remove(place)
+            sys.path_importer_cache.pop(place, None)
         sys.dont_write_bytecode = write_bytecode
-        sys.path_importer_cache.pop(str(directory), None)
         for name in set(sys.modules) - before:
-            _forget_if_from(directory, name)
+            _forget_if_from(directories, name)
 
 
-def _forget_if_from(directory: Path, name: str) -> None:
+def _forget_if_from(directories: Sequence[Path], name: str) -> None:
     file = getattr(sys.modules[name], "__file__", None)
-    if not name.startswith(_PREFIX) and file and Path(file).is_relative_to(directory):
+    own = name.startswith(_PREFIX)
+    if not own and file and any(Path(file).is_relative_to(directory) for directory in directories):
         del sys.modules[name]
+
+
+_ambient_utils: Final = bound_utils(None)

@@ -14,13 +14,15 @@ from repoagent.serving.backends.python.model_config import ModelConfig
 __all__ = ["completed", "started"]
 
 
-def completed(path: Path, context: ModelContext, config: str) -> dict[str, Any] | None:
+def completed(path: Path, context: ModelContext, config: str, *, alone: bool = False) -> dict[str, Any] | None:
     """What ``auto_complete_config`` makes of a configuration in JSON; None if the model has no such function.
+
+    ``alone``: see :func:`import_model`.
 
     Raises:
         InternalError: the file cannot be run, or the function raised.
     """
-    imported = import_model(path, context)
+    imported = import_model(path, context, alone=alone)
     try:
         complete = getattr(imported.model_class, "auto_complete_config", None)
         return None if complete is None else _call(complete, ModelConfig(config), context).as_dict()
@@ -28,13 +30,17 @@ def completed(path: Path, context: ModelContext, config: str) -> dict[str, Any] 
         imported.close()
 
 
-def started(path: Path, context: ModelContext, arguments: dict[str, str], *, decoupled: bool) -> PythonInstance:
+def started(
+    path: Path, context: ModelContext, arguments: dict[str, str], *, decoupled: bool, alone: bool = False
+) -> PythonInstance:
     """An instance of a model whose ``initialize`` has been called with ``arguments``.
+
+    ``alone``: see :func:`import_model`.
 
     Raises:
         InternalError: the file or ``initialize`` raised.
     """
-    imported = import_model(path, context)
+    imported = import_model(path, context, alone=alone)
     try:
         model = _initialized(imported, context, arguments)
     except BaseException:

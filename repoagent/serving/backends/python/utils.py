@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repoagent.errors import ErrorCode
 from repoagent.serving.backends.python.calls import ResponseIterator
-from repoagent.serving.backends.python.context import ModelContext
+from repoagent.serving.backends.python.context import ModelContext, current
 from repoagent.serving.backends.python.errors import TritonError, TritonModelException
 from repoagent.serving.backends.python.logger import Logger, LogLevel
 from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponse, InferenceResponseSender
@@ -102,30 +102,30 @@ _SHARED: Final = (
 )
 
 
-def bound_utils(context: ModelContext) -> ModuleType:
-    """A module ``triton_python_backend_utils`` for the model of ``context``."""
+def bound_utils(context: ModelContext | None) -> ModuleType:
+    """A module ``triton_python_backend_utils`` for the model of ``context``; None: for the one that calls."""
     module = ModuleType(UTILS_NAME, __doc__)
     names: dict[str, Any] = {entry.__name__: entry for entry in _SHARED}
     names |= _CONSTANTS
     names["TritonErrorCode"] = ErrorCode
     names["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"context": context})
-    names["get_model_dir"] = lambda: str(context.model_dir)
+    names["get_model_dir"] = lambda: str((context or current()).model_dir)
     names |= _control(context)
     vars(module).update(names)
     return module
 
 
-def _control(context: ModelContext) -> dict[str, Any]:
+def _control(context: ModelContext | None) -> dict[str, Any]:
     """``load_model`` and its siblings, which reach the server that the model runs in."""
 
     def load_model(model_name: str, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         contents = {name.removeprefix("file:"): data for name, data in (files or {}).items()}
-        context.core.load(model_name, config=config or None, files=contents or None)
+        (context or current()).core.load(model_name, config=config or None, files=contents or None)
 
     def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-        context.core.unload(model_name, unload_dependents=unload_dependents)
+        (context or current()).core.unload(model_name, unload_dependents=unload_dependents)
 
     def is_model_ready(model_name: str, model_version: str = "") -> bool:
-        return context.core.model_ready(model_name, model_version)
+        return (context or current()).core.model_ready(model_name, model_version)
 
     return {"load_model": load_model, "unload_model": unload_model, "is_model_ready": is_model_ready}

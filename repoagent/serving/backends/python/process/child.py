@@ -96,7 +96,7 @@ class _Child:
 
     def _complete(self, message: Message) -> None:
         context, path, config = self._model(message.body)
-        result = completed(path, context, config)
+        result = completed(path, context, config, alone=True)
         try:
             self._work.send(Kind.DONE, result)
         except (TypeError, ValueError) as error:
@@ -107,7 +107,7 @@ class _Child:
         context, path, _ = self._model(body)
         _set_levels(body["log_levels"])
         self._decoupled = body["decoupled"]
-        self._instance = started(path, context, body["arguments"], decoupled=self._decoupled)
+        self._instance = started(path, context, body["arguments"], decoupled=self._decoupled, alone=True)
         self._work.send(Kind.DONE)
 
     def _model(self, body: dict[str, Any]) -> tuple[ModelContext, Path, str]:

@@ -1,0 +1,131 @@
+"""The files beside a ``model.py`` as modules of its own, also where other models' code runs in the same interpreter.
+
+Under Triton a model has an interpreter to itself, on whose path its directories lie. In the server's process they
+would meet those of others there. So they are modules of a private package, and an ``import helper`` in the model's
+code, whenever it is run, means that package's ``helper``, unless there is an installed one, which comes first under
+Triton, too.
+"""
+
+import builtins
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+__all__ = ["OwnModules"]
+
+
+class OwnModules:
+    """The modules of one run of a model's code, in ``package``: what ``directories`` hold, and ``given`` ones.
+
+    With ``names`` the model's code finds them by their names alone; else only as its own package's, by relative
+    imports.
+    """
+
+    def __init__(
+        self, package: str, directories: Sequence[Path], given: Mapping[str, ModuleType], *, names: bool
+    ) -> None:
+        self._package = package
+        self._places = [str(directory) for directory in directories]
+        self._given = given
+        self._own: dict[str, bool] = {}
+        self._builtins: Final = vars(builtins) | ({"__import__": self._import} if names else {})
+        module = ModuleType(package)
+        module.__path__ = self._places
+        sys.modules[package] = module
+        _FINDER.add(package, self)
+        for place in self._places:  # Files may have changed within the time that its clock can tell.
+            sys.path_importer_cache.pop(place, None)
+
+    def run(self, path: Path) -> ModuleType:
+        """Run the file at ``path`` and return what it has become. Raises whatever the code does."""
+        name = f"{self._package}.{path.stem.replace('.', '_')}"
+        spec = spec_from_file_location(name, path, loader=self.loader(name, str(path)))
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def loader(self, name: str, path: str) -> SourceFileLoader:
+        """What makes a module of the file at ``path``."""
+        return _Loader(name, path, self._builtins)
+
+    def close(self) -> None:
+        """Forget the modules; what still refers to one keeps it alive."""
+        _FINDER.remove(self._package)
+        for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
+            del sys.modules[name]
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - the names are those of the function it stands for
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """What the model's code has as ``__import__``."""
+        if not level and name in self._given:
+            return self._given[name]
+        root = name.partition(".")[0]
+        if level or not self._is_own(root):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = builtins.__import__(f"{self._package}.{name}", globals, locals, fromlist or (), 0)
+        return module if fromlist else sys.modules[f"{self._package}.{root}"]
+
+    def _is_own(self, root: str) -> bool:
+        own = self._own.get(root)
+        if own is None:
+            own = self._own[root] = PathFinder.find_spec(root, self._places) is not None and not self._installed(root)
+        return own
+
+    def _installed(self, root: str) -> bool:
+        elsewhere = [place for place in sys.path if place not in self._places]
+        specs = (finder.find_spec(root, elsewhere if finder is PathFinder else None) for finder in sys.meta_path)
+        return any(spec is not None for spec in specs)
+
+
+class _Finder:
+    """Finds the modules of all private packages, for the import system."""
+
+    def __init__(self) -> None:
+        self._packages: dict[str, OwnModules] = {}
+
+    def add(self, package: str, modules: OwnModules) -> None:
+        self._packages[package] = modules
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self, package: str) -> None:
+        self._packages.pop(package, None)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        modules = self._packages.get(name.partition(".")[0])
+        spec = PathFinder.find_spec(name, path) if modules is not None else None
+        if modules is not None and spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = modules.loader(name, spec.loader.path)
+        return spec
+
+
+_FINDER: Final = _Finder()
+
+
+class _Loader(SourceFileLoader):
+    """Runs a file with ``builtins`` of its own, and leaves nothing beside it."""
+
+    def __init__(self, name: str, path: str, own_builtins: dict[str, Any]) -> None:
+        super().__init__(name, path)
+        self._builtins = own_builtins
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self._builtins
+        super().exec_module(module)
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Write no byte-code file: the next poll of the repository would take that for a new model."""
