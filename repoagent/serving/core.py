@@ -64,7 +64,7 @@ class ServingCore:
         self.options = options
         self._life = ServerLife()
         self._pool = LoadPool(options.load_threads)
-        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool)))
+        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool, self._pool.begin)))
         dependencies = Dependencies(self._table.members)
         with ExitStack() as resources:
             plugins = resources.enter_context(PluginManager())

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Generic, TypeVar
 
 from repoagent.serving.load_pool import Submitter
@@ -14,8 +15,9 @@ T = TypeVar("T")
 
 
 class _Job(Generic[T]):
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], urgent: bool) -> None:
         self._work = work
+        self.urgent = urgent
         self.future: Future[T] = Future()
 
     def run(self) -> None:
@@ -30,32 +32,47 @@ class _Job(Generic[T]):
 
 
 class SerialQueue:
-    """A first-in first-out line of jobs over a shared pool. A waiting job occupies no thread of the pool."""
+    """A first-in first-out line of jobs over a shared pool. A waiting job occupies no thread of the pool.
 
-    def __init__(self, pool: Submitter) -> None:
+    Up to and including an urgent job the line does not wait for its turn in the pool: ``begin`` runs at once what it is
+    given. Without it no job is urgent.
+    """
+
+    def __init__(self, pool: Submitter, begin: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._pool = pool
+        self._begin = begin or pool.submit
         self._lock = threading.Lock()
         self._jobs: deque[_Job[object]] = deque()
-        self._running = False
+        self._at_work = False
+        self._ticket = 0
+        """Of the latest turn that was asked for; earlier ones that have not come yet are void."""
+        self._due = False
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T], *, urgent: bool = False) -> "Future[T]":
         """Do ``work`` when everything submitted before has been done."""
-        job = _Job(work)
+        job = _Job(work, urgent)
         with self._lock:
             self._jobs.append(job)  # type: ignore[arg-type]
-            if self._running:
-                return job.future
-            self._running = True
-        self._pool.submit(self._run_next)
+            if not self._at_work and (urgent or not self._due):
+                self._ask_for_turn()
         return job.future
 
-    def _run_next(self) -> None:
+    def _ask_for_turn(self) -> None:
+        self._ticket += 1
+        self._due = True
+        submit = self._begin if any(job.urgent for job in self._jobs) else self._pool.submit
+        submit(partial(self._run_next, self._ticket))
+
+    def _run_next(self, ticket: int) -> None:
         with self._lock:
+            if ticket != self._ticket:
+                return
+            self._at_work, self._due = True, False
             job = self._jobs.popleft()
         try:
             job.run()
         finally:
             with self._lock:
-                self._running = bool(self._jobs)
-                if self._running:
-                    self._pool.submit(self._run_next)
+                self._at_work = False
+                if self._jobs:
+                    self._ask_for_turn()

@@ -131,7 +131,8 @@ class ModelSlot:
         A model that is leased when its turn comes stays, and the future raises UnavailableError, unless ``force``.
         """
         self.cancel()
-        return self._queue.submit(lambda: self._unload(force=force, reason=reason))
+        # It frees what loads may be waiting for, and a model that must not be used any more cannot wait for them.
+        return self._queue.submit(lambda: self._unload(force=force, reason=reason), urgent=True)
 
     def follow_members(self) -> "Future[None]":
         """Queue, for an ensemble: make it anew if its members have changed; unload it if they do not fit any more."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.serving.identity import ModelId
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
 __all__ = ["ModelTable"]
+
+_DIGITS: Final = 19
+"""Of the largest number that a version can be."""
 
 
 class ModelTable:
@@ -140,6 +143,7 @@ def _unknown(text: str) -> RepoAgentError:
 def _version_number(text: str) -> int | None:
     if text in ("", "-1"):
         return None
-    if not (text.isascii() and text.isdigit()):
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit() and len(digits) <= _DIGITS):
         raise InvalidArgumentError(f"failed to get model version from specified version string '{text}'")
-    return int(text)
+    return int(digits or "0")

@@ -184,6 +184,29 @@ def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model:
     assert loader.trace == ["a1 LOAD", "a1 LOAD_FAIL"]
 
 
+def test_an_unload_does_not_wait_for_the_loads_of_others(
+    new_core: CoreMaker, write_model: ModelWriter, loader: Any
+) -> None:
+    for name in ("loaded", "held", "waiting"):
+        write_model(name, {1: "1"})
+    core = new_core(startup_models=("loaded",), load_threads=1)
+    assert loader.entered.acquire(timeout=60)
+    loader.hold = threading.Event()
+    load, _ = in_thread(lambda: core.load("held"))
+    assert loader.entered.acquire(timeout=60)
+    waiting, outcome = in_thread(lambda: core.load("waiting"))
+    while core._table.get("waiting") is None:
+        threading.Event().wait(0.001)
+    core.unload("loaded")
+    core.unload("waiting")
+    waiting.join(60)
+    assert isinstance(outcome[0], CancelledError)
+    assert not core.model_ready("loaded")
+    loader.hold.set()
+    load.join(60)
+    assert core.model_ready("held")
+
+
 def test_stop_during_the_start_ends_it_and_no_model_is_left(
     new_core: CoreMaker, write_model: ModelWriter, loader: Any, scripted: Any
 ) -> None:

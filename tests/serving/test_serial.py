@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from repoagent.serving.load_pool import LoadPool
 from repoagent.serving.serial import SerialQueue
 
 
@@ -63,3 +64,21 @@ def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
     hold.set()
     assert queue.submit(lambda: "last").result(60) == "last"
     assert not ran.is_set()
+
+
+def test_an_urgent_job_and_those_before_it_do_not_wait_for_the_pool() -> None:
+    pool, hold = LoadPool(1), threading.Event()
+    pool.submit(lambda: _wait(hold))
+    queue, order = SerialQueue(pool, pool.begin), list[str]()
+    queue.submit(lambda: order.append("earlier"))
+    queue.submit(lambda: order.append("urgent"), urgent=True).result(60)
+    assert order == ["earlier", "urgent"]
+    later = queue.submit(lambda: order.append("later"))
+    hold.set()
+    later.result(60)
+    pool.close(wait=True)
+    assert order == ["earlier", "urgent", "later"]
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(60)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Final
 
 import grpc
@@ -23,10 +23,10 @@ from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.delivery import Mailbox
 from repoagent_server.in_flight import InFlight
+from repoagent_server.pools import Pools
 
 __all__ = ["GrpcFrontend"]
 
-_BLOCKING_THREADS: Final = 16
 _FLUSH_SECONDS: Final = 2.0
 
 
@@ -122,11 +122,11 @@ class GrpcFrontend:
 
     async def _serve(self) -> None:
         options = self._options
-        with ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="grpc-blocking") as pool:
+        with Pools("grpc") as pools:
             server = grpc.aio.server(
                 interceptors=self._interceptors, options=options.channel_options(), compression=options.compression()
             )
-            self._service = self._make_service(pool)
+            self._service = self._make_service(pools)
             server.add_generic_rpc_handlers((self._service,))
             health_servicer = await _add_health(server)
             _add_reflection(server)
@@ -139,10 +139,10 @@ class GrpcFrontend:
             await health_servicer.enter_graceful_shutdown()
             await server.stop(self._grace)
 
-    def _make_service(self, pool: ThreadPoolExecutor) -> GrpcService:
+    def _make_service(self, pools: Pools) -> GrpcService:
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
         calls = InferCalls(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._in_flight)
-        return GrpcService(handlers, calls, pool, self._in_flight)
+        return GrpcService(handlers, calls, pools, self._in_flight)
 
     def _bind(self, server: grpc.aio.Server) -> int:
         address = f"{self._options.address}:{self._options.port}"

@@ -5,7 +5,6 @@ Generated service code would carry the package of our messages in its path; the 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -20,6 +19,7 @@ from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
 from repoagent_server.in_flight import InFlight
+from repoagent_server.pools import Pools
 
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 
@@ -51,6 +51,9 @@ METHODS: Final[Mapping[str, tuple[Any, Any]]] = {
     )
 }
 
+#: Those that wait for agents, backends and requests.
+_WAITING: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+
 Message = TypeVar("Message")
 _Call = Callable[[Any, Context], Awaitable[Any]]
 
@@ -58,12 +61,12 @@ _Call = Callable[[Any, Context], Awaitable[Any]]
 class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
     """Finds the handler of a method by its path."""
 
-    def __init__(self, handlers: Handlers, calls: InferCalls, pool: Executor, in_flight: InFlight) -> None:
+    def __init__(self, handlers: Handlers, calls: InferCalls, pools: Pools, in_flight: InFlight) -> None:
         self._server = handlers.server
         self._repository = handlers.repository
         self._log = handlers.log
         self._trace = handlers.trace
-        self._pool = pool
+        self._pools = pools
         self._in_flight = in_flight
         self._regions = handlers.regions
         self.stopping = False
@@ -94,13 +97,14 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         return refused_when_stopping
 
     def _blocking(self, name: str) -> _Call:
-        """A method that may take its time, run on the pool."""
+        """A method that may take its time, run on a thread."""
         method = getattr(self, f"_{_snake(name)}")
+        pool = self._pools.waits if name in _WAITING else self._pools.work
 
         async def run(message: Any, context: Context) -> Any:
             self._in_flight.started()
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._pool, method, message)
+                return await asyncio.get_running_loop().run_in_executor(pool, method, message)
             except RepoAgentError as error:
                 await context.abort(STATUS[error.code], error.message)
             finally:

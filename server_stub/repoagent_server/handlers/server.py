@@ -1,14 +1,14 @@
 """Health, metadata, configuration and statistics."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError
 from repoagent_server.core import Core
 
 __all__ = ["ServerHandler", "check_version"]
 
-_MAX_VERSION = 2**63 - 1
+_MAX_VERSION: Final = 2**63 - 1
 
 
 def check_version(version: str) -> str:
@@ -24,9 +24,14 @@ def check_version(version: str) -> str:
             f"invalid model version specified '{version}' , version should be an integral value > 0"
         )
     wrong = f"failed to get model version from specified version string '{version}'"
-    if not version.isascii() or not version.isdigit() or int(version) > _MAX_VERSION:
+    if not (version.isascii() and version.isdigit() and _fits(version.lstrip("0"))):
         raise InvalidArgumentError(f"{wrong} (details: stol), version should be an integral value > 0")
     return version
+
+
+def _fits(digits: str) -> bool:
+    """Whether the number is none too large; Python refuses to look at one of more than 4,300 digits."""
+    return len(digits) <= len(str(_MAX_VERSION)) and int(digits or "0") <= _MAX_VERSION
 
 
 class ServerHandler:

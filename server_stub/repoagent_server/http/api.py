@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.core import Core
@@ -19,6 +18,7 @@ from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.pools import Pools
 
 __all__ = ["api_service", "metrics_service"]
 
@@ -51,15 +51,15 @@ def api_service(
     """
     forwarding = HeaderForwarding(forward_headers)
 
-    def make(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> HttpService:
+    def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
         mailbox = Mailbox(loop)
         generate = GenerateRoutes(core, mailbox, max_input_size, forwarding)
-        infer = CodedRoute(InferRoute(core, mailbox, regions, forwarding, loop), loop, pool, max_input_size)
+        infer = CodedRoute(InferRoute(core, mailbox, regions, forwarding, loop), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
         if metrics is not None:
             routes.append(_metrics_route(metrics))
-        return HttpService(Router(routes, restrictions or {}), loop, pool)
+        return HttpService(Router(routes, restrictions or {}), loop, pools)
 
     return make
 
@@ -67,8 +67,8 @@ def api_service(
 def metrics_service(metrics: MetricsText) -> ServiceFactory:
     """The same for a port that has the metrics page alone."""
 
-    def make(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> HttpService:
-        return HttpService(Router([_metrics_route(metrics)]), loop, pool)
+    def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
+        return HttpService(Router([_metrics_route(metrics)]), loop, pools)
 
     return make
 

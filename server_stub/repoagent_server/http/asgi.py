@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, too_large
 from repoagent_server.http.messages import Header, Request, Response, error_response
 from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.pools import Pools
 
 __all__ = ["AsgiApp"]
 
@@ -20,7 +20,6 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _NO_WEBSOCKETS: Final = 1003
-_BLOCKING_THREADS: Final = 32
 _STREAM_BACKLOG: Final = 4096
 """Pieces of a streamed response that may wait for a slow client before its request is cancelled."""
 
@@ -35,7 +34,7 @@ class AsgiApp:
     def __init__(self, make_service: ServiceFactory, *, max_body: int = DEFAULT_MAX_BODY) -> None:
         self._make_service = make_service
         self._max_body = max_body
-        self._pool = ThreadPoolExecutor(_BLOCKING_THREADS, "http-blocking")
+        self._pools = Pools("http")
         self._service: HttpService | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -47,7 +46,7 @@ class AsgiApp:
 
     def close(self) -> None:
         """Wait for blocking calls and end their threads."""
-        self._pool.shutdown()
+        self._pools.close()
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,7 +83,7 @@ class AsgiApp:
     def _service_here(self) -> HttpService:
         loop = asyncio.get_running_loop()
         if self._service is None or loop is not self._loop:
-            self._service, self._loop = self._make_service(loop, self._pool), loop
+            self._service, self._loop = self._make_service(loop, self._pools), loop
         return self._service
 
 

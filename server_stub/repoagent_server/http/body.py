@@ -17,6 +17,8 @@ LARGE_BODY: Final = 1 << 18
 """Bodies from this size are read into memory of their own instead of in pieces."""
 
 _ALIGNMENT: Final = 64
+_DIGITS: Final = 18
+"""That a length can have which some memory has."""
 
 
 def too_large(size: int, limit: int) -> str:
@@ -78,8 +80,7 @@ class LargeBody(asyncio.BufferedProtocol):
         owner: asyncio.Protocol,
         done: Callable[[memoryview], None],
     ) -> None:
-        json_length = int(frame.json_length) if frame.json_length and frame.json_length.isdigit() else 0
-        padding = -json_length % _ALIGNMENT
+        padding = -_json_length(frame) % _ALIGNMENT
         memory = np.empty(padding + frame.length + _ALIGNMENT, np.uint8)
         start = padding + (-memory.ctypes.data % _ALIGNMENT)
         self._body = memoryview(memory)[start : start + frame.length]  # type: ignore[arg-type]
@@ -115,3 +116,9 @@ class LargeBody(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._owner.resume_writing()
+
+
+def _json_length(frame: Frame) -> int:
+    """How many bytes the JSON has; 0 where the header makes no sense, which the route will say."""
+    text = frame.json_length or b""
+    return int(text) if text.isdigit() and len(text) <= _DIGITS else 0

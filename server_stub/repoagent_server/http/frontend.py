@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,11 +17,11 @@ from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.pools import Pools
 
 __all__ = ["Endpoint", "HttpFrontend"]
 
 _BACKLOG: Final = 2048
-_BLOCKING_THREADS: Final = 32
 _FLUSH_SECONDS: Final = 2.0
 _FIRST_REQUEST_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 0.1
@@ -102,8 +102,8 @@ class HttpFrontend:
 
     async def _serve(self, listener: socket.socket, started: "Future[_Running]") -> None:
         loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(_BLOCKING_THREADS, "http-blocking") as pool, listener.dup() as own:
-            service = self._make_service(loop, pool)
+        with Pools("http") as pools, listener.dup() as own:
+            service = self._make_service(loop, pools)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
             server = _Server(service, connections, self._endpoint, own)
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))

@@ -1,6 +1,7 @@
 """``POST v2/models/M/infer``: a request into the core, its one response back to the client."""
 
 import asyncio
+import re
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
@@ -21,6 +22,8 @@ from repoagent_server.http.trace_context import trace_context
 __all__ = ["InferRoute"]
 
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
+_NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
+_DIGITS: Final = 18
 _TOGETHER: Final = 64
 _BYTES_TOGETHER: Final = 1 << 18
 """How many requests, and of how many bytes, are worked on in stages at most."""
@@ -135,11 +138,11 @@ def _json_length(text: bytes | None, length: int) -> int:
 
 
 def _leading_number(text: bytes) -> int:
-    """As C's ``atoi``, which Triton uses: what is no number is 0."""
-    try:
-        return int(text)
-    except ValueError:
+    """As C's ``atoi``, which Triton uses: what does not begin with a number is 0; one that nothing can be is -1."""
+    match = _NUMBER.match(text)
+    if match is None:
         return 0
+    return int(match[1]) if len(match[1]) <= _DIGITS else -1
 
 
 class _Reply:

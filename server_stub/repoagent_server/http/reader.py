@@ -91,6 +91,7 @@ class RequestReader:
         self._size = 0
         self._known: _Known | None = None
         self._first: bytes | None = None
+        self._upgrade = False
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``; whole requests go to the sink.
@@ -110,13 +111,35 @@ class RequestReader:
 
     def _parse(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.state = Reading.REFUSED  # answered as if it had not asked for another protocol
+            while data and self.state is not Reading.REFUSED:
+                data = self._parse_once(data)
         except httptools.HttpParserError as error:
-            self._refuse(f"malformed HTTP request: {error}", 400)
+            if self.state is not Reading.REFUSED:
+                self._refuse(f"malformed HTTP request: {error}", 400)
+
+    def _parse_once(self, data: bytes) -> bytes:
+        """Parse ``data``; returns what is to be parsed then, if the parser stopped."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._without_upgrade() + data[upgrade.args[0] :]
         if self.state is Reading.HEAD:
             self._count_head(len(data))
+        return b""
+
+    def _without_upgrade(self) -> bytes:
+        """The head that has just been parsed, without its wish for another protocol, for a new parser.
+
+        Such a wish need not be granted, but the old parser takes what follows for that protocol, although it is the
+        body and further requests. (Java's client wishes for HTTP/2 with the first request of every connection.)
+        """
+        version = self._parser.get_http_version().encode()
+        self._parser = httptools.HttpRequestParser(self)
+        if self._method == b"CONNECT":  # there is no body, and what follows is for somebody else
+            self._refuse("Method Not Allowed", 405)
+            return b""
+        headers = [b"%s: %s" % (name, value) for name, value in self._headers if name.lower() != b"upgrade"]
+        return b"\r\n".join([b"%s %s HTTP/%s" % (self._method, self._target, version), *headers]) + _END_OF_HEAD
 
     def _count_head(self, size: int) -> None:
         """An unfinished head has grown. (How much of the bytes in which it began is its own is not known.)"""
@@ -162,6 +185,8 @@ class RequestReader:
     # What the parser calls.
 
     def on_message_begin(self) -> None:
+        if self.state is Reading.REFUSED:
+            return
         self.state = Reading.HEAD
         self._target = b""
         self._headers = []
@@ -178,9 +203,14 @@ class RequestReader:
         self._head_size += len(value)
 
     def on_headers_complete(self) -> None:
+        if self.state is Reading.REFUSED:
+            return
         parser = self._parser
         self.state = Reading.BODY
         self._method = parser.get_method()
+        self._upgrade = parser.should_upgrade()
+        if self._upgrade:
+            return  # what comes next is not the body; see _without_upgrade
         self._keep_alive = parser.should_keep_alive()
         self._http_1_0 = parser.get_http_version() == _HTTP_1_0
         frame = self._frame = frame_of(self._headers)
@@ -201,6 +231,6 @@ class RequestReader:
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        if self.state is not Reading.REFUSED:
+        if self.state is not Reading.REFUSED and not self._upgrade:
             pieces = self._pieces
             self.finish(pieces[0] if len(pieces) == 1 else b"".join(pieces))

@@ -39,14 +39,16 @@ class Guard:
 class Route:
     """One path (a regular expression) with its methods.
 
-    Exactly one of the three is set: ``inline`` answers at once on the event loop, ``blocking`` in a thread because it
-    may take long, ``deferred`` answers through the exchange when it can.
+    Exactly one of the four is set: ``inline`` answers at once on the event loop, ``blocking`` in a thread because it
+    has much to do, ``waiting`` in a thread of its own because it waits for others, ``deferred`` answers through the
+    exchange when it can.
     """
 
     pattern: str
     methods: frozenset[bytes]
     inline: Inline | None = None
     blocking: Inline | None = None
+    waiting: Inline | None = None
     deferred: Deferred | None = None
     while_stopping: bool = True
     """Whether it is still served when the server is going down."""

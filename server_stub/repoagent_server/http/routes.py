@@ -54,8 +54,8 @@ def _repository_routes(handler: RepositoryHandler) -> list[Route]:
     model = "models/(?P<model>[^/]+)"
     return [
         Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api),
-        Route(f"{_REPOSITORY}/{model}/load", _POST, blocking=keep.load, while_stopping=False, api=api),
-        Route(f"{_REPOSITORY}/{model}/unload", _POST, blocking=keep.unload, while_stopping=False, api=api),
+        Route(f"{_REPOSITORY}/{model}/load", _POST, waiting=keep.load, while_stopping=False, api=api),
+        Route(f"{_REPOSITORY}/{model}/unload", _POST, waiting=keep.unload, while_stopping=False, api=api),
         Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api),
     ]
 

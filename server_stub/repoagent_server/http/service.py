@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Inline, Params, Router
+from repoagent_server.pools import Pools
 
 __all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
 
@@ -21,10 +22,10 @@ STOPPING: Final = "Server not ready: it is stopping"
 class HttpService:
     """Dispatches requests. All methods except ``stopping`` belong to the thread of ``loop``."""
 
-    def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
+    def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, pools: Pools) -> None:
         self._router = router
         self._loop = loop
-        self._pool = pool
+        self._pools = pools
         self.stopping = False
         """Set from any thread: from now on inference, load and unload requests are refused."""
 
@@ -50,13 +51,18 @@ class HttpService:
         elif route.inline is not None:
             exchange.respond(_answer(route.inline, request, match.params))
         elif route.blocking is not None:
-            self._answer_later(route.blocking, request, match.params, exchange)
+            self._answer_later(self._pools.work, route.blocking, request, match.params, exchange)
+        elif route.waiting is not None:
+            self._answer_later(self._pools.waits, route.waiting, request, match.params, exchange)
 
-    def _answer_later(self, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
+    def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
         def done(future: Future[Response]) -> None:
             self._loop.call_soon_threadsafe(exchange.respond, future.result())
 
-        self._pool.submit(_answer, call, request, params).add_done_callback(done)
+        try:
+            pool.submit(_answer, call, request, params).add_done_callback(done)
+        except RuntimeError as error:  # this machine has no thread left
+            exchange.respond(answer_to(error, request))
 
 
 def _answer(call: Inline, request: Request, params: Params) -> Response:
@@ -79,5 +85,5 @@ def fault(error: Exception, what: str) -> Response:
     return error_response(InternalError(f"unexpected {type(error).__name__}; the server's log has the details"))
 
 
-ServiceFactory = Callable[[asyncio.AbstractEventLoop, ThreadPoolExecutor], HttpService]
-"""Makes a service, on the thread of its event loop, with a pool for what blocks."""
+ServiceFactory = Callable[[asyncio.AbstractEventLoop, Pools], HttpService]
+"""Makes a service, on the thread of its event loop, with the pools for what blocks."""

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pytest
@@ -33,6 +33,13 @@ def _response(connection: socket.socket, method: str = "POST") -> tuple[int, byt
     response = http.client.HTTPResponse(connection, method=method)
     response.begin()
     return response.status, response.read(), response
+
+
+def _next(replies: BinaryIO) -> tuple[int, bytes]:
+    """The next of several responses, none of them in pieces: its status and its body."""
+    status = int(replies.readline().split()[1])
+    length = int(http.client.parse_headers(replies)["Content-Length"])
+    return status, replies.read(length)
 
 
 def _ends(connection: socket.socket) -> bool:
@@ -162,10 +169,50 @@ def test_an_answer_to_head_has_no_body(connect: Connect) -> None:
     assert _response(connection)[0] == 200
 
 
+_WISH = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAA\r\n"
+
+
 def test_an_upgrade_is_not_made(connect: Connect) -> None:
     connection = connect()
     connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
     assert _response(connection)[0] == 200
+    connection.sendall(_LIVE)
+    assert _response(connection)[0] == 200
+
+
+def test_who_wishes_for_another_protocol_is_answered_in_this_one(connect: Connect) -> None:
+    # As Java's client does with the first request of each connection.
+    connection = connect()
+    request = _infer(extra=_WISH)
+    connection.sendall(request * 300 + _LIVE)
+    replies = connection.makefile("rb")
+    for _ in range(300):
+        status, body = _next(replies)
+        assert status == 200
+        assert json.loads(body)["outputs"]
+    assert _next(replies) == (200, b'{"live":true}')
+
+
+def test_the_body_of_a_request_that_wishes_for_another_protocol_may_come_in_pieces(connect: Connect) -> None:
+    connection = connect()
+    request = _infer(extra=_WISH)
+    for byte in range(len(request)):
+        connection.sendall(request[byte : byte + 1])
+    assert _response(connection)[0] == 200
+
+
+def test_a_large_body_of_such_a_request_comes_whole(connect: Connect) -> None:
+    connection = connect()
+    body = _BODY.replace(b"}]}", b"}]" + b" " * (1 << 20) + b"}")
+    connection.sendall(_infer(body, extra=_WISH))
+    assert _response(connection)[0] == 200
+
+
+def test_a_tunnel_is_not_made_and_nothing_in_it_is_looked_at(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"CONNECT other:80 HTTP/1.1\r\nHost: other\r\n\r\n" + _LIVE)
+    assert _response(connection)[0] == 405
+    assert _ends(connection)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +238,15 @@ def test_what_is_no_http_is_refused_and_ends_only_its_own_connection(connect: Co
     other = connect()
     other.sendall(_LIVE)
     assert _response(other)[0] == 200
+
+
+def test_a_length_of_json_that_no_number_can_hold_is_refused(connect: Connect) -> None:
+    for size in (len(_BODY), 1 << 20):
+        connection = connect()
+        body = _BODY.ljust(size)
+        connection.sendall(_infer(body, extra=b"Inference-Header-Content-Length: %s\r\n" % (b"9" * 5000)))
+        status, answer, _ = _response(connection)
+        assert (status, b"inference header size should be in range" in answer) == (400, True)
 
 
 @pytest.mark.parametrize("bomb", [b"a" * 2_000_000, b"X: y\r\n" * 200_000, b"X: " + b"y" * 2_000_000])

@@ -1,0 +1,33 @@
+"""The threads of a front end on which calls may block."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+__all__ = ["Pools"]
+
+_WORKERS: Final = 32
+_WAITERS: Final = 1024
+
+
+class Pools:
+    """Two pools, so that calls that wait for an agent never keep others from their turn.
+
+    ``work`` is for what takes as long as it takes to compute: an index, a compressed body, the metrics. ``waits`` is
+    for loads and unloads, which go on until the agents, the backend and the last request are done: each has a thread,
+    or loads that hang would keep waiting the very unload that is to cancel them.
+    """
+
+    def __init__(self, name: str, *, workers: int = _WORKERS, waiters: int = _WAITERS) -> None:
+        self.work: Final = ThreadPoolExecutor(workers, f"{name}-blocking")
+        self.waits: Final = ThreadPoolExecutor(waiters, f"{name}-loads")
+
+    def __enter__(self) -> "Pools":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for what runs and end the threads; again is fine."""
+        self.work.shutdown()
+        self.waits.shutdown()
