@@ -63,6 +63,7 @@ class Engine:
         self._iteration = 0
         self._outgoing: list[Response] = []
         self._ended: list[Task] = []
+        self._completed = 0  # requests since the last iteration that the statistics have
         self._counts = IterationCounts(0)
         self._thread = threading.Thread(target=self._run, name="repoagent-executor", daemon=True)
 
@@ -120,7 +121,8 @@ class Engine:
             self._debug.keep(self._iteration, works, result)
         self._advance(works, result)
         counts.seconds = time.monotonic() - counts.started
-        self._stats.record(counts, self._scheduler, self._budget, self._cache.totals, len(works))
+        counts.completed, self._completed = self._completed, 0
+        self._stats.record(counts, self._scheduler, self._budget, self._cache.totals)
         self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], works)
         self._iteration += 1
         # Last of all, so that who has an answer finds its iteration in the statistics.
@@ -137,8 +139,6 @@ class Engine:
             self._scheduler.add(task)
             if task.deadline is not None:
                 self._with_deadline.add(task.id)
-            self._counts.new += 1
-            self._counts.queue_seconds += self._counts.started - task.times.arrival
         for request_id in mail.cancelled:
             if request_id in self._live:
                 self._end(self._live[request_id], FinishReason.CANCELLED)
@@ -186,12 +186,16 @@ class Engine:
 
     def _note_start(self, task: Task) -> None:
         if task.times.first_iteration is None:
+            self._counts.new += 1
+            self._counts.queue_seconds += self._counts.started - task.times.arrival
             task.times.first_scheduled = self._counts.started
             task.times.first_iteration = self._iteration
 
     def _count(self, work: Work) -> None:
         counts, tokens = self._counts, len(work.segment.tokens)
-        if tokens > 1 + len(work.task.drafts) or not work.task.started:
+        if work.task.group.width > 1 and not counts.first_of(work.task.id):
+            counts.context_tokens += tokens if tokens > 1 else 0
+        elif tokens > 1 + len(work.task.drafts) or not work.task.started:
             counts.context_requests += 1
             counts.context_tokens += tokens
         else:
@@ -273,6 +277,8 @@ class Engine:
         self._counts.drafting += 1
         self._counts.drafted += len(task.drafts)
         self._counts.accepted += task.right
+        if task.iterations:  # else they were verified with the prompt, which is no generation yet
+            self._counts.generated_tokens += task.right
         task.drafts = []
 
     def _look_ahead(self, task: Task, lookahead: Lookahead, strand: Strand) -> None:
@@ -317,7 +323,7 @@ class Engine:
         self._scheduler.finish(task)
         if task.lease is not None:
             task.lease.release()
-        self._counts.completed += 1
+        self._completed += 1
         self._ended.append(task)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget
 from repoagent.executor.engine.cache import CacheTotals
@@ -41,6 +41,13 @@ class IterationCounts:
     drafted: int = 0
     accepted: int = 0
     drafting: int = 0
+    _groups: set[int] = field(default_factory=set)
+
+    def first_of(self, request_id: int) -> bool:
+        """Whether this is the first strand of a request; the others are not requests of their own."""
+        known = request_id in self._groups
+        self._groups.add(request_id)
+        return not known
 
 
 @dataclass(slots=True)
@@ -48,7 +55,6 @@ class _Snapshot:
     counts: IterationCounts
     active: int
     queued: int
-    scheduled: int
     paused: int
     free_blocks: int
     allocated: int
@@ -69,9 +75,7 @@ class StatsKeeper:
         self._max_tokens = max_tokens
         self._total_blocks = 0
 
-    def record(
-        self, counts: IterationCounts, scheduler: Scheduler, budget: BlockBudget, totals: CacheTotals, scheduled: int
-    ) -> None:
+    def record(self, counts: IterationCounts, scheduler: Scheduler, budget: BlockBudget, totals: CacheTotals) -> None:
         """Note one iteration."""
         if not self._keeps_iterations:
             return
@@ -80,7 +84,6 @@ class StatsKeeper:
             counts,
             len(scheduler.running),
             len(scheduler.waiting),
-            scheduled,
             scheduler.paused_now,
             budget.free,
             totals.allocated,
@@ -146,7 +149,7 @@ class StatsKeeper:
                 snapshot.reused / looked_up,
             ),
             inflight_batching_stats=InflightBatchingStats(
-                snapshot.scheduled,
+                counts.context_requests + counts.generation_requests,
                 counts.context_requests,
                 counts.generation_requests,
                 snapshot.paused,
@@ -170,7 +173,8 @@ def _request_stats(task: Task, scheduled: bool) -> RequestStats:
     return RequestStats(
         id=task.id,
         stage=task.stage,
-        context_prefill_position=min(first.computed, first.prompt_length),
+        # What has ended holds nothing any more, and what was paused is read again.
+        context_prefill_position=first.prompt_length if task.started else first.computed,
         num_generated_tokens=sum(strand.generated for strand in task.group.strands),
         avg_num_decoded_tokens_per_iter=first.generated / max(1, task.iterations),
         scheduled=scheduled,
