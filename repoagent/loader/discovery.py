@@ -72,6 +72,8 @@ class AgentRegistry:
         self._lock = threading.RLock()
         self._packages: tuple[Candidate, ...] | None = None
         self._loaded: dict[str, LoadedAgent] = {}
+        self._imports: dict[str, threading.RLock] = {}
+        """Held while an agent is imported, which may take long: others are found and imported meanwhile."""
         self._errors: dict[str, str] = {}
 
     def list(self) -> list[AgentInfo]:
@@ -97,15 +99,18 @@ class AgentRegistry:
             AgentError: two origins claim the name, the import failed, or what came is not an agent for this program.
         """
         with self._lock:
-            if name not in self._loaded:
-                self._loaded[name] = self._load(name)
-            return self._loaded[name]
+            if name in self._loaded:
+                return self._loaded[name]
+            candidates = self._find(name)
+            importing = self._imports.setdefault(name, threading.RLock())
+        with importing:
+            found = self._loaded.get(name)
+            return self._load(name, candidates) if found is None else found
 
     def inspect(self, name: str) -> AgentDetails:
         """Import the agent and describe it. Raises as :meth:`load`."""
-        with self._lock:
-            found = self.load(name)
-            info = self.find(name)
+        found = self.load(name)
+        info = self.find(name)
         kind = found if isinstance(found, type) else type(found)
         return AgentDetails(
             info=info,
@@ -117,8 +122,7 @@ class AgentRegistry:
             metadata=distribution_metadata(info.distribution) if info.distribution else {},
         )
 
-    def _load(self, name: str) -> LoadedAgent:
-        candidates = self._find(name)
+    def _load(self, name: str, candidates: Sequence[Candidate]) -> LoadedAgent:
         if len(candidates) > 1:
             raise AgentError(name, _clash(candidates))
         try:
@@ -126,7 +130,9 @@ class AgentRegistry:
         except AgentError as error:
             self._remember(name, error)
             raise
-        self._errors.pop(name, None)
+        with self._lock:
+            self._errors.pop(name, None)
+            self._loaded[name] = loaded
         return loaded
 
     def _remember(self, name: str, error: AgentError) -> None:

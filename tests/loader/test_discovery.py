@@ -1,9 +1,11 @@
 """Finding agents in packages and in the directory, and every way in which that goes wrong."""
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -339,3 +341,18 @@ def test_a_module_runs_once_when_many_threads_load_its_agent(directory: Path, re
         thread.join()
     assert len(set(map(id, found))) == 1
     assert counter.read_text() == "x"
+
+
+def test_an_agent_whose_import_takes_long_keeps_no_other_waiting(
+    registry: AgentRegistry, directory: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    put(directory, "slow", f"open({str(gate)!r}).read()\n" + STAMP)
+    put(directory, "quick")
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(registry.load, "slow")
+        with gate.open("w"):  # blocks until the import reads
+            assert registry.load("quick").__name__ == "Stamp"  # type: ignore[union-attr]
+            assert [(info.name, info.state) for info in registry.list()] == [("quick", "loaded"), ("slow", "available")]
+        assert slow.result(60) is registry.load("slow")

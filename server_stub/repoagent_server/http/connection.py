@@ -93,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
         if self._current is None:
             self._pump()
-        elif self._transport is not None:
+        if self._waiting and self._transport is not None:
             self._transport.pause_reading()  # sending ahead is allowed, but not without end
 
     def refuse(self, response: Response) -> None:

@@ -20,6 +20,7 @@ class _Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
+        self.reading = True
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -28,7 +29,13 @@ class _Transport(asyncio.Transport):
         return False
 
     def is_reading(self) -> bool:
-        return True
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -76,3 +83,15 @@ async def test_what_is_sent_ahead_is_answered_with_one_write(connections: Connec
         connection.data_received(_ASK * 3)
         await asyncio.sleep(0)
     assert [written.count(b"200 OK") for written in transport.written] == [3, 3]
+
+
+async def test_a_client_that_sends_ahead_and_does_not_read_is_not_read_from(connections: Connections) -> None:
+    connection, transport = _open(connections)
+    connection.pause_writing()
+    connection.data_received(_ASK * 3)
+    await asyncio.sleep(0)
+    assert (transport.written, transport.reading) == ([], False)
+    connection.resume_writing()
+    await asyncio.sleep(0)
+    assert transport.written[0].count(b"200 OK") == 3
+    assert transport.reading
