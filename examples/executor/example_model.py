@@ -12,13 +12,18 @@ from repoagent.executor.builder.synthetic import synthetic_checkpoint
 
 
 @contextmanager
-def open_executor(config: ExecutorConfig, vocab_size: int = 96) -> Iterator[Executor]:
-    """An executor over the model."""
+def model_folder(vocab_size: int = 96) -> Iterator[Path]:
+    """The model's folder."""
     with tempfile.TemporaryDirectory() as place:
         if len(sys.argv) > 1:
-            folder = Path(sys.argv[1])
+            yield Path(sys.argv[1])
         else:
             checkpoint = synthetic_checkpoint(Path(place) / "checkpoint", vocab_size=vocab_size)
-            folder = build(checkpoint, Path(place) / "decoder")
-        with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
-            yield executor
+            yield build(checkpoint, Path(place) / "decoder")
+
+
+@contextmanager
+def open_executor(config: ExecutorConfig, vocab_size: int = 96) -> Iterator[Executor]:
+    """An executor over the model."""
+    with model_folder(vocab_size) as folder, Executor(folder, ModelType.DECODER_ONLY, config) as executor:
+        yield executor

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from repoagent.executor import kv_cache
 from repoagent.executor.executor import Executor
 from repoagent.executor.runner.ort import RunnerOptions
+from repoagent.executor.speculation import DraftTargetDecodingConfig
 from repoagent.executor.tensors import to_framework
 from repoagent.executor.types.adapters import (
     ContextPhaseParams,
@@ -93,6 +94,7 @@ __all__ = [
     "DecodingConfig",
     "DecodingMode",
     "DisServingRequestStats",
+    "DraftTargetDecodingConfig",
     "DynamicBatchConfig",
     "EagleConfig",
     "Executor",

@@ -7,6 +7,8 @@ from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_f
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
 from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.drafter import DraftModel
+from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.intake import Capacity, Intake
@@ -20,6 +22,7 @@ from repoagent.executor.errors import CheckError
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
+from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.cache_config import PeftCacheConfig
 from repoagent.executor.types.enums import ContextChunkingPolicy
 from repoagent.executor.types.executor_config import ExecutorConfig
@@ -48,7 +51,7 @@ class Assembly:
     adapters: AdapterCache | None
 
 
-def assemble(runner: ModelRunner, config: ExecutorConfig) -> Assembly:
+def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRunner | None = None) -> Assembly:
     """All parts, not started."""
     info = runner.info
     if config.max_beam_width > info.max_sequences:
@@ -89,6 +92,7 @@ def assemble(runner: ModelRunner, config: ExecutorConfig) -> Assembly:
         inbox,
         board,
         debug,
+        Drafting(runner, _draft_model(info, config, draft_runner)),
     )
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
 
@@ -137,6 +141,16 @@ def _adapters(info: RunnerInfo, config: ExecutorConfig) -> AdapterCache | None:
     if info.lora is None:
         return None
     return AdapterCache(config.peft_cache_config or PeftCacheConfig(), info.lora, info.dtype)
+
+
+def _draft_model(info: RunnerInfo, config: ExecutorConfig, runner: ModelRunner | None) -> DraftModel | None:
+    wanted = speculation_of(config)
+    if runner is None:
+        return None
+    if wanted is None:
+        raise CheckError("a draft runner needs ExecutorConfig.speculative_config, a DraftTargetDecodingConfig")
+    check_vocabularies(info.vocab_size, "the draft model", runner.info.vocab_size)
+    return DraftModel(runner, wanted.max_draft_len, min(wanted.max_concurrency, runner.info.max_sequences))
 
 
 def _event_manager(info: RunnerInfo, config: ExecutorConfig) -> KVCacheEventManager | None:

@@ -15,7 +15,7 @@ from repoagent.executor.errors import (
     QueueFullError,
     UnsupportedFeatureError,
 )
-from repoagent.executor.loading import check_managed_weights, load_runner
+from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent.executor.runner.protocol import ModelRunner
 from repoagent.executor.runner.spec import parse_spec, read_spec
 from repoagent.executor.support import check_config, check_model_type
@@ -102,16 +102,21 @@ class Executor:
         self._start(load_runner(spec, config), config)
 
     @classmethod
-    def from_runner(cls, runner: ModelRunner, executor_config: ExecutorConfig) -> "Executor":
-        """Serve a runner that exists already; it is closed at shutdown."""
+    def from_runner(
+        cls, runner: ModelRunner, executor_config: ExecutorConfig, draft_runner: ModelRunner | None = None
+    ) -> "Executor":
+        """Serve a runner that exists already; it is closed at shutdown.
+
+        ``draft_runner``: in the place of ``DraftTargetDecodingConfig.speculative_model_dir``; closed as well.
+        """
         check_config(executor_config)
         executor = cls.__new__(cls)
-        executor._start(runner, executor_config)
+        executor._start(runner, executor_config, draft_runner)
         return executor
 
-    def _start(self, runner: ModelRunner, config: ExecutorConfig) -> None:
+    def _start(self, runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRunner | None = None) -> None:
         self._config = config
-        self._assembly = assemble(runner, config)
+        self._assembly = assemble(runner, config, draft_runner or load_draft_runner(config, runner.info))
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._stopped = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
-from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.runner.protocol import RunnerInfo
+from repoagent.executor.runner.spec import DecoderSpec, read_spec
+from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.executor_config import ExecutorConfig
 
-__all__ = ["check_managed_weights", "load_runner"]
+__all__ = ["check_managed_weights", "load_draft_runner", "load_runner"]
 
 _WEIGHT_TYPES = frozenset(np.dtype(name) for name in ("float16", "float32", "int8", "int32", "int64"))
 
@@ -25,9 +28,7 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
     Sizes come from ``config``: ``max_batch_size`` times ``max_beam_width`` sequences, additional outputs by name. A
     ``RunnerOptions`` set as ``config.runner_options`` says the rest (threads, sequence length).
     """
-    options = getattr(config, "runner_options", None) or RunnerOptions()
-    if not isinstance(options, RunnerOptions):
-        raise TypeError(f"ExecutorConfig.runner_options must be RunnerOptions, not {type(options).__name__}")
+    options = _options(config)
     if config.max_batch_size is not None:
         options = replace(options, max_sequences=config.max_batch_size * config.max_beam_width)
     else:
@@ -38,6 +39,27 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
     )
     options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
+
+
+def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> OrtRunner | None:
+    """A runner for the draft model of ``config``, if it names one. ``info``: of the runner it drafts for."""
+    wanted = speculation_of(config)
+    if wanted is None:
+        return None
+    if wanted.speculative_model_dir is None:
+        raise CheckError("DraftTargetDecodingConfig.speculative_model_dir must name the draft model's folder")
+    spec = read_spec(Path(wanted.speculative_model_dir))
+    check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
+    options = wanted.runner_options or _options(config)
+    options = replace(options, max_sequences=wanted.max_concurrency, extra_outputs=(), lora=False)
+    return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
+
+
+def _options(config: ExecutorConfig) -> RunnerOptions:
+    options = getattr(config, "runner_options", None) or RunnerOptions()
+    if not isinstance(options, RunnerOptions):
+        raise TypeError(f"ExecutorConfig.runner_options must be RunnerOptions, not {type(options).__name__}")
+    return options
 
 
 def check_managed_weights(weights: Mapping[str, Any]) -> None:

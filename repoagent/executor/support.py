@@ -1,6 +1,7 @@
 """What an ExecutorConfig may ask for that no runner here can do; refused by name when an executor is made."""
 
 from repoagent.executor.errors import CheckError, UnsupportedFeatureError
+from repoagent.executor.speculation import speculation_of
 from repoagent.executor.types.cache_config import KvCacheConfig
 from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig, ExtendedRuntimePerfKnobConfig
 from repoagent.executor.types.enums import BatchingType, CommunicationMode, ModelType
@@ -27,6 +28,8 @@ def check_config(config: ExecutorConfig) -> None:
     _check_knobs(config.extended_runtime_perf_knob_config)
     _check_cache(config.kv_cache_config)
     _check_decoding(config.decoding_config)
+    if speculation_of(config) and config.decoding_config and config.decoding_config.lookahead_decoding_config:
+        raise CheckError("a draft model and lookahead decoding exclude each other: set speculative_config or the other")
     transceiver = config.cache_transceiver_config
     if transceiver is not None and transceiver.backend is not None:
         raise UnsupportedFeatureError("CacheTransceiverConfig.backend", "prompts and generation run in one executor")

@@ -56,6 +56,13 @@ def test_lora() -> None:
     assert len({plain[1], first[1], second[1]}) == 3
 
 
+def test_draft_model() -> None:
+    alone, drafted = (line.split(": ") for line in _run("draft_model.py"))
+    assert alone[0] == "21 steps, 0 of 0 drafts right"
+    assert drafted[0] == "5 steps, 16 of 16 drafts right"
+    assert alone[1] == drafted[1]
+
+
 def test_statistics() -> None:
     first, second, stats = _run("reading_statistics.py")
     assert "0 blocks reused" in first

@@ -139,12 +139,14 @@ def distribution(row: Row, limits: Limits) -> npt.NDArray[np.float64]:
     """The probability with which ``draw`` picks each token."""
     weights = exponentials(row, row.max())
     count = limits.top_k if 0 < limits.top_k < len(row) else len(row)
-    tokens, ordered = _largest(weights, count)
+    # Sorting weights alone takes a tenth of the time of sorting tokens by them.
+    ordered = np.sort(weights)[::-1][:count]
     running = ordered.cumsum(dtype=np.float64)
     kept = _kept(ordered, running, limits, float(running[-1]))
-    probabilities = np.zeros(len(row))
-    probabilities[tokens[:kept]] = ordered[:kept] / running[kept - 1]
-    return probabilities
+    chosen = weights > ordered[kept - 1]
+    equal = np.flatnonzero(weights == ordered[kept - 1])
+    chosen[equal[: kept - int(np.count_nonzero(chosen))]] = True
+    return np.asarray(np.where(chosen, weights, np.float32(0.0)) / running[kept - 1], np.float64)
 
 
 def draw_from(weights: npt.NDArray[np.float64], uniform: float) -> int:

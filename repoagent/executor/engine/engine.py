@@ -12,8 +12,8 @@ from repoagent.executor.engine.blocks import BlockBudget
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
 from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.inbox import Inbox, Mail
-from repoagent.executor.engine.lookahead import Lookahead
 from repoagent.executor.engine.processors import PostProcessors, Ready
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
@@ -27,9 +27,6 @@ from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.result import Response
 
 __all__ = ["Engine"]
-
-# So many running requests may draft by lookahead.
-_ALONE = 2
 
 
 class Engine:
@@ -47,6 +44,7 @@ class Engine:
         inbox: Inbox,
         board: ResponseBoard,
         debug: DebugTensors,
+        drafting: Drafting,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
@@ -58,6 +56,7 @@ class Engine:
         self._inbox = inbox
         self._board = board
         self._debug = debug
+        self._drafting = drafting
         self._live: dict[int, Task] = {}
         self._with_deadline: set[int] = set()
         self._iteration = 0
@@ -81,6 +80,7 @@ class Engine:
         finally:  # whatever ends this thread, nobody may wait for it in vain
             self._board.stop()
             self._runner.close()
+            self._drafting.close()
 
     def _iterate_until_stopped(self) -> None:
         while True:
@@ -103,6 +103,7 @@ class Engine:
         if self._with_deadline:
             self._expire()
         self._post()  # what was cancelled or is late need not wait for the step
+        self._drafting.propose(self._scheduler.running, counts)
         works = self._scheduler.plan()
         for task, error in self._scheduler.take_failures():
             self._fail([task], f"the runner failed: {error}")
@@ -170,7 +171,7 @@ class Engine:
                 strand.computed += len(work.segment.tokens)
                 if task.extra_names or task.reads_whole_context:
                     self._collect_context(work, result, number)
-            elif task.plain and largest:
+            elif task.plain and largest and not task.drafts:
                 strand.computed += len(work.segment.tokens)
                 if not task.started:
                     self._begin(task, strand)
@@ -256,36 +257,13 @@ class Engine:
             try:
                 task.group.advance(task, self._runner, item.strands, item.rows)
                 if task.drafts:
-                    self._settle_drafts(task, item.strands[0])
-                if task.lookahead is not None:
-                    self._look_ahead(task, task.lookahead, item.strands[0])
+                    self._drafting.settle(task, item.strands[0], self._counts)
             except Exception as error:  # a grammar, or a fault in choosing: fails this request only
                 self._fail([task], f"choosing a token failed: {error}")
                 continue
             self._note_token(task, now)
             chosen.append(task)
         return chosen
-
-    def _settle_drafts(self, task: Task, strand: Strand) -> None:
-        """Forget what was computed for drafts that were wrong."""
-        strand.computed = min(len(strand.tokens), strand.computed - len(task.drafts) + task.right)
-        task.accepted += task.right
-        for kept in (strand.generation_logits, *strand.extras.values()):
-            del kept[strand.generated :]
-        assert strand.seq is not None
-        self._runner.truncate(strand.seq, strand.computed)
-        self._counts.drafting += 1
-        self._counts.drafted += len(task.drafts)
-        self._counts.accepted += task.right
-        if task.iterations:  # else they were verified with the prompt, which is no generation yet
-            self._counts.generated_tokens += task.right
-        task.drafts = []
-
-    def _look_ahead(self, task: Task, lookahead: Lookahead, strand: Strand) -> None:
-        """Draft what may follow. Not in a crowd: rows with drafts run one by one, rows of one token together."""
-        if not strand.finished and len(self._scheduler.running) <= _ALONE:
-            task.drafts = lookahead.propose(strand.tokens, task.max_new_tokens - strand.generated - 1)
-            task.drafted += len(task.drafts)
 
     def _answer(self, tasks: Sequence[Task]) -> None:
         """Prepare what is owed, and let go of what is done."""
@@ -321,6 +299,7 @@ class Engine:
         self._with_deadline.discard(task.id)
         task.stage = RequestStage.GENERATION_COMPLETE
         self._scheduler.finish(task)
+        self._drafting.forget(task)
         if task.lease is not None:
             task.lease.release()
         self._completed += 1

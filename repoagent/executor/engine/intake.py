@@ -105,7 +105,6 @@ class Intake:
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=drafts,
-            drafted=len(drafts),
             key=_prefix_key(request, lease),
             lease=lease,
             table=table,
@@ -113,8 +112,9 @@ class Intake:
         )
         external = request.external_draft_tokens_config
         if external is not None and external.logits is not None:
-            task.draft_logits = np.asarray(external.logits, np.float32)
+            task.draft_logits = np.asarray(external.logits, np.float32) / np.float32(rules.temperature)
             task.draft_threshold = external.acceptance_threshold
+        task.draftable = _is_draftable(task)
         task.lookahead = self._lookahead(task)
         task.plain = self._is_plain(task)
         task.streams_tokens = _streams_tokens(task)
@@ -124,11 +124,9 @@ class Intake:
         """The drafter of a request, where its tokens can be drafted: one sequence, searched greedily."""
         decoding = self._config.decoding_config
         config = task.request.lookahead_config or (decoding and decoding.lookahead_decoding_config)
-        if not config or config.max_ngram_size < 2 or task.table is not None or task.drafts:
+        if not config or config.max_ngram_size < 2 or not task.draftable or task.drafts:
             return None
-        request, group = task.request, task.group
-        processed = request.logits_post_processor is not None or request.logits_post_processor_name is not None
-        if group.together or group.width > 1 or processed or not group.strands[0].sampler.greedy:
+        if not task.group.strands[0].sampler.greedy:
             return None
         return Lookahead(config.max_ngram_size, config.max_verification_set_size)
 
@@ -280,6 +278,13 @@ class Intake:
         if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
             raise CheckError("external draft tokens are not possible with a logits post-processor")
         return config.tokens[: max_new_tokens - 1]
+
+
+def _is_draftable(task: Task) -> bool:
+    """Whether what follows can be guessed: one sequence of ordinary tokens, chosen by nobody else."""
+    request, group = task.request, task.group
+    processed = request.logits_post_processor is not None or request.logits_post_processor_name is not None
+    return group.width == 1 and not (group.together or processed or task.table is not None)
 
 
 def _streams_tokens(task: Task) -> bool:

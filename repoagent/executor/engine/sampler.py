@@ -1,7 +1,5 @@
 """Sampler: chooses the tokens of one sequence, from its own random numbers, so neighbours do not matter."""
 
-import copy
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +17,8 @@ from repoagent.executor.types.sampling import SamplingConfig
 __all__ = ["Sampler"]
 
 DEFAULT_TOP_P_MIN = 1e-6
+# Tells the random numbers of a sequence's drafts from its own.
+_GUESSES = 0x64726166
 
 
 class Sampler:
@@ -39,7 +39,9 @@ class Sampler:
         self._top_p_min = DEFAULT_TOP_P_MIN if config.top_p_min is None else config.top_p_min
         self._reset_id = -1 if config.top_p_reset_ids is None else config.top_p_reset_ids
         self._scratch: npt.NDArray[np.float32] | None = None
-        self._random = None if self.greedy else np.random.Generator(np.random.Philox([config.seed or 0, index]))
+        self._seeds = [config.seed or 0, index]
+        self._random = None if self.greedy else np.random.Generator(np.random.Philox(self._seeds))
+        self._guessing: np.random.Generator | None = None
 
     @property
     def simple_limits(self) -> Limits | None:
@@ -100,8 +102,20 @@ class Sampler:
         if ratio < limit or wanted[draft] == 0.0:
             rest = np.maximum(wanted - guessed, 0.0)
             token = draw_from(rest if rest.any() else wanted, self._random.random())
+        _check_drawn(row, token)
         self._move_top_p(token)
         return token
+
+    def guess(self, row: npt.NDArray[np.float32]) -> tuple[int, npt.NDArray[np.float32]]:
+        """A draft from a drafter's row, within this sequence's limits, and the logarithms of its chances.
+
+        Its random numbers are others than those of ``choose`` and ``verify``, or guesses would decide about themselves.
+        """
+        if self._guessing is None:
+            self._guessing = np.random.Generator(np.random.Philox([*self._seeds, _GUESSES]))
+        guessed = distribution(row, self._limits)
+        with np.errstate(divide="ignore"):
+            return draw_from(guessed, self._guessing.random()), np.log(guessed).astype(np.float32)
 
     def _move_top_p(self, token: int) -> None:
         """Top-p shrinks with every token and starts anew after the reset token."""
@@ -109,12 +123,6 @@ class Sampler:
             self._limits.top_p = self._first_top_p
         elif self._decay != 1.0:
             self._limits.top_p = max(self._limits.top_p * self._decay, self._top_p_min)
-
-    def fork(self) -> "Sampler":
-        """An independent copy in the same state."""
-        other = copy.copy(self)
-        other._limits, other._random, other._scratch = copy.deepcopy((self._limits, self._random, None))
-        return other
 
 
 def _largest(row: npt.NDArray[np.float32]) -> int:

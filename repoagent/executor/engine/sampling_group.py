@@ -90,8 +90,7 @@ class SamplingGroup:
         task.rules.apply(row, strand.tokens, strand.generated)
         if draft is None or task.draft_logits is None:
             return strand.sampler.choose(row)
-        draft_row = task.draft_logits[place] / np.float32(task.rules.temperature)
-        return strand.sampler.verify(row, draft, draft_row, task.draft_threshold)
+        return strand.sampler.verify(row, draft, task.draft_logits[place], task.draft_threshold)
 
     def _choose_one(
         self, task: Task, strand: Strand, row: npt.NDArray[np.float32], draft: int | None, place: int

@@ -66,7 +66,7 @@ class Scheduler:
         works: list[Work] = []
         reading: list[tuple[Task, Strand, int]] = []
         for task in self.running:
-            if task.plain and task.started and task.group.strands[0].pending == 1:
+            if task.plain and task.started and not task.drafts and task.group.strands[0].pending == 1:
                 strand = task.group.strands[0]
                 works.append(Work(task, strand, strand.decode_segment()))
                 continue

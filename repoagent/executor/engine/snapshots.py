@@ -41,6 +41,7 @@ class IterationCounts:
     drafted: int = 0
     accepted: int = 0
     drafting: int = 0
+    drafting_seconds: float = 0.0
     _groups: set[int] = field(default_factory=set)
 
     def first_of(self, request_id: int) -> bool:
@@ -165,7 +166,10 @@ def _spec_stats(counts: IterationCounts) -> SpecDecodingStats | None:
     if not counts.drafting:
         return None
     length = 1 + counts.accepted / counts.drafting
-    return SpecDecodingStats(counts.drafted, counts.accepted, counts.drafting, length, counts.seconds * 1000, 0.0)
+    share = counts.drafting_seconds / max(counts.seconds, 1e-9)
+    return SpecDecodingStats(
+        counts.drafted, counts.accepted, counts.drafting, length, counts.drafting_seconds * 1000, share
+    )
 
 
 def _request_stats(task: Task, scheduled: bool) -> RequestStats:

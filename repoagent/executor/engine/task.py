@@ -71,7 +71,8 @@ class Task:
     """A request inside the engine.
 
     ``plain``: greedy without anything that needs logits on the host. ``streams_tokens``: one sequence whose tokens are
-    streamed as they come, and nothing else of it.
+    streamed as they come, and nothing else of it. ``draftable``: a draft model may guess for it. ``draft_logits``: the
+    drafter's, after temperature.
     """
 
     id: int
@@ -104,6 +105,7 @@ class Task:
     #: How many drafts of the last verification were right.
     right: int = 0
     lookahead: Lookahead | None = None
+    draftable: bool = False
     context_logits: list[Rows] = field(default_factory=list)
     context_extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
 

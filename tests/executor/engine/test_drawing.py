@@ -50,6 +50,17 @@ def test_top_p_follows_the_probabilities_of_a_flat_row(top_p: float) -> None:
     assert abs(error - freedom) < 5 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(top_k=7), Limits(top_p=0.7), Limits(9, 0.5), Limits(min_p=0.3)])
+def test_the_distribution_is_that_of_the_plain_way(limits: Limits) -> None:
+    row = np.random.default_rng(4).integers(0, 9, 50).astype(np.float32) / np.float32(3)  # many are equal
+    row[3] = -np.inf
+    found = distribution(row, limits)
+    steps = (np.arange(20000) + 0.5) / 20000
+    counts = np.bincount([draw_plain(row, limits, uniform) for uniform in steps], minlength=50)
+    np.testing.assert_array_equal(found > 0, counts > 0)
+    np.testing.assert_allclose(found, counts / 20000, atol=1e-4)
+
+
 def test_equal_logits_are_ordered_by_token() -> None:
     row = np.zeros(600, np.float32)
     assert draw(row, Limits(top_k=3), lambda: 0.0) == draw_plain(row, Limits(top_k=600, top_p=0.001), 0.0) == 0

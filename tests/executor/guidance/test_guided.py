@@ -12,6 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from repoagent.executor import (
+    DraftTargetDecodingConfig,
     Executor,
     ExecutorConfig,
     GuidedDecodingConfig,
@@ -212,3 +213,21 @@ def test_tokens_become_bytes_as_their_tokenizer_says(tokenizer: Tokenizer) -> No
     assert Vocabulary.of(["\u2581a", "<0x0A>"], fallback, [0], 2).tokens == [b" a", b"\n"]
     assert Vocabulary.of(["\u00e4"], None, [0], 1).tokens == ["\u00e4".encode()]
     assert tokenizer.token_to_id("<end>") in Vocabulary.of(["x"], tokenizer.to_str(), [1], 2).special_ids
+
+
+def test_a_draft_model_follows_the_grammar_too(tokenizer: Tokenizer) -> None:
+    size = tokenizer.get_vocab_size()
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    guidance = GuidedDecodingConfig(
+        Backend.LLGUIDANCE, [text for text, _ in vocabulary], tokenizer.to_str(), stop_token_ids=[0]
+    )
+    config = ExecutorConfig(guided_decoding_config=guidance)
+    config.speculative_config = DraftTargetDecodingConfig(3)
+    logits = _short(hashed_logits(size))
+    drafter = FakeRunner(vocab_size=size, max_seq_len=400, logits=logits)
+    with Executor.from_runner(FakeRunner(vocab_size=size, max_seq_len=400, logits=logits), config, drafter) as made:
+        for sampling in (SamplingConfig(), SamplingConfig(top_p=0.9, seed=4)):
+            (response,) = _ask(made, Kind.JSON_SCHEMA, json.dumps(SCHEMA), sampling_config=sampling)
+            jsonschema.validate(json.loads(_texts(tokenizer, [response])[0]), SCHEMA)
+        stats = [item.specdec_stats for item in made.get_latest_iteration_stats() if item.specdec_stats]
+    assert sum(item.num_accepted_tokens for item in stats) == sum(item.num_draft_tokens for item in stats) > 10

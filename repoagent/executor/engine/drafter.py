@@ -1,0 +1,175 @@
+"""DraftModel: a small model that guesses what a large one will say, a few tokens for each step of the large one.
+
+It has a cache of its own. A line is a sequence of it; before a line is continued, what was guessed wrongly is forgotten
+and what the large model said instead is read. Lines outlive pauses, and go when others need their place.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent.executor.engine.guide import Guide
+from repoagent.executor.engine.task import Task
+from repoagent.executor.errors import EngineError
+from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
+
+__all__ = ["DraftModel"]
+
+Row = npt.NDArray[np.float32]
+_log = logging.getLogger(__name__)
+# Tokens of a history that are read at a time; the large model's next step waits for them.
+_PIECE = 512
+
+
+@dataclass(slots=True)
+class _Line:
+    """A sequence of the draft model: it holds ``read`` tokens of a text, and then ``guessed``."""
+
+    seq: Seq
+    read: int = 0
+    guessed: list[int] = field(default_factory=list)
+
+
+class _Draft:
+    """What is guessed for one task in one round."""
+
+    def __init__(self, task: Task, line: _Line, most: int) -> None:
+        self.task, self.line = task, line
+        self._strand = task.group.strands[0]
+        self._history = list(self._strand.tokens)
+        self._most = most
+        self._tokens: list[int] = []
+        self._rows: list[Row] = []
+        self._guide: Guide | None = None
+        self._over = False
+
+    @property
+    def going(self) -> bool:
+        """Whether more can be guessed."""
+        return len(self._tokens) < self._most and not self._over
+
+    def segment(self) -> Segment:
+        """What the draft model has not seen, or a piece of it."""
+        held = self.line.read + len(self.line.guessed)
+        tokens = self._history[held : held + _PIECE]
+        self._over = held + len(tokens) < len(self._history)  # a long history: the rest is for the next rounds
+        inside = len(self._strand.tokens) - self.line.read
+        self.line.read += min(len(tokens), inside)
+        self.line.guessed += tokens[inside:]
+        return Segment(self.line.seq, np.array(tokens, np.int32), Logits.LAST)
+
+    def add(self, row: Row) -> None:
+        """Guess from a row of logits as the task will choose: its guide, its rules, its limits."""
+        if self._over:
+            return
+        strand, rules, row = self._strand, self.task.rules, row.copy()
+        if strand.guide is not None:
+            self._guide = self._guide or strand.guide.fork()
+            self._guide.mask(row)
+        rules.apply(row, self._history, strand.generated + len(self._tokens))
+        if strand.sampler.greedy:
+            token = int(row.argmax())
+        else:
+            token, chances = strand.sampler.guess(row)
+            self._rows.append(chances)
+        self._tokens.append(token)
+        self._history.append(token)
+        ended = self._guide is not None and self._guide.is_end(token)
+        if ended or token == self.task.request.end_id:
+            self._over = True
+        elif self._guide is not None:
+            self._guide.accept(token)
+
+    def hand_over(self) -> None:
+        """Let the task have its drafts."""
+        self.task.drafts = self._tokens
+        self.task.draft_logits = np.stack(self._rows) if self._rows else None
+        self.task.draft_threshold = None
+
+
+class DraftModel:
+    """Drafts for tasks, ``length`` tokens at most, while at most ``crowd`` requests run. It never raises."""
+
+    def __init__(self, runner: ModelRunner, length: int, crowd: int) -> None:
+        self.crowd = crowd
+        self._runner = runner
+        self._length = length
+        self._lines: dict[int, _Line] = {}
+        self._failed = False
+
+    def draft(self, tasks: Sequence[Task]) -> None:
+        """Set the drafts of tasks whose texts go on behind their last token."""
+        wanted = [(task, most) for task in tasks if (most := self._most(task)) > 0]
+        try:
+            self._draft([_Draft(task, self._line(task, tasks), most) for task, most in wanted])
+        except Exception as error:  # drafts only save time, so whatever goes wrong costs no more than the drafts
+            self._give_up([task for task, _ in wanted], error)
+
+    def forget(self, task: Task) -> None:
+        """Free what is held for a task that has ended."""
+        line = self._lines.pop(task.id, None)
+        if line is None:
+            return
+        try:
+            self._runner.free(line.seq)
+        except Exception as error:
+            self._log(error)
+
+    def close(self) -> None:
+        """Release everything."""
+        self._lines.clear()
+        self._runner.close()
+
+    def _most(self, task: Task) -> int:
+        """How many tokens may be guessed: neither text nor draft model has room for more, and the last is free."""
+        strand = task.group.strands[0]
+        room = self._runner.info.max_seq_len - len(strand.tokens) + 1  # the last guess is not read
+        return min(self._length, task.max_new_tokens - strand.generated - 1, room)
+
+    def _line(self, task: Task, present: Sequence[Task]) -> _Line:
+        """The task's line, which holds nothing but tokens of its text."""
+        line = self._lines.get(task.id)
+        if line is None:
+            line = self._lines[task.id] = _Line(self._open({other.id for other in present}))
+        elif line.guessed:
+            said = task.group.strands[0].tokens[line.read : line.read + len(line.guessed)]
+            wrong = (i for i, token in enumerate(line.guessed) if i >= len(said) or said[i] != token)
+            line.read += next(wrong, len(line.guessed))
+            line.guessed = []
+            self._runner.truncate(line.seq, line.read)
+        return line
+
+    def _open(self, present: set[int]) -> Seq:
+        seq = self._runner.open()
+        if seq is None:
+            for number in [number for number in self._lines if number not in present]:
+                self._runner.free(self._lines.pop(number).seq)
+            seq = self._runner.open()
+        if seq is None:
+            raise EngineError("the draft model has no room for another sequence")
+        return seq
+
+    def _draft(self, drafts: list[_Draft]) -> None:
+        going = drafts
+        while going:
+            result = self._runner.step([draft.segment() for draft in going])
+            for draft, rows in zip(going, result.rows, strict=True):
+                draft.add(result.logits[rows.start])
+            going = [draft for draft in going if draft.going]
+        for draft in drafts:
+            draft.hand_over()
+
+    def _give_up(self, tasks: Sequence[Task], error: Exception) -> None:
+        """These go on without drafts; later requests try again."""
+        for task in tasks:
+            task.drafts, task.draftable = [], False
+            self.forget(task)
+        self._log(error)
+
+    def _log(self, error: Exception) -> None:
+        if not self._failed:
+            _log.warning("the draft model failed, requests go on without drafts: %s", error)
+        self._failed = True

@@ -1,0 +1,66 @@
+"""Drafting: which requests get guesses before a step, and what becomes of the guesses after it."""
+
+import time
+from collections.abc import Sequence
+
+from repoagent.executor.engine.drafter import DraftModel
+from repoagent.executor.engine.snapshots import IterationCounts
+from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.task import Task
+from repoagent.executor.runner.protocol import ModelRunner
+
+__all__ = ["Drafting"]
+
+# So many running requests may draft by lookahead.
+_ALONE = 2
+
+
+class Drafting:
+    """Drafts by lookahead, or by a draft model. Not in a crowd: rows with drafts run one by one, others together."""
+
+    def __init__(self, runner: ModelRunner, model: DraftModel | None) -> None:
+        self._runner = runner
+        self._model = model
+
+    def propose(self, running: Sequence[Task], counts: IterationCounts) -> None:
+        """Draft what may follow the texts of the running requests, before their next step is planned."""
+        if len(running) <= _ALONE:
+            for task in running:
+                if task.lookahead is not None and _waits_for_one(task):
+                    strand = task.group.strands[0]
+                    task.drafts = task.lookahead.propose(strand.tokens, task.max_new_tokens - strand.generated - 1)
+        if self._model is not None and len(running) <= self._model.crowd:
+            began = time.monotonic()
+            self._model.draft([task for task in running if task.draftable and _waits_for_one(task)])
+            counts.drafting_seconds = time.monotonic() - began
+
+    def settle(self, task: Task, strand: Strand, counts: IterationCounts) -> None:
+        """Forget what was computed for drafts that were wrong, and count."""
+        drafted, task.drafts = len(task.drafts), []
+        strand.computed = min(len(strand.tokens), strand.computed - drafted + task.right)
+        for kept in (strand.generation_logits, *strand.extras.values()):
+            del kept[strand.generated :]
+        assert strand.seq is not None
+        self._runner.truncate(strand.seq, strand.computed)
+        task.drafted += drafted
+        task.accepted += task.right
+        counts.drafting += 1
+        counts.drafted += drafted
+        counts.accepted += task.right
+        if task.iterations:  # else they were verified with the prompt, which is no generation yet
+            counts.generated_tokens += task.right
+
+    def forget(self, task: Task) -> None:
+        """A task has ended."""
+        if self._model is not None:
+            self._model.forget(task)
+
+    def close(self) -> None:
+        """Release the draft model."""
+        if self._model is not None:
+            self._model.close()
+
+
+def _waits_for_one(task: Task) -> bool:
+    """Whether all is computed but the last token, and nothing is drafted yet."""
+    return task.started and not task.drafts and task.group.strands[0].pending == 1
