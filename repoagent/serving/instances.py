@@ -290,7 +290,10 @@ class NativeInstance:
         request.sender = collector
         self._inner.execute((request,))
         try:
-            collector.result(self._model_name)
+            if self._decoupled:
+                collector.finish()
+            else:
+                collector.result(self._model_name)
         except CancelledError:
             logger.info("the warm-up of model '%s' was cancelled", self._model_name)
 

@@ -93,16 +93,24 @@ class CollectingSender:
             RepoAgentError: the answer is an error.
             InternalError: a decoupled model sent none, or several.
         """
-        self._final.acquire()
+        self.finish()
         if len(self._responses) != 1:
             raise InternalError(
                 f"model '{model_name}' sent {len(self._responses)} responses to a request that can take exactly one; "
                 "use submit() for a decoupled model"
             )
-        response = self._responses[0]
-        if response.error is not None:
-            raise response.error
-        return response
+        return self._responses[0]
+
+    def finish(self) -> None:
+        """Wait for the end, however many answers there are.
+
+        Raises:
+            RepoAgentError: one of them is an error.
+        """
+        self._final.acquire()
+        for response in self._responses:
+            if response.error is not None:
+                raise response.error
 
 
 class RecordingSender:

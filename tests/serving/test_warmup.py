@@ -1,12 +1,13 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from repoagent.config import read_text
-from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.serving.instances import RunnerInstance
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.instances import NativeInstance, RunnerInstance
+from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.statistics import ModelStatistics
 from repoagent.serving.tensor_data import parse_bytes_tensor
 from repoagent.serving.warmup import warm_up
@@ -70,6 +71,34 @@ def test_a_file_of_the_wrong_size_is_refused_by_name(
     files = memory_files({"warmup/raw": content})
     with pytest.raises(InvalidArgumentError, match=r"sample 's', input 'x': file 'warmup/raw' has \d+ bytes, expected"):
         warm_up(config(INPUT % ("TYPE_FP32", 'input_data_file: "raw"')), files, seen[1])
+
+
+class Streaming:
+    """A backend's instance that sends two answers, the second of which may be an error."""
+
+    def __init__(self, error: RepoAgentError | None = None) -> None:
+        self._error = error
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        for request in requests:
+            assert request.sender is not None
+            request.sender.send(InferResponse("m", "1"), False)
+            request.sender.send(InferResponse("m", "1", error=self._error), False)
+            request.sender.send(None, True)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_decoupled_model_may_give_any_number_of_answers(memory_files: Callable[..., Any]) -> None:
+    sample = config(INPUT % ("TYPE_FP32", "zero_data: true"))
+    good, bad = (
+        NativeInstance("m", 1, Streaming(error), ModelStatistics(), decoupled=True)
+        for error in (None, InternalError("not yet"))
+    )
+    warm_up(sample, memory_files({}), [good])
+    with pytest.raises(InternalError, match="sample 's' of model 'm': not yet"):
+        warm_up(sample, memory_files({}), [bad])
 
 
 def test_variable_dimensions_are_refused(seen: Any, memory_files: Callable[..., Any]) -> None:

@@ -2,19 +2,16 @@
 
 import inspect
 import logging
-import threading
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from repoagent.errors import InternalError, RepoAgentError
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.context import ModelContext, entered
 from repoagent.serving.backends.python.errors import let_interrupt_pass
+from repoagent.serving.backends.python.event_loop import EventLoop
 from repoagent.serving.backends.python.importing import ImportedModel
-from repoagent.serving.backends.python.messages import InferenceRequest, to_core
+from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponseSender, to_core
 from repoagent.serving.request import InferRequest, InferResponse
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 __all__ = ["PythonInstance"]
 
@@ -41,12 +38,16 @@ class PythonInstance:
         self._name = name
         self._outputs = tuple(outputs)
         self._decoupled = decoupled
-        self._loop: _EventLoop | None = None
+        self._unanswered: set[InferenceResponseSender] = set()
+        """Of a decoupled model: the requests whose final response is still to come."""
+        self._loop: EventLoop | None = None
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the model. Whatever it does wrong becomes the error of those it did not answer."""
-        version = self._context.model_version
-        views = [InferenceRequest.wrap(request, version, self._outputs) for request in requests]
+        version, over = self._context.model_version, self._unanswered.discard
+        views = [InferenceRequest.wrap(request, version, self._outputs, over) for request in requests]
+        if self._decoupled:
+            self._unanswered.update(view.get_response_sender() for view in views)
         with entered(self._context):
             try:
                 result = self._model.execute(views)
@@ -55,11 +56,11 @@ class PythonInstance:
                 else:
                     self._answer(result, requests, views)
             except BaseException as error:
-                self._fail(error, requests, views)
+                self._fail(error, views)
                 let_interrupt_pass(error)
 
     def close(self) -> None:
-        """Finish coroutines, then ``finalize``; its errors are logged."""
+        """Finish coroutines, then ``finalize``; its errors are logged. What is then unanswered gets an error."""
         if self._loop is not None:
             self._loop.close()
         with entered(self._context):
@@ -71,12 +72,14 @@ class PythonInstance:
                 let_interrupt_pass(error)
         del self._model
         self._imported.close()
+        for sender in list(self._unanswered):
+            sender.fail(UnavailableError(f"model '{self._context.model_name}' is unloaded"))
 
     def _run(
         self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferRequest], views: list[InferenceRequest]
     ) -> None:
         """``async def execute``: a decoupled model goes on while the next batch comes; another one is waited for."""
-        self._loop = self._loop or _EventLoop(f"{self._name}-asyncio")
+        self._loop = self._loop or EventLoop(f"{self._name}-asyncio")
         future = self._loop.start(self._awaited(coroutine, requests, views))
         if not self._decoupled:
             future.result()
@@ -87,7 +90,7 @@ class PythonInstance:
         try:
             self._answer(await coroutine, requests, views)
         except BaseException as error:
-            self._fail(error, requests, views)
+            self._fail(error, views)
 
     def _answer(self, result: Any, requests: Sequence[InferRequest], views: list[InferenceRequest]) -> None:
         if self._decoupled:
@@ -113,49 +116,19 @@ class PythonInstance:
             wanted = request.requested_outputs or self._outputs
             self._send(request, to_core(request, self._context.model_version, response, wanted))
 
-    def _fail(self, error: BaseException, requests: Sequence[InferRequest], views: list[InferenceRequest]) -> None:
+    def _fail(self, error: BaseException, views: list[InferenceRequest]) -> None:
         logger.error("execute of model '%s' raised", self._context.model_name, exc_info=error)
-        for request, view in zip(requests, views, strict=True):
-            if view.get_response_sender().open:
-                self._send(request, self._error_response(request, error))
+        for view in views:
+            view.get_response_sender().fail(self._shown(error))
 
-    def _error_response(self, request: InferRequest, error: BaseException) -> InferResponse:
+    def _shown(self, error: BaseException) -> RepoAgentError:
         if isinstance(error, RepoAgentError):
-            shown = error
-        else:
-            shown = InternalError(
-                f"Failed to process the request(s) for model instance '{self._name}', message: "
-                f"{type(error).__name__}: {error}"
-            )
-        return InferResponse(request.model_name, self._context.model_version, id=request.id, error=shown)
+            return error
+        return InternalError(
+            f"Failed to process the request(s) for model instance '{self._name}', message: "
+            f"{type(error).__name__}: {error}"
+        )
 
     def _send(self, request: InferRequest, response: InferResponse) -> None:
         assert request.sender is not None
         request.sender.send(response, True)
-
-
-class _EventLoop:
-    """An asyncio loop on a thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        import asyncio  # Most models never do this, and it takes a while.
-
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._running: set[Future[None]] = set()
-        self._thread.start()
-
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> "Future[None]":
-        import asyncio
-
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return future
-
-    def close(self) -> None:
-        for future in list(self._running):
-            future.exception()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

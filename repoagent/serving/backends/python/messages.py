@@ -1,11 +1,11 @@
 """Requests and responses as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
 
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from repoagent.errors import InternalError
+from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.calls import AsyncResponseIterator, ResponseIterator
 from repoagent.serving.backends.python.context import ModelContext, current
 from repoagent.serving.backends.python.errors import TritonError, TritonModelException, core_error
@@ -56,14 +56,24 @@ class InferenceResponse:
 
 
 class InferenceResponseSender:
-    """Where a decoupled model sends the responses to one request, from any thread. ``wanted``: see response_of."""
+    """Where a decoupled model sends the responses to one request, from any thread.
 
-    __slots__ = ("_open", "_request", "_version", "_wanted")
+    ``wanted``: see :func:`response_of`; ``over`` is told of the final response.
+    """
 
-    def __init__(self, request: InferRequest, version: str, wanted: Sequence[str] = ()) -> None:
+    __slots__ = ("_open", "_over", "_request", "_version", "_wanted")
+
+    def __init__(
+        self,
+        request: InferRequest,
+        version: str,
+        wanted: Sequence[str] = (),
+        over: "Callable[[InferenceResponseSender], object] | None" = None,
+    ) -> None:
         self._request = request
         self._version = version
         self._wanted = wanted
+        self._over = over
         self._open = True
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
@@ -82,10 +92,22 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        self._open = flags != FINAL
         answer = None if response is None else response_of(self._request, self._version, response, self._wanted)
+        self._send(answer, final=flags == FINAL)
+
+    def fail(self, error: RepoAgentError) -> None:
+        """Answer the request with ``error``, unless it has had its final response; not part of Triton's interface."""
+        if self._open:
+            answer = InferResponse(self._request.model_name, self._version, id=self._request.id, error=error)
+            self._send(answer, final=True)
+
+    def _send(self, answer: InferResponse | None, *, final: bool) -> None:
+        if final:
+            self._open = False
+            if self._over is not None:
+                self._over(self)
         assert self._request.sender is not None
-        self._request.sender.send(answer, flags == FINAL)
+        self._request.sender.send(answer, final)
 
     def is_cancelled(self) -> bool:
         return self._request.cancelled
@@ -133,14 +155,20 @@ class InferenceRequest:
         self._sender: InferenceResponseSender | None = None
 
     @classmethod
-    def wrap(cls, core: InferRequest, version: str, outputs: Sequence[str] = ()) -> "InferenceRequest":
+    def wrap(
+        cls,
+        core: InferRequest,
+        version: str,
+        outputs: Sequence[str] = (),
+        over: Callable[[InferenceResponseSender], object] | None = None,
+    ) -> "InferenceRequest":
         """The view of a request that the server hands over to a model with these ``outputs``."""
         request = cls.__new__(cls)
         request._core = core
         request._preferred_memory = None
         request._trace = None
         request._wanted = core.requested_outputs or outputs
-        request._sender = InferenceResponseSender(core, version, request._wanted)
+        request._sender = InferenceResponseSender(core, version, request._wanted, over)
         return request
 
     def inputs(self) -> list[Tensor]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from repoagent.serving.backends.python import event_loop
+
 DOUBLE = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -129,6 +131,33 @@ def test_a_decoupled_model_that_raises_fails_only_what_it_had_not_finished(run_a
     assert first.responses == []
     assert first.finals == 1
     assert "later" in str(second.responses[0].error)
+
+
+def test_a_final_response_that_cannot_be_sent_is_not_the_final_one(run_anywhere: Any) -> None:
+    body = failing("requests[0].get_response_sender().send('no response', 1)")
+    (answers,) = run_anywhere(body, DECOUPLED).ask([1.0])
+    assert "has no attribute" in str(answers.wait().responses[0].error)
+
+
+@pytest.mark.parametrize("keyword", ["", "async "])
+def test_what_a_decoupled_model_has_not_answered_is_answered_when_it_is_unloaded(
+    run_anywhere: Any, keyword: str
+) -> None:
+    body = failing("self.requests = requests").replace("def execute", f"{keyword}def execute")
+    model = run_anywhere(body, DECOUPLED)
+    (answers,) = model.ask([1.0])
+    model.close()
+    assert str(answers.wait().responses[0].error) == "model 'm' is unloaded"
+
+
+def test_a_coroutine_that_does_not_end_is_cancelled_when_the_model_is_unloaded(
+    run_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "_PATIENCE_SECONDS", 0.01)
+    model = run_model(failing("await __import__('asyncio').Event().wait()").replace("def", "async def"), DECOUPLED)
+    (answers,) = model.ask([1.0])
+    model.close()
+    assert answers.wait().responses[0].error is not None
 
 
 def test_a_coroutine_of_a_decoupled_model_does_not_hold_up_the_next_batch(run_anywhere: Any) -> None:
