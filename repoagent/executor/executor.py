@@ -2,13 +2,19 @@
 
 import itertools
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Final, overload
+
+import numpy as np
 
 from repoagent.executor.assembly import Assembly, assemble
+from repoagent.executor.engine.engine import Engine
+from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager
 from repoagent.executor.errors import (
     ExecutorStoppedError,
@@ -27,19 +33,33 @@ from repoagent.executor.types.stats import DebugTensorsPerIteration, IterationSt
 
 __all__ = ["Executor"]
 
+_CONSTRUCTORS: Final = (
+    ("model_path", "model_type", "executor_config"),
+    ("encoder_model_path", "decoder_model_path", "model_type", "executor_config"),
+    ("engine_buffer", "json_config_str", "model_type", "executor_config", "managed_weights"),
+    (
+        "encoder_engine_buffer",
+        "encoder_json_config_str",
+        "decoder_engine_buffer",
+        "decoder_json_config_str",
+        "model_type",
+        "executor_config",
+    ),
+)
+
 
 class Executor:
     """Serves one model. All methods may be called from any thread.
 
-    As a context manager it shuts down at the end. A model is a decoder folder (genai_config.json and its graph), or
-    an engine buffer: the graph's bytes, the text of genai_config.json, and the weights by name that the graph keeps
-    outside. ``from_runner`` takes any runner instead.
+    As a context manager it shuts down at the end; it does so too when nobody holds it any more, and when the program
+    ends. A model is a decoder folder (genai_config.json and its graph), or an engine buffer: the graph's bytes, the
+    text of genai_config.json, and the weights by name that the graph keeps outside. ``from_runner`` takes any runner.
     """
 
     _assembly: Assembly
 
     @overload
-    def __init__(self, model_path: str | Path, model_type: ModelType, executor_config: ExecutorConfig, /) -> None: ...
+    def __init__(self, model_path: str | Path, model_type: ModelType, executor_config: ExecutorConfig) -> None: ...
 
     @overload
     def __init__(
@@ -48,18 +68,16 @@ class Executor:
         decoder_model_path: str | Path,
         model_type: ModelType,
         executor_config: ExecutorConfig,
-        /,
     ) -> None: ...
 
     @overload
     def __init__(
         self,
-        engine_buffer: bytes,
+        engine_buffer: bytes | bytearray | memoryview,
         json_config_str: str,
         model_type: ModelType,
         executor_config: ExecutorConfig,
         managed_weights: Mapping[str, Any] = ...,
-        /,
     ) -> None: ...
 
     @overload
@@ -71,11 +89,7 @@ class Executor:
         decoder_json_config_str: str,
         model_type: ModelType,
         executor_config: ExecutorConfig,
-        /,
     ) -> None: ...
-
-    @overload
-    def __init__(self, *, model_path: str | Path, model_type: ModelType, executor_config: ExecutorConfig) -> None: ...
 
     def __init__(self, *args: Any, **named: Any) -> None:
         """Load a model and start.
@@ -83,9 +97,8 @@ class Executor:
         Raises ``ConfigError`` or ``InvalidArgumentError`` for what is no decoder ("File does not exist"),
         ``UnsupportedFeatureError`` for what no runner here can do.
         """
-        if named:
-            args = (*args, *(named[name] for name in ("model_path", "model_type", "executor_config") if name in named))
-        from_buffer = len(args) in (4, 5) and isinstance(args[0], bytes)
+        args = tuple(_positional(args, named))
+        from_buffer = len(args) in (4, 5) and isinstance(args[0], (bytes, bytearray, memoryview))
         if not from_buffer and len(args) != 3:
             _refuse_other_constructors(args)
         *source, model_type, config = args[:4] if from_buffer else args
@@ -96,7 +109,7 @@ class Executor:
         if from_buffer:
             weights = args[4] if len(args) == 5 else {}
             check_managed_weights(weights)
-            spec = parse_spec(source[1], source[0], weights)
+            spec = parse_spec(source[1], bytes(source[0]), weights)
         else:
             spec = read_spec(Path(source[0]))
         self._start(load_runner(spec, config), config)
@@ -121,6 +134,8 @@ class Executor:
         self._lock = threading.Lock()
         self._stopped = False
         self._assembly.engine.start()
+        # Whoever forgets to shut down, or is ended by an exception, leaves no thread behind that holds a model.
+        weakref.finalize(self, _stop, self._assembly.inbox, self._assembly.engine)
 
     def enqueue_request(self, request: Request) -> int:
         """Queue a request; returns its id. See ``enqueue_requests``."""
@@ -190,9 +205,9 @@ class Executor:
         board = self._assembly.board
         if which is None:
             return board.take_any(seconds)
-        if isinstance(which, int):
-            return board.take([which], seconds)[0]
-        return board.take(list(which), seconds)
+        if isinstance(which, (int, np.integer)):
+            return board.take([index(which)], seconds)[0]
+        return board.take([index(item) for item in which], seconds)
 
     def get_num_responses_ready(self, id: int | None = None) -> int:  # noqa: A002 - the interface's name
         """How many responses wait to be taken, of one request or of all."""
@@ -201,7 +216,7 @@ class Executor:
     def cancel_request(self, id: int) -> None:  # noqa: A002 - the interface's name
         """End a request; its last response says CANCELLED. Ids that have ended are ignored."""
         self._check_running()
-        self._assembly.inbox.cancel(id)
+        self._assembly.inbox.cancel(index(id))
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
         """Statistics of the iterations since the last call, at most ``iter_stats_max_iterations``."""
@@ -235,8 +250,7 @@ class Executor:
         """Stop after the iteration that runs; requests that are not done get no answer. May be called twice."""
         with self._lock:
             self._stopped = True
-        self._assembly.inbox.stop()
-        self._assembly.engine.join()
+        _stop(self._assembly.inbox, self._assembly.engine)
 
     def __enter__(self) -> "Executor":
         return self
@@ -249,6 +263,22 @@ class Executor:
     def _check_running(self) -> None:
         if self._stopped:
             raise ExecutorStoppedError("Shutdown called")
+
+
+def _stop(inbox: Inbox, engine: Engine) -> None:
+    inbox.stop()
+    engine.join()
+
+
+def _positional(args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """A constructor's arguments in their order; raises ``TypeError`` for names that belong to none."""
+    if not named:
+        return args
+    for names in _CONSTRUCTORS:
+        rest = names[len(args) :]
+        if named.keys() <= set(rest) <= named.keys() | {"managed_weights"}:
+            return (*args, *(named[name] for name in rest if name in named))
+    raise TypeError(f"Executor has no constructor for {len(args)} arguments without a name and {sorted(named)}")
 
 
 def _refuse_other_constructors(args: Sequence[Any]) -> None:

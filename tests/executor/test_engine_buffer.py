@@ -49,6 +49,14 @@ def test_bytes_serve_as_the_folder_does(form: Form, decoder_folder: Callable[...
         assert _tokens(executor) == expected
     with Executor(graph, text, KIND, ExecutorConfig(), weights) as executor:
         assert _tokens(executor) == expected
+    with Executor(
+        bytearray(graph),
+        json_config_str=text,
+        managed_weights=weights,
+        executor_config=ExecutorConfig(),
+        model_type=KIND,
+    ) as executor:
+        assert _tokens(executor) == expected
 
 
 def test_managed_weights_are_the_ones_that_count(decoder_folder: Callable[..., Path]) -> None:

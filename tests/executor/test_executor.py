@@ -1,5 +1,8 @@
 """class Executor: what callers see, over a runner that is a function."""
 
+import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -416,6 +419,9 @@ def test_await_responses_in_all_its_forms(start: Start) -> None:
     assert [response.request_id for response in executor.await_responses()] == [third]
     fourth = executor.enqueue_request(Request([4], 1))
     assert executor.await_responses(id=fourth)[0].result.is_final
+    numbers = np.array(executor.enqueue_requests([Request([4], 1), Request([4], 1)]))
+    assert [len(group) for group in executor.await_responses(numbers, LIMIT)] == [1, 1]  # type: ignore[call-overload]
+    assert executor.await_responses(numbers[0], LIMIT)[0].has_error()
     with pytest.raises(TypeError, match="timedelta"):
         executor.await_responses(first, 3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="await_responses takes"):
@@ -453,19 +459,73 @@ def test_after_shutdown_everything_raises_but_can_enqueue_requests(start: Start)
             call()
 
 
-def test_shutdown_ends_a_blocked_wait(start: Start) -> None:
+def test_shutdown_ends_a_blocked_wait_and_what_it_took_is_returned(start: Start) -> None:
     gate = Gate()
     executor = start(before_step=gate)
     executor.gate = gate  # type: ignore[attr-defined]
-    request_id = executor.enqueue_request(Request([4], 100))
+    bad, *good = executor.enqueue_requests([Request([99], 100), Request([4], 100), Request([4], 100)])
     answers: list[Any] = []
-    waiter = threading.Thread(target=lambda: answers.append(executor.await_responses(request_id)))
+    waiter = threading.Thread(target=lambda: answers.append(executor.await_responses([bad, *good])))
     waiter.start()
+    while executor.get_num_responses_ready(bad):  # until the waiter has it, and waits for the other
+        time.sleep(0.001)
     assert gate.reached.wait(120)
     executor._assembly.inbox.stop()
     gate.open.set()
-    waiter.join(60)
-    assert not waiter.is_alive()
+    waiter.join(120)
+    assert [len(group) for group in answers[0]] == [1, 0, 0]
+
+
+def test_of_several_that_wait_for_one_request_those_that_come_too_late_are_told(start: Start) -> None:
+    gate = Gate()
+    executor = start(before_step=gate)
+    executor.gate = gate  # type: ignore[attr-defined]
+    request_id = executor.enqueue_request(Request([4], 1))
+    answers: list[list[Response]] = []
+    waiters = [
+        threading.Thread(target=lambda: answers.append(executor.await_responses(request_id, LIMIT))) for _ in range(3)
+    ]
+    for waiter in waiters:
+        waiter.start()
+    gate.open.set()
+    for waiter in waiters:
+        waiter.join(120)
+    assert sorted(taken[0].has_error() for taken in answers) == [False, True, True]
+
+
+def test_an_executor_that_nobody_holds_stops_and_a_program_ends_in_the_midst_of_its_work() -> None:
+    executor = Executor.from_runner(FakeRunner(), ExecutorConfig())
+    thread = executor._assembly.engine._thread
+    del executor
+    gc.collect()
+    assert not thread.is_alive()
+    program = """
+from repoagent.executor import Executor, ExecutorConfig, Request
+from repoagent.executor.runner.fake import FakeRunner
+runner = FakeRunner(max_seq_len=10**6)
+runner.close = lambda: print("closed")
+executor = Executor.from_runner(runner, ExecutorConfig())
+request_id = executor.enqueue_request(Request([1], 10**5, streaming=True))
+executor.await_responses(request_id)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
+def test_a_post_processor_may_shut_the_executor_down(start: Start) -> None:
+    executor = start()
+    ended = threading.Event()
+
+    def end(*arguments: Any) -> None:
+        executor.shutdown()
+        ended.set()
+
+    request_id = executor.enqueue_request(Request([4], 3, logits_post_processor=end))
+    executor._assembly.engine.join()
+    assert ended.is_set()
+    assert not executor.can_enqueue_requests()
+    with pytest.raises(RuntimeError, match="Shutdown called"):
+        executor.await_responses(request_id)
 
 
 def test_the_queue_limit(start: Start) -> None:
@@ -681,6 +741,11 @@ def test_the_other_constructors_are_refused_by_name(tmp_path: Path) -> None:
         Executor(b"", "{}", b"", "{}", ModelType.ENCODER_DECODER, config)
     with pytest.raises(RuntimeError, match=r"^Unsupported numpy dtype\.$"):
         Executor(b"", "{}", ModelType.DECODER_ONLY, config, {"a": np.zeros(1, np.float64)})
+    with pytest.raises(RuntimeError, match="encoder-decoder"):
+        Executor(tmp_path, decoder_model_path=tmp_path, model_type=ModelType.ENCODER_DECODER, executor_config=config)
+    for wrong in ({"model_type": ModelType.DECODER_ONLY}, {"executor_config": config, "model_type": 0, "other": 1}):
+        with pytest.raises(TypeError, match="no constructor for 1 arguments without a name and"):
+            Executor(tmp_path, **wrong)
     with pytest.raises(TypeError, match="ExecutorConfig"):
         Executor(tmp_path, ModelType.DECODER_ONLY, None)  # type: ignore[call-overload]
 

@@ -59,18 +59,22 @@ class ResponseBoard:
             return [response for _, response in taken]
 
     def take(self, request_ids: Sequence[int], timeout: float | None) -> list[list[Response]]:
-        """For each request what is ready, waiting for at least one response of each within the timeout."""
+        """For each request what is ready, waiting for at least one response of each within the timeout.
+
+        What was taken before a stop is returned, not lost.
+        """
+        with self._changed:
+            self._check()
         deadline = None if timeout is None else time.monotonic() + timeout
         return [self._take_one(request_id, deadline) for request_id in request_ids]
 
     def _take_one(self, request_id: int, deadline: float | None) -> list[Response]:
         with self._changed:
-            self._check()
-            if request_id not in self._ready:
-                text = f"ReqId {request_id} has already been processed and was terminated."
-                return [Response(request_id, text)]
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
             self._wait(lambda: bool(self._ready.get(request_id, True)), remaining)
+            if request_id not in self._ready:  # perhaps another thread took its last response meanwhile
+                text = f"ReqId {request_id} has already been processed and was terminated."
+                return [Response(request_id, text)]
             return [response for _, response in self._drain(request_id)]
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> None:

@@ -71,8 +71,9 @@ class Engine:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread to end; call ``Inbox.stop`` before."""
-        self._thread.join()
+        """Wait for the thread to end; call ``Inbox.stop`` before. The thread itself does not wait."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         try:
