@@ -29,8 +29,11 @@ def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) 
     Raises:
         RepoAgentError: the request does not fit the model, or there is no such model. Failures of the model itself
             come with the response.
+        TypeError: a field of the request has a value of the wrong type.
     """
     prepared = core_request(request)
+    if request.response_queue is not None and isinstance(request.response_queue, asyncio.Queue):
+        raise TypeError("infer cannot fill an asyncio.Queue: give it a queue.SimpleQueue, or use async_infer")
     serial = CALLER.ask()
     response = _execute_here(core, request, prepared)
     if response is not None:
@@ -66,6 +69,8 @@ def infer_async(core: "ServingCore", request: InferenceRequest, raise_on_error: 
         RepoAgentError: the request does not fit the model, or there is no such model.
         RuntimeError: no event loop is running.
     """
+    if not isinstance(request.response_queue, asyncio.Queue | None):
+        raise TypeError(f"async_infer fills an asyncio.Queue, not {type(request.response_queue).__name__}")
     responses: asyncio.Queue[InferenceResponse] = asyncio.Queue()
     prepared = core_request(request, AsyncQueueSender(request, responses))
     core.check(prepared)

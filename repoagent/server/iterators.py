@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +78,15 @@ class ResponseIterator:
 class AsyncQueueSender:
     """Puts responses into asyncio queues, from the thread of whatever answers."""
 
-    __slots__ = ("_loop", "_more", "_queue", "_request")
+    __slots__ = ("_filling", "_late", "_loop", "_more", "_queue", "_request")
 
     def __init__(self, request: "InferenceRequest", responses: "asyncio.Queue[InferenceResponse]") -> None:
         self._request = request
         self._queue = responses
         self._more: Any = request.response_queue
         self._loop = asyncio.get_running_loop()
+        self._late: deque[InferenceResponse] = deque()
+        self._filling: asyncio.Task[None] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         """See :class:`~repoagent.serving.request.ResponseSender`. Nobody hears once the loop is closed."""
@@ -97,7 +100,22 @@ class AsyncQueueSender:
     def _put(self, response: InferenceResponse) -> None:
         self._queue.put_nowait(response)
         if self._more is not None:
-            self._more.put_nowait(response)
+            self._put_into_users(response)
+
+    def _put_into_users(self, response: InferenceResponse) -> None:
+        """Put ``response`` into the user's queue, which may have to be emptied first."""
+        if self._filling is None:
+            try:
+                self._more.put_nowait(response)
+                return
+            except asyncio.QueueFull:
+                self._filling = asyncio.ensure_future(self._fill())
+        self._late.append(response)
+
+    async def _fill(self) -> None:
+        while self._late:
+            await self._more.put(self._late.popleft())
+        self._filling = None
 
 
 class AsyncResponseIterator:

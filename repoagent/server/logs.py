@@ -14,10 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TextIO
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogFormat, LogLevel
 from repoagent.serving.json_logs import JsonFormatter
 
-__all__ = ["FORMATS", "LogMessage", "ServerLog", "TritonFormatter", "log_message", "server_log"]
+__all__ = ["FORMATS", "LogMessage", "ServerLog", "TritonFormatter", "log_message", "open_log_file", "server_log"]
 
 _LOGGER: Final = "repoagent"
 _LETTERS: Final = {logging.CRITICAL: "E", logging.ERROR: "E", logging.WARNING: "W", logging.INFO: "I"}
@@ -178,6 +179,18 @@ def server_log() -> ServerLog:
     log = ServerLog()
     log.attach(_LOGGER)
     return log
+
+
+def open_log_file(path: str | None) -> None:
+    """Write the log of this process to the file at ``path``; nothing or an empty text is the standard error.
+
+    Raises:
+        InvalidArgumentError: it cannot be opened.
+    """
+    try:
+        server_log().set_file(path)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot open the log file '{path}': {error.strerror}") from error
 
 
 def log_message(level: LogLevel, filename: str, line: int, message: str) -> None:

@@ -1,7 +1,7 @@
 """The settings of a server, under the names and with the defaults of Triton's ``tritonserver.Options``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from repoagent.server.enums import (
     RateLimitMode,
 )
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
+from repoagent.server.option_checks import check_ranges, check_types
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.options import RateLimitMode as CoreRateLimitMode
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource as CoreResource
@@ -23,7 +24,6 @@ __all__ = [
     "RateLimiterResource",
     "check_device_limit",
     "check_host_policy",
-    "check_types",
     "core_options",
     "metrics_settings",
 ]
@@ -61,7 +61,7 @@ class Options:
     ``docs/reference/server-api.md``.
     """
 
-    model_repository: str | Sequence[str] = field(default_factory=list)
+    model_repository: str | Path | Sequence[str | Path] = field(default_factory=list)
     """A directory or URL, or several."""
     server_id: str = "triton"
     model_control_mode: ModelControlMode = ModelControlMode.NONE
@@ -121,28 +121,10 @@ class Options:
     """Bytes."""
     allow_swap: bool = field(default=False, kw_only=True)
     """Let confidential plaintext lie in memory although the machine may swap it to disk."""
-
-
-_ENUMS: Final[dict[str, type]] = {
-    "model_control_mode": ModelControlMode,
-    "rate_limiter_mode": RateLimitMode,
-    "log_format": LogFormat,
-}
-_PLAIN: Final = {"str": str, "bool": bool, "int": int, "float": (int, float), "str | None": (str, type(None))}
-
-
-def check_types(options: Options) -> None:
-    """Refuse values that can never work.
-
-    Raises:
-        TypeError: a field has a value of another type than its own.
-    """
-    for item in fields(options):
-        value = getattr(options, item.name)
-        expected: Any = _ENUMS.get(item.name) or _PLAIN.get(str(getattr(item.type, "__name__", item.type)))
-        if expected is not None and not isinstance(value, expected):
-            wanted = getattr(expected, "__name__", item.type)
-            raise TypeError(f"Options.{item.name} must be {wanted}, not {type(value).__name__}: {value!r}")
+    agent_policy: str | None = field(default=None, kw_only=True)
+    """The operator's policy file: what every model is held to, whatever its own configuration says."""
+    allow_exec_keys: bool = field(default=False, kw_only=True)
+    """Let ``exec:`` key references of models run programs as the server."""
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
@@ -163,16 +145,17 @@ def core_options(options: Options) -> CoreOptions:
 
     Raises:
         TypeError: a value has the wrong type.
-        InvalidArgumentError: there is no model repository.
+        InvalidArgumentError: there is no model repository, or a number means nothing.
         UnsupportedError: something is asked for that this server cannot do.
     """
-    check_types(options)
     if not options.model_repository:
         raise InvalidArgumentError("Model repository must be specified.")
+    check_types(options)
+    check_ranges(options)
     _refuse_unsupported(options)
     repositories = options.model_repository
     return CoreOptions(
-        repositories=(repositories,) if isinstance(repositories, str) else tuple(map(str, repositories)),
+        repositories=tuple(map(str, [repositories] if isinstance(repositories, str | Path) else repositories)),
         control_mode=ControlMode[options.model_control_mode.name],
         poll_seconds=options.poll_interval,
         startup_models=tuple(options.startup_models),
@@ -188,6 +171,8 @@ def core_options(options: Options) -> CoreOptions:
         cache_directory=_path(options.agent_cache_directory),
         cache_quota_bytes=options.agent_cache_quota,
         allow_swap=options.allow_swap,
+        agent_policy=_path(options.agent_policy),
+        allow_exec_keys=options.allow_exec_keys,
         model_namespacing=options.model_namespacing,
         on_demand=options.on_demand,
         memory_budget_bytes=options.memory_budget,

@@ -1,6 +1,7 @@
 """Requests of the Server API, and how they become requests of the serving core."""
 
 import asyncio
+import operator
 import queue
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ __all__ = ["InferenceRequest", "core_request"]
 
 _START: Final = int(RequestFlag.SEQUENCE_START)
 _END: Final = int(RequestFlag.SEQUENCE_END)
+_LIMIT: Final = 1 << 64
 _PARAMETER_TYPES: Final = frozenset({str, bool, int, float})
 
 
@@ -47,7 +49,8 @@ def core_request(request: InferenceRequest, sender: ResponseSender | None = None
     """The request in the form of the serving core.
 
     Raises:
-        InvalidArgumentError: an input or a parameter has a type that no model takes.
+        InvalidArgumentError: an input or a parameter has a type that no model takes, or a number is out of range.
+        TypeError: another field has a value of the wrong type.
     """
     version = request.model.version
     prepared = InferRequest(
@@ -55,18 +58,35 @@ def core_request(request: InferenceRequest, sender: ResponseSender | None = None
         {name: core_input(value) for name, value in request.inputs.items()},
         sender,
         "" if version == -1 else str(version),
-        request.request_id or "",
-        priority=request.priority,
-        timeout_us=request.timeout,
     )
     if request.parameters:
         prepared.parameters = _parameters(request.parameters)
-    if request.correlation_id:
-        prepared.correlation_id = request.correlation_id
-    if request.flags:
-        prepared.sequence_start = bool(request.flags & _START)
-        prepared.sequence_end = bool(request.flags & _END)
+    if request.request_id or request.correlation_id or request.flags or request.priority or request.timeout:
+        _set_fields(prepared, request)
     return prepared
+
+
+def _set_fields(prepared: InferRequest, request: InferenceRequest) -> None:
+    prepared.id = request.request_id or ""
+    if not isinstance(prepared.id, str):
+        raise TypeError(f"InferenceRequest.request_id must be str, not {type(prepared.id).__name__}")
+    prepared.priority = _number("priority", request.priority)
+    prepared.timeout_us = _number("timeout", request.timeout)
+    sequence = request.correlation_id or 0
+    prepared.correlation_id = sequence if isinstance(sequence, str) else _number("correlation_id", sequence)
+    flags = _number("flags", request.flags)
+    prepared.sequence_start = bool(flags & _START)
+    prepared.sequence_end = bool(flags & _END)
+
+
+def _number(name: str, value: Any) -> int:
+    """``value`` as an unsigned number of 64 bits, of whichever library it is one."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"InferenceRequest.{name} must be a number, not {type(value).__name__}: {value!r}")
+    number = operator.index(value)
+    if not 0 <= number < _LIMIT:
+        raise InvalidArgumentError(f"InferenceRequest.{name} must be from 0 to 2**64 - 1, not {number}")
+    return number
 
 
 def _parameters(parameters: dict[str, Any]) -> dict[str, Any]:

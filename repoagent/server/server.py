@@ -1,5 +1,6 @@
 """The server of the in-process Server API."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition
-from repoagent.server.logs import server_log
+from repoagent.server.logs import open_log_file, server_log
 from repoagent.server.model import Model, ModelDictionary
 from repoagent.server.options import Options, core_options, metrics_settings
 from repoagent.serving.backends.registry import BackendRegistry
@@ -41,6 +42,7 @@ class Server:
         self.options = Options(**fields) if options is None else replace(options, **fields)
         self._backends = backends
         self._core: ServingCore | None = None
+        self._starting = threading.Lock()
         self._metrics: Callable[[], str] = REGISTRY.text
 
     def __enter__(self) -> "Server":
@@ -67,14 +69,16 @@ class Server:
             InternalError: a repository cannot be read, or a model failed and ``exit_on_error`` is set.
             UnavailableError: it was not ready in time; it runs on.
             TypeError: an option has a value of the wrong type.
+            InvalidArgumentError: an option has a value that means nothing, or the log file cannot be opened.
         """
-        if self._core is not None:
-            raise InvalidArgumentError("Server already started")
-        settings = core_options(self.options)
-        _configure_log(self.options)
-        core = ServingCore(settings, backends=self._backends)
-        self._metrics = _exposition(core, self.options)
-        self._core = _start_core(core)
+        with self._starting:
+            if self._core is not None:
+                raise InvalidArgumentError("Server already started")
+            settings = core_options(self.options)
+            _configure_log(self.options)
+            core = ServingCore(settings, backends=self._backends)
+            self._metrics = _exposition(core, self.options)
+            self._core = _start_core(core)
         if wait_until_ready and not _wait(self.ready, polling_interval, timeout):
             raise UnavailableError("Timeout before ready")
         return self
@@ -86,8 +90,9 @@ class Server:
             InvalidArgumentError: the server is not started.
             InternalError: ``exit_timeout`` seconds were not enough.
         """
-        core = self.core
-        self._core = None
+        with self._starting:
+            core = self.core
+            self._core = None
         core.stop()
 
     @property
@@ -240,7 +245,11 @@ class Server:
             _wait(lambda: self._unloaded(name), polling_interval, timeout)
 
     def _unloaded(self, name: str) -> bool:
-        return all(model.state in _GONE for model in self.models().values() if model.name == name)
+        return all(
+            entry.get("state") in _GONE
+            for entry in self.core.index()
+            if name in (entry["name"], ModelId(entry["name"], entry.get("namespace", "")))
+        )
 
 
 def _clear_names(entries: Sequence[Mapping[str, str]]) -> list[str]:
@@ -305,7 +314,7 @@ def _configure_log(options: Options) -> None:
     log = server_log()
     info = options.log_info or options.log_verbose > 0
     warn = options.log_warn or info
-    log.set_file(options.log_file)
+    open_log_file(options.log_file)
     log.set_format(options.log_format)
     log.set_verbose(options.log_verbose)
     log.enable(LogLevel.INFO, info)

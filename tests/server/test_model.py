@@ -358,6 +358,48 @@ async def test_a_decoupled_model_is_awaited_and_fills_a_queue(server: Server) ->
     assert [it async for it in responses] == queued
 
 
+async def test_a_queue_with_little_room_gets_every_response_in_order(server: Server) -> None:
+    received: asyncio.Queue[InferenceResponse] = asyncio.Queue(maxsize=1)
+    responses = server.model("repeat").async_infer(inputs=_int(5), response_queue=received)
+    everything = [response async for response in responses]
+    assert [await asyncio.wait_for(received.get(), 60) for _ in everything] == everything
+
+
+async def test_a_queue_of_the_other_kind_is_refused(server: Server) -> None:
+    with pytest.raises(TypeError, match="use async_infer"):
+        server.model("repeat").infer(inputs=_int(1), response_queue=asyncio.Queue())
+    with pytest.raises(TypeError, match=r"fills an asyncio\.Queue, not SimpleQueue"):
+        server.model("repeat").async_infer(inputs=_int(1), response_queue=queue.SimpleQueue())
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"priority": "high"}, TypeError, "priority must be a number, not str: 'high'"),
+        ({"correlation_id": 1.5}, TypeError, "correlation_id must be a number, not float"),
+        ({"flags": "start"}, TypeError, "flags must be a number"),
+        ({"request_id": 5}, TypeError, "request_id must be str, not int"),
+        ({"timeout": -1}, InvalidArgumentError, r"timeout must be from 0 to 2\*\*64 - 1, not -1"),
+        ({"correlation_id": 1 << 64}, InvalidArgumentError, "correlation_id must be from 0"),
+    ],
+)
+def test_a_field_with_a_value_that_means_nothing_is_refused(
+    server: Server, addsub_inputs: Inputs, fields: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"InferenceRequest.{message}"):
+        server.model("addsub").infer(inputs=addsub_inputs, **fields)
+
+
+def test_numbers_of_other_libraries_are_numbers(server: Server, addsub_inputs: Inputs) -> None:
+    numbers: dict[str, Any] = {
+        "correlation_id": np.uint64(2**63),
+        "priority": np.int8(3),
+        "timeout": np.int32(60_000_000),
+    }
+    (response,) = server.model("addsub").infer(inputs=addsub_inputs, **numbers)
+    assert response.final
+
+
 async def test_many_requests_are_awaited_at_once(server: Server) -> None:
     async def ask(number: int) -> int:
         async for response in server.model("repeat").async_infer(inputs=_int(number)):

@@ -1,4 +1,5 @@
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,11 +100,62 @@ def test_options_come_as_an_object_or_as_keywords(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"server_id": 1}, {"exit_timeout": "30"}, {"log_info": 1}, {"model_control_mode": 2}, {"log_file": 3}]
+    "fields",
+    [
+        {"server_id": 1},
+        {"exit_timeout": "30"},
+        {"log_info": 1},
+        {"model_control_mode": 2},
+        {"log_file": 3},
+        {"model_repository": ["models", 5]},
+        {"startup_models": "addsub"},
+        {"memory_budget": "5"},
+        {"drain_timeout": "5"},
+        {"backend_configuration": {"python": "process"}},
+        {"rate_limiter_resources": ["R"]},
+        {"storage_options": "secret"},
+    ],
 )
 def test_a_value_of_the_wrong_type_is_a_type_error(make_server: MakeServer, fields: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=next(iter(fields))):
         make_server(**fields).start()
+
+
+def test_a_type_error_names_the_type_that_was_expected(make_server: MakeServer) -> None:
+    with pytest.raises(TypeError, match=r"Options\.startup_models must be list\[str\], not str: 'addsub'"):
+        make_server(startup_models="addsub").start()
+    with pytest.raises(TypeError, match=r"Options\.storage_options must be Mapping\[str, object\] \| None, not str"):
+        make_server(storage_options=("key", "secret")[1]).start()
+
+
+@pytest.mark.parametrize("fields", [{"exit_timeout": -1}, {"poll_interval": 0}, {"memory_budget": -1}])
+def test_a_number_that_means_nothing_is_refused(make_server: MakeServer, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"Options\.{next(iter(fields))} must be"):
+        make_server(**fields).start()
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(make_server: MakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "log"
+    with pytest.raises(InvalidArgumentError, match=f"cannot open the log file '{path}': No such file or directory"):
+        make_server(log_file=str(path)).start()
+
+
+def test_of_two_starts_at_once_one_is_refused(make_server: MakeServer) -> None:
+    server = make_server()
+    refusals = []
+
+    def start() -> None:
+        try:
+            server.start()
+        except InvalidArgumentError as error:
+            refusals.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusals == 7 * ["Server already started"]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +232,24 @@ def test_waiting_for_an_unload_ends_at_the_timeout(
     scripted.go.set()
     assert next(responses).final
     eventually(lambda: server.models()["slow", 1].state == "UNAVAILABLE")
+
+
+def test_waiting_for_an_unload_looks_at_every_namesake(
+    make_server: MakeServer, repository: Path, tmp_path: Path, scripted: Any
+) -> None:
+    shutil.copytree(repository, tmp_path / "others")
+    repositories = [str(repository), str(tmp_path / "others")]
+    server = make_server(
+        model_repository=repositories, model_control_mode=EXPLICIT, model_namespacing=True, startup_models=["slow"]
+    ).start()
+    responses = server.model(f"{repository}::slow").infer(inputs={"INPUT": np.array([1], np.int32)})
+    assert scripted.started.wait(60)
+    server.unload("slow", wait_until_unloaded=True, polling_interval=0.001, timeout=0.01)
+    assert not server._unloaded("slow")
+    scripted.go.set()
+    assert next(responses).final
+    server.unload("slow", wait_until_unloaded=True, polling_interval=0.001, timeout=60)
+    assert server._unloaded("slow")
 
 
 def test_a_model_is_loaded_from_the_bytes_of_its_files(make_server: MakeServer, add_sub_model: bytes) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
-from repoagent.server.logs import server_log
+from repoagent.server.logs import open_log_file, server_log
 from repoagent.server.options import (
     ModelLoadDeviceLimit,
     Options,
@@ -50,7 +50,7 @@ class ServerOptions:
         self.options.strict_model_config = strict
 
     def set_rate_limiter_mode(self, mode: RateLimitMode) -> None:
-        """Limit executions by resources. A server refuses to start with anything but OFF."""
+        """Limit executions by resources, or do not."""
         self.options.rate_limiter_mode = mode
 
     def add_rate_limiter_resource(self, name: str, count: int, device: int) -> None:
@@ -116,7 +116,7 @@ class ServerOptions:
         self.options.model_load_retry_count = count
 
     def set_model_namespacing(self, enable: bool) -> None:
-        """Let repositories have models of equal names. A server refuses to start with it."""
+        """Let repositories have models of equal names."""
         self.options.model_namespacing = enable
 
     def set_enable_peer_access(self, enable: bool) -> None:
@@ -124,9 +124,13 @@ class ServerOptions:
         self.options.enable_peer_access = enable
 
     def set_log_file(self, path: str) -> None:
-        """Write the log to a file; an empty name is the standard error again."""
+        """Write the log to a file; an empty name is the standard error again.
+
+        Raises:
+            InvalidArgumentError: it cannot be opened.
+        """
+        open_log_file(path)
         self.options.log_file = path or None
-        server_log().set_file(path)
 
     def set_log_info(self, on: bool) -> None:
         """Write informational messages."""
