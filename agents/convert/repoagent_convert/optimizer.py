@@ -1,12 +1,13 @@
 """ONNX in, ONNX out: ONNX Runtime's graph optimisations, run once and written down."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
 
-from repoagent.api import InvalidArgumentError
+from repoagent.api import InvalidArgumentError, UnavailableError
 from repoagent_convert.options import Level
 
 __all__ = ["RUNTIME_VERSION", "Optimization"]
@@ -40,13 +41,23 @@ class Optimization:
         """Write the optimised model into ``directory``.
 
         Raises:
+            UnavailableError: there is no room for the result.
             InvalidArgumentError: ONNX Runtime cannot load the model, or cannot write the result.
         """
         try:
             # The session optimises and writes as it is made; nothing else is wanted of it.
             ort.InferenceSession(str(self.source), self._session_options(directory), ["CPUExecutionProvider"])
         except Exception as error:  # The errors of ONNX Runtime have no base of their own.
+            self._check_room(directory)
             raise InvalidArgumentError(f"{self.name} cannot be optimised: {self._public(error, directory)}") from error
+
+    def _check_room(self, directory: Path) -> None:
+        """ONNX Runtime does not say why it could not write; this does where the disk may be it."""
+        free = shutil.disk_usage(directory).free
+        if free < self.source.stat().st_size:
+            raise UnavailableError(
+                f"{self.name} cannot be optimised: no room for the result ({free} bytes are free where it is written)"
+            )
 
     def _session_options(self, directory: Path) -> ort.SessionOptions:
         options = ort.SessionOptions()

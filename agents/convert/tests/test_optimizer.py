@@ -1,7 +1,9 @@
 """Optimised models give the numbers of the original."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from repoagent_convert.optimizer import Optimization
 from repoagent_convert.options import Level
 
-from repoagent.api import InvalidArgumentError
+from repoagent.api import InvalidArgumentError, UnavailableError
 
 Save = Callable[..., Path]
 
@@ -71,3 +73,16 @@ def test_a_model_that_onnx_runtime_refuses_is_named_without_private_paths(
     assert str(caught.value).startswith("1/model.onnx cannot be optimised: ")
     assert "NoSuchOperator" in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_full_disk_is_named(
+    save: Save, tmp_path: Path, perceptron: "onnx.ModelProto", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fast.onnx").symlink_to("/dev/full")
+    step = Optimization(save(perceptron), "1/model.onnx", "fast.onnx", Level.ALL, external=False)
+    with pytest.raises(InvalidArgumentError, match=r"1/model\.onnx cannot be optimised"):
+        step.write_to(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(UnavailableError) as caught:
+        step.write_to(tmp_path)
+    assert str(caught.value).startswith("1/model.onnx cannot be optimised: no room for the result (0 bytes are free")
