@@ -1,7 +1,6 @@
 """Making the served versions of a model from what the agents left behind: all of them, or none."""
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,12 +38,12 @@ from repoagent.serving.served import ServedModel
 from repoagent.serving.statistics import ModelStatistics
 from repoagent.serving.warmup import warm_up
 from repoagent.storage.files import ModelFiles
+from repoagent.storage.versions import version_numbers
 
-__all__ = ["BuildError", "ModelBuilder", "version_numbers"]
+__all__ = ["BuildError", "ModelBuilder"]
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = re.compile(r"[1-9][0-9]{0,18}")
 _CODE_NAMES: Final = {
     ErrorCode.UNKNOWN: "Unknown",
     ErrorCode.INTERNAL: "Internal",
@@ -66,11 +65,6 @@ class BuildError(InvalidArgumentError):
             f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in reasons.items()
         )
         super().__init__(f"load failed for model '{model_name}': {self.reason}\n")
-
-
-def version_numbers(files: ModelFiles) -> list[int]:
-    """The version directories of a model, ascending. Names with leading zeros are none."""
-    return sorted(int(name) for name in files.names() if _VERSION.fullmatch(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,7 @@ class ModelBuilder:
         Raises:
             BuildError: the version policy leaves none.
         """
-        numbers = version_numbers(files)
+        numbers = version_numbers(files.directories())
         if not numbers and is_ensemble(config):
             numbers = [1]  # It has no files, and object stores and version control keep no empty directories.
         versions = select_versions(config, numbers)

@@ -49,6 +49,10 @@ class DirectoryFiles:
         real = join_inside(self.root, path)
         return sorted(os.listdir(real)) if os.path.isdir(real) else []
 
+    def directories(self) -> list[str]:
+        """The sorted names of the directories at the top."""
+        return [name for name in self.names() if os.path.isdir(os.path.join(self.root, name))]
+
 
 @contextmanager
 def _faults(path: str) -> Iterator[None]:

@@ -35,3 +35,6 @@ class ModelFiles(Protocol):
 
     def names(self, path: str = "") -> list[str]:
         """The sorted names in a directory; empty if it is none."""
+
+    def directories(self) -> list[str]:
+        """The sorted names of the directories at the top; the versions are among them."""

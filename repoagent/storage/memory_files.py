@@ -75,6 +75,10 @@ class MemoryFiles:
         inside = (name.split("/") for name in self._below(path))
         return sorted({parts[depth] for parts in inside if len(parts) > depth})
 
+    def directories(self) -> list[str]:
+        """The sorted names of the directories at the top."""
+        return sorted({path.partition("/")[0] for path in self._files if "/" in path})
+
     def _below(self, path: str) -> list[str]:
         prefix = "/".join(relative_parts(path))
         return [name for name in self._files if not prefix or name == prefix or name.startswith(prefix + "/")]

@@ -1,5 +1,6 @@
 """A directory of models, anywhere fsspec reaches."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from repoagent.storage.url import RepositoryUrl, parse_url
 
 __all__ = ["Repository"]
 
+_log = logging.getLogger(__name__)
+
 
 class Repository:
     """A model repository: each directory in it is a model. Listings are always fresh; nothing needs closing."""
@@ -19,6 +22,7 @@ class Repository:
     def __init__(self, url: RepositoryUrl, fs: Any) -> None:
         self._url = url
         self._fs = fs
+        self._unspeakable: set[str] = set()
 
     @classmethod
     def open(
@@ -60,14 +64,24 @@ class Repository:
     def model_names(self) -> list[str]:
         """The sorted names of all directories; hidden ones (``.git``, ``..data``) are none. One listing.
 
-        A directory may be a link: operators do that. Nothing inside it is read.
+        A directory may be a link: operators do that. Nothing inside it is read. One whose name is not UTF-8 is left
+        out, with a warning: no client could ask for it, and an index with its name could not be written.
 
         Raises:
             NotFoundError: there is no such repository.
             UnavailableError: the filesystem does not answer.
         """
         with storage_faults("list model repository", self.url):
-            return list_directories(self._fs, self._url.path)
+            names = list_directories(self._fs, self._url.path)
+        return [name for name in names if self._is_text(name)]
+
+    def _is_text(self, name: str) -> bool:
+        if _is_utf8(name):
+            return True
+        if name not in self._unspeakable:
+            self._unspeakable.add(name)
+            _log.warning("the directory %a of %s is no model: its name is not UTF-8; rename it", name, self.url)
+        return False
 
     def model(self, name: str) -> ModelSource | None:
         """The model called ``name``; None if there is no such directory.
@@ -82,3 +96,11 @@ class Repository:
             if not self._fs.isdir(place.path):
                 return None
         return ModelSource(name, fs=self._fs, root=place.path, location=place.text)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -86,6 +86,13 @@ class SourceFiles:
         inside = (tuple(name.split("/")) for name in self._listing())
         return sorted({one[len(parts)] for one in inside if one[: len(parts)] == parts and len(one) > len(parts)})
 
+    def directories(self) -> list[str]:
+        """The sorted names of the directories at the top."""
+        here = self._local("")
+        if here is not None:
+            return here[0].directories()
+        return sorted({path.partition("/")[0] for path in self._listing() if "/" in path})
+
     def _local(self, path: str) -> tuple[DirectoryFiles, str] | None:
         """Where ``path`` is on this machine, and what it is called there; None if it is not here."""
         parts = relative_parts(path)

@@ -1,9 +1,8 @@
 """One model where its owner put it, before any agent touched it."""
 
 import hashlib
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from repoagent.api.actions import ArtifactType
 from repoagent.errors import ConfigError, NotFoundError
@@ -14,11 +13,9 @@ from repoagent.storage.listing import list_directories, list_files
 from repoagent.storage.paths import check_tree, join_inside, object_parts
 from repoagent.storage.private_memory import new_memory_filesystem
 from repoagent.storage.url import RepositoryUrl, parse_url
+from repoagent.storage.versions import version_numbers
 
 __all__ = ["MemorySource", "ModelSource", "open_source"]
-
-_VERSION: Final = re.compile(r"[1-9][0-9]{0,18}")
-_LARGEST_VERSION: Final = 2**63 - 1
 
 
 class ModelSource:
@@ -85,8 +82,7 @@ class ModelSource:
         """The numbers of the version directories, ascending. Other names, and numbers with a leading 0, are ignored."""
         with storage_faults("list", self.location):
             names = list_directories(self.fs, self.root)
-        numbers = (int(name) for name in names if _VERSION.fullmatch(name))
-        return sorted(number for number in numbers if number <= _LARGEST_VERSION)
+        return version_numbers(names)
 
     def _path(self, relative: str) -> str:
         if not self.is_remote:

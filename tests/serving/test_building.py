@@ -6,7 +6,7 @@ import pytest
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import CancelledError, InvalidArgumentError
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.building import BuildError, ModelBuilder, version_numbers
+from repoagent.serving.building import BuildError, ModelBuilder
 
 
 @pytest.fixture
@@ -114,6 +114,8 @@ def test_whichever_instance_executes_the_scheduler_learns_how_long_it_took(
     served.close()
 
 
-def test_version_directories_are_plain_numbers(memory_files: Any) -> None:
-    files = memory_files({f"{name}/x": b"" for name in ("1", "10", "2", "03", "latest", "-1", "0")})
-    assert version_numbers(files) == [1, 2, 10]
+def test_a_file_that_is_called_as_a_version_is_none(
+    builder: ModelBuilder, memory_files: Any, add_constant: Any
+) -> None:
+    files = memory_files({"1/model.onnx": add_constant(1), "2": b""})
+    assert builder.plan("m", ModelConfig(), files) == [1]

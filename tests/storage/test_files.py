@@ -51,6 +51,7 @@ def test_names_are_sorted_and_one_level_deep(files: ModelFiles) -> None:
     assert files.names() == ["1", "2", "config.pbtxt"]
     assert files.names("1") == ["data", "model.onnx"]
     assert files.names("config.pbtxt") == files.names("absent") == files.names("1/absent") == []
+    assert files.directories() == ["1", "2"]
 
 
 def test_exists_knows_files_and_directories(files: ModelFiles) -> None:

@@ -1,4 +1,5 @@
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,17 @@ def test_a_local_repository_lists_directories_and_no_files_or_hidden_ones(tmp_pa
     assert repository.model_names() == ["a", "b"]
     assert not repository.is_remote
     assert repository.url == str(tmp_path / "repo")
+
+
+def test_a_directory_whose_name_is_no_text_is_left_out_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/bad\xffname")
+    (tmp_path / "good").mkdir()
+    repository = Repository.open(str(tmp_path))
+    assert [repository.model_names() for _ in range(3)] == [["good"]] * 3
+    told = f"the directory 'bad\\udcffname' of {tmp_path} is no model: its name is not UTF-8; rename it"
+    assert caplog.messages == [told]
 
 
 def test_a_local_model_gives_config_versions_and_location(tmp_path: Path, write_tree: Write) -> None:

@@ -45,6 +45,9 @@ class Files:
     def names(self, path: str = "") -> list[str]:
         return sorted(entry.name for entry in (self._root / path).iterdir())
 
+    def directories(self) -> list[str]:
+        return [name for name in self.names() if (self._root / name).is_dir()]
+
 
 class Answers:
     """A sender that keeps what it is sent."""
