@@ -8,10 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
+    UnavailableError,
+)
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.identity import ModelId
 from repoagent.serving.repositories import RepositorySet
@@ -180,11 +187,23 @@ class OnDemand:
         except RepoAgentError as error:
             with self._lock:
                 self._entries.pop(name, None)
-                self._failed[name] = (fingerprint, error)
+                if not isinstance(error, CancelledError):  # Nothing is wrong with a model that somebody unloaded.
+                    self._failed[name] = (fingerprint, error)
             raise
         with self._lock:
             if name in self._entries:
                 self._entries[name].loaded_ms = _now_ms()
+        for member in self._dependencies.members(name):
+            self._adopt(member)
+
+    def _adopt(self, name: str) -> None:
+        """Count a model that came with an ensemble, and its own members, if it has any."""
+        with suppress(RepoAgentError):  # It lies in no repository any more, so it cannot come back: leave it alone.
+            size = self._repositories.find(name).fingerprint().size
+            with self._lock:
+                self._entries.setdefault(name, _Entry(size, _now_ms()))
+        for member in self._dependencies.members(name):
+            self._adopt(member)
 
     # -- making room ----------------------------------------------------------------------------------------------
 
@@ -225,7 +244,7 @@ class OnDemand:
 
     def _takes_room(self, name: str) -> bool:
         slot = self._table.get(name)
-        return name in self._starting or (slot is not None and slot.loaded is not None)
+        return name in self._starting or (slot is not None and slot.loaded is not None and not slot.explicit)
 
     def _idle(self, name: str) -> bool:
         slot = self._table.get(name)
@@ -245,12 +264,11 @@ class OnDemand:
         with self._lock:
             slot = self._table.get(name)
             entry = self._entries.pop(name, None)
-            if entry is None or slot is None:
-                return  # Somebody has just taken it over with an explicit load, which must not be cancelled.
-            unload = slot.unload()
+        if entry is None or slot is None:
+            return  # Somebody has just taken it over with an explicit load.
         try:
-            unload.result().wait()
-        except UnavailableError:  # Somebody leased it before its turn came.
+            slot.evict(lambda: bool(self._dependencies.users(name))).result().wait()
+        except UnavailableError:  # Somebody leased it before its turn came, or loaded it or an ensemble that needs it.
             with self._lock:
                 self._entries.setdefault(name, entry)
 

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -133,6 +133,14 @@ class ModelSlot:
         self.cancel()
         # It frees what loads may be waiting for, and a model that must not be used any more cannot wait for them.
         return self._queue.submit(lambda: self._unload(force=force, reason=reason), urgent=True)
+
+    def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
+        """Queue an unload that makes room for others, which cancels nothing.
+
+        A model that is leased when its turn comes, that somebody has loaded by its name, or that is ``spared`` stays,
+        and the future raises UnavailableError.
+        """
+        return self._queue.submit(lambda: self._evict(spared))
 
     def follow_members(self) -> "Future[None]":
         """Queue, for an ensemble: make it anew if its members have changed; unload it if they do not fit any more."""
@@ -307,6 +315,11 @@ class ModelSlot:
             return done
         self._let_go(old)
         return self._finish(old, reason)
+
+    def _evict(self, spared: Callable[[], bool]) -> threading.Event:
+        if self.explicit or spared():
+            raise UnavailableError(f"model '{self.name}' is needed meanwhile")
+        return self._unload(force=False, reason=UNLOADED)
 
     def _let_go(self, old: LoadedModel) -> None:
         for version in old.versions:

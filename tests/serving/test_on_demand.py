@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
 from repoagent.serving.request import InferRequest, InferResponse
@@ -233,3 +233,55 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
     loader.hold.set()
     stopping.join(60)
     assert answer.get().error is not None
+
+
+@pytest.mark.usefixtures("models")
+def test_a_load_that_somebody_cancelled_is_tried_again(
+    new_core: CoreMaker, request_of: RequestMaker, loader: Any
+) -> None:
+    core = new_core(on_demand=True)
+    loader.hold = threading.Event()
+    answer = Answer()
+    core.submit(request_of("a", sender=answer))
+    assert loader.entered.acquire(timeout=60)
+    slot = core._table.get("a")
+    assert slot is not None
+    slot.cancel()  # As an unload does first.
+    loader.hold.set()
+    assert isinstance(answer.get().error, CancelledError)
+    assert use(core, request_of, "a") == 1
+
+
+@pytest.mark.usefixtures("models", "clock")
+def test_a_request_during_an_explicit_load_does_not_make_the_model_one_that_may_go(
+    new_core: CoreMaker, request_of: RequestMaker, loader: Any
+) -> None:
+    core = new_core(on_demand=True, memory_budget_bytes=SIZE)
+    loader.hold = threading.Event()
+    loading = threading.Thread(target=core.load, args=("a",))
+    loading.start()
+    assert loader.entered.acquire(timeout=60)
+    answer = Answer()
+    core.submit(request_of("a", sender=answer))
+    loader.hold.set()
+    loading.join(60)
+    assert answer.get().error is None
+    use(core, request_of, "b")
+    assert ready(core) == ["a", "b"]
+
+
+@pytest.mark.usefixtures("models", "clock")
+def test_members_that_came_with_an_ensemble_count_and_go_after_it(
+    new_core: CoreMaker, request_of: RequestMaker, write_model: ModelWriter, ensemble_config: Callable[..., str]
+) -> None:
+    steps = [("a", {"x": "x"}, {"y": "mid"}), ("b", {"x": "mid"}, {"y": "y"})]
+    config = ensemble_config(*steps)
+    write_model("pair", {}, config)
+    core = new_core(on_demand=True, memory_budget_bytes=len(config) + 3 * SIZE)
+    use(core, request_of, "pair")
+    assert ready(core) == ["a", "b", "pair"]
+    use(core, request_of, "c")
+    assert ready(core) == ["a", "b", "c", "pair"]
+    write_model("d", {1: "3"}, 'backend: "scripted"' + " " * (len(config) + 2 * SIZE))
+    use(core, request_of, "d")
+    assert ready(core) == ["d"]
