@@ -348,7 +348,7 @@ def test_an_agent_whose_import_takes_long_keeps_no_other_waiting(
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    put(directory, "slow", f"open({str(gate)!r}).read()\n" + STAMP)
+    put(directory, "slow", f"with open({str(gate)!r}) as gate:\n    gate.read()\n" + STAMP)
     put(directory, "quick")
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(registry.load, "slow")
