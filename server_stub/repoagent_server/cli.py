@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from repoagent_server.abbreviations import AbbreviatingCommand
 from repoagent_server.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags import (
     HEADER_PATTERN,
@@ -30,7 +31,7 @@ __all__ = ["serve"]
 _DIRECTORY: Final = click.Path(path_type=Path)
 
 
-@click.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
+@click.command(cls=AbbreviatingCommand, context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
 @config_file_option
 @click.option(
     "--model-repository",
