@@ -74,9 +74,13 @@ class AdapterCache:
         Raises ``CheckError``: the task is unknown and no weights came, they do not fit the model, the cache is full.
         """
         with self._lock:
+            known = config.task_id in self._entries
+        # Without the lock: the engine's thread gives leases back, and must not wait while an adapter is read.
+        adapter = None if known else self._read(config)
+        with self._lock:
             entry = self._entries.get(config.task_id)
-            if entry is None:
-                entry = self._store(config.task_id, self._read(config))
+            if entry is None:  # or forgotten since the first look
+                entry = self._store(config.task_id, self._read(config) if adapter is None else adapter)
             entry.users += 1
             self._entries.move_to_end(config.task_id)
             return AdapterLease(self, entry.adapter)
@@ -101,13 +105,14 @@ class AdapterCache:
         )
 
     def _store(self, task_id: int, adapter: LoraAdapter) -> _Entry:
+        held = sum(entry.adapter.nbytes for entry in self._entries.values() if entry.users)
+        if held + adapter.nbytes > self._capacity:  # nothing is forgotten for what cannot be kept
+            raise CheckError(
+                f"PEFT Cache is full. Could not store taskId={task_id}: it needs {adapter.nbytes} bytes, "
+                f"{held} of {self._capacity} are held by tasks that are in use"
+            )
         while self._used + adapter.nbytes > self._capacity:
-            unused = next((known for known, entry in self._entries.items() if entry.users == 0), None)
-            if unused is None:
-                raise CheckError(
-                    f"PEFT Cache is full. Could not store taskId={task_id}: it needs {adapter.nbytes} bytes, "
-                    f"{self._used} of {self._capacity} are held by tasks that are in use"
-                )
+            unused = next(known for known, entry in self._entries.items() if entry.users == 0)
             self._used -= self._entries.pop(unused).adapter.nbytes
         self._used += adapter.nbytes
         entry = self._entries[task_id] = _Entry(adapter)

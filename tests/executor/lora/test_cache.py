@@ -1,11 +1,14 @@
 """The cache of adapters: by task id, bounded in bytes, what is in use stays."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from repoagent.executor import LoraConfig, PeftCacheConfig
+from repoagent.executor.lora.adapter import LoraAdapter, read_adapter
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import LoraShape
 
@@ -49,6 +52,31 @@ def test_tasks_in_use_are_not_forgotten() -> None:
     leases[1].release()
     cache.lease(_config(3))
     assert [task_id in cache for task_id in (1, 2, 3)] == [False, True, True]
+
+
+def test_an_adapter_that_cannot_be_kept_makes_no_other_one_go() -> None:
+    cache = _cache(2)
+    for task_id in (1, 2):
+        cache.lease(_config(task_id)).release()
+    with pytest.raises(RuntimeError, match=r"Could not store taskId=3: it needs 96 bytes, 0 of 64 are held"):
+        cache.lease(LoraConfig(3, np.ones((1, 24), np.float32), np.array([[4, 0, 3]], np.int32)))
+    assert [task_id in cache for task_id in (1, 2, 3)] == [True, True, False]
+
+
+def test_leases_come_back_while_an_adapter_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = _cache(2)
+    lease = cache.lease(_config(1))
+
+    def slowly(*arguments: Any, **named: Any) -> LoraAdapter:
+        thread = threading.Thread(target=lease.release)
+        thread.start()
+        thread.join(60)
+        assert cache.in_use == 0
+        return read_adapter(*arguments, **named)
+
+    monkeypatch.setattr("repoagent.executor.lora.cache.read_adapter", slowly)
+    cache.lease(_config(2))
+    assert cache.in_use == 1
 
 
 def test_bad_weights_leave_nothing_behind() -> None:
