@@ -27,7 +27,10 @@ class Guide(Protocol):
 
 
 class GuideFactory(Protocol):
-    """Makes guides; belongs to one vocabulary."""
+    """Makes guides; belongs to one vocabulary. ``stop_ids``: the tokens that end a guided text."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
 
     def create(self, params: GuidedDecodingParams) -> Guide:
         """A guide at the start of a text; raises ``CheckError`` for a grammar that cannot be compiled."""

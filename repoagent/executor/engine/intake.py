@@ -84,6 +84,8 @@ class Intake:
         table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
         self._check_tokens(request, 0 if table is None else len(table.rows))
         rules = LogitsRules.of(request)
+        if self._guides is not None and request.guided_decoding_params is not None:
+            rules.stop_ids = self._guides.stop_ids
         max_new_tokens = min(request.max_tokens, longest - length)
         drafts = self._drafts(request, max_new_tokens)
         group = self._group(request)

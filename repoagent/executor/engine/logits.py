@@ -4,7 +4,7 @@ In this order: embedding bias; bad words, repeated n-grams, the end token before
 and frequency penalties; temperature. Post-processors and grammars come before all of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,8 @@ class LogitsRules:
     bad_words: Sequence[Sequence[int]] = ()
     ngram_size: int = 0
     min_tokens: int = 0
+    #: Tokens that end a guided text; as the end token, they may not come before ``min_tokens``.
+    stop_ids: Collection[int] = ()
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0
@@ -80,8 +82,10 @@ class LogitsRules:
         banned = banned_by_words(tokens, self.bad_words) if self.bad_words else []
         if self.ngram_size:
             banned += banned_by_ngrams(tokens, self.ngram_size)
-        if generated < self.min_tokens and self.end_id >= 0:
-            banned.append(self.end_id)
+        if generated < self.min_tokens:
+            banned += self.stop_ids
+            if self.end_id >= 0:
+                banned.append(self.end_id)
         if banned:
             row[[token for token in banned if token < len(row)]] = -np.inf
 

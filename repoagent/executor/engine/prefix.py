@@ -124,9 +124,12 @@ class PrefixPool:
         tokens: Sequence[Marked],
         key: PrefixKey,
         export: Callable[[int, int], KvBlob],
-        retention: Callable[[int], Retention],
+        retention: Callable[[int], Retention | None],
     ) -> None:
-        """Keep all pages of ``tokens``; ``export(start, stop)`` is called for those that are not there yet."""
+        """Keep all pages of ``tokens``; ``export(start, stop)`` is called for those that are not there yet.
+
+        ``retention(start)``: None leaves a page that is there as dear as it is.
+        """
         parent = key.root()
         for start in range(0, len(tokens), BLOCK_TOKENS):
             piece = tuple(tokens[start : start + BLOCK_TOKENS])
@@ -136,13 +139,18 @@ class PrefixPool:
             page = self._pages.get(name)
             if page is not None:
                 self._touch(page, retention(start))
-            elif not self._add(name, parent, piece, key, partial(export, start, start + len(piece)), retention(start)):
+                parent = name
+                continue
+            kept = retention(start) or Retention()
+            if not self._add(name, parent, piece, key, partial(export, start, start + len(piece)), kept):
                 return
             parent = name
 
-    def _touch(self, page: Page, retention: Retention) -> None:
+    def _touch(self, page: Page, retention: Retention | None) -> None:
         self._uses += 1
         page.used = self._uses
+        if retention is None:
+            return
         if page.priority != retention.priority:
             self._events.reprioritised(page.hash, page.priority, retention.priority)
             page.priority = retention.priority
@@ -195,7 +203,7 @@ class PrefixPool:
 
     def _priority(self, page: Page) -> int:
         if page.expires is not None and self._clock() >= page.expires:
-            return min(page.priority, DEFAULT_PRIORITY)
+            return DEFAULT_PRIORITY
         return page.priority
 
     def _remove(self, page: Page) -> None:

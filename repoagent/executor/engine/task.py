@@ -131,15 +131,15 @@ class Task:
         return [strand for strand in self.group.strands if not strand.finished]
 
 
-def retention_of(task: Task, start: int) -> Retention:
-    """How dearly the page that begins at token ``start`` is kept."""
+def retention_of(task: Task, start: int) -> Retention | None:
+    """How dearly the page that begins at token ``start`` is kept; None: the request does not say."""
     config = task.request.kv_cache_retention_config
     if config is None:
-        return Retention()
+        return None
     if start >= len(task.request.input_token_ids):
         lasting = config.decode_duration_ms
         return Retention(config.decode_retention_priority, None if lasting is None else lasting.total_seconds())
     for item in config.token_range_retention_configs:
         if item.token_start <= start and (item.token_end is None or start < item.token_end):
             return Retention(item.priority, None if item.duration_ms is None else item.duration_ms.total_seconds())
-    return Retention()
+    return None

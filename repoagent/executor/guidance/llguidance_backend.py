@@ -52,7 +52,7 @@ class LlguidanceFactory:
         self._tokenizer = llguidance.LLTokenizer(
             wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.stop_ids)
         )
-        self._stop_ids = frozenset(vocabulary.stop_ids)
+        self.stop_ids = frozenset(vocabulary.stop_ids)
 
     def create(self, params: GuidedDecodingParams) -> Guide:
         """See GuideFactory."""
@@ -63,7 +63,7 @@ class LlguidanceFactory:
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise CheckError(f"the guide cannot be compiled as {params.guide_type.name}: {matcher.get_error()}")
-        return _LlguidanceGuide(matcher, self._tokenizer.vocab_size, self._stop_ids)
+        return _LlguidanceGuide(matcher, self._tokenizer.vocab_size, self.stop_ids)
 
 
 class _LlguidanceGuide:

@@ -34,7 +34,7 @@ class XgrammarFactory:
         # A token without text is never allowed, and special tokens stand for none.
         texts = [b"" if token in vocabulary.special_ids else text for token, text in enumerate(vocabulary.tokens)]
         self._size = len(texts)
-        self._stop_ids = frozenset(vocabulary.stop_ids)
+        self.stop_ids = frozenset(vocabulary.stop_ids)
         self._json = words_of([_CONTROL.isdisjoint(text) for text in texts])
         tokenizer = core().TokenizerInfo(texts, _RAW, self._size, list(vocabulary.stop_ids), False)
         self._compiler = core().GrammarCompiler(tokenizer, min(8, os.cpu_count() or 1), True, _CACHE_BYTES)
@@ -52,7 +52,7 @@ class XgrammarFactory:
             raise CheckError(f"the guide cannot be compiled as {kind.name}: {error}") from error
         matcher = core().GrammarMatcher(compiled, None, False, -1, None)
         only = self._json if kind in (_Kind.JSON, _Kind.JSON_SCHEMA) else None
-        return _XgrammarGuide(matcher, self._size, self._stop_ids, only)
+        return _XgrammarGuide(matcher, self._size, self.stop_ids, only)
 
     def _compile(self, kind: GuidedDecodingParams.GuideType, guide: str) -> Any:
         match kind:

@@ -43,7 +43,7 @@ def make_pool(clock: Clock, manager: KVCacheEventManager) -> MakePool:
 
 
 def _store(pool: PrefixPool, tokens: list[int], key: PrefixKey = KEY, retention: Retention | None = None) -> None:
-    pool.store(tokens, key, lambda start, stop: tokens[start:stop], lambda start: retention or Retention())
+    pool.store(tokens, key, lambda start, stop: tokens[start:stop], lambda start: retention)
 
 
 def _found(pool: PrefixPool, tokens: list[int], key: PrefixKey = KEY) -> list[int]:
@@ -117,6 +117,27 @@ def test_a_priority_with_a_duration_falls_back_to_the_default(make_pool: MakePoo
     _store(pool, [1] * 32, retention=Retention(90, 5.0))
     _store(pool, [2] * 32)
     assert _found(pool, [2] * 40) == []
+    clock.now = 5.0
+    _store(pool, [2] * 32)
+    assert _found(pool, [2] * 40) == [2] * 32
+
+
+def test_a_low_priority_with_a_duration_rises_to_the_default(make_pool: MakePool, clock: Clock) -> None:
+    pool = make_pool(2)
+    _store(pool, [1] * 32, retention=Retention(10, 5.0))
+    clock.now = 5.0
+    _store(pool, [2] * 32, retention=Retention(20))
+    _store(pool, [3] * 32)
+    assert _found(pool, [1] * 40) == [1] * 32
+    assert _found(pool, [2] * 40) == []
+
+
+def test_who_says_nothing_of_retention_leaves_a_page_as_dear_as_it_is(make_pool: MakePool, clock: Clock) -> None:
+    pool = make_pool(1)
+    _store(pool, [1] * 32, retention=Retention(90, 5.0))
+    _store(pool, [1] * 32)
+    _store(pool, [2] * 32)
+    assert _found(pool, [1] * 40) == [1] * 32
     clock.now = 5.0
     _store(pool, [2] * 32)
     assert _found(pool, [2] * 40) == [2] * 32

@@ -15,6 +15,7 @@ from repoagent.executor import (
     DraftTargetDecodingConfig,
     Executor,
     ExecutorConfig,
+    FinishReason,
     GuidedDecodingConfig,
     GuidedDecodingParams,
     OutputConfig,
@@ -119,6 +120,16 @@ def test_a_regular_expression(executor: Executor, tokenizer: Tokenizer) -> None:
     pattern = r"[a-f]{3}-[0-9]{2,4}(x|yz)"
     (text,) = _texts(tokenizer, _ask(executor, Kind.REGEX, pattern))
     assert re.fullmatch(pattern, text)
+
+
+def test_min_tokens_holds_for_the_tokens_that_end_a_guided_text(executor: Executor) -> None:
+    # The end token is the likeliest by far, and the request names none of its own.
+    (early,) = _ask(executor, Kind.REGEX, "[a-f]+")
+    assert len(early.result.output_token_ids[0]) == 1
+    (late,) = _ask(executor, Kind.REGEX, "[a-f]+", sampling_config=SamplingConfig(min_tokens=7))
+    assert (len(late.result.output_token_ids[0]), late.result.finish_reasons) == (7, [FinishReason.END_ID])
+    (never,) = _ask(executor, Kind.REGEX, "[a-f]", sampling_config=SamplingConfig(min_tokens=7))
+    assert "no token can follow" in never.error_msg
 
 
 def test_a_grammar(executor: Executor, tokenizer: Tokenizer) -> None:
