@@ -51,5 +51,5 @@ def _full_name(flag: str, names: Mapping[str, click.Option], ctx: click.Context)
 
 
 def _stands_alone(option: click.Option) -> bool:
-    """Whether ``option`` can be given without a value, so that what looks like a flag is none."""
+    """Whether ``option`` can be given without a value, so that what looks like a flag after it is one."""
     return option.is_flag or option.type is BOOLEAN

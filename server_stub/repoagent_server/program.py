@@ -28,7 +28,7 @@ from repoagent_server.http.reader import Limits
 from repoagent_server.logs import configure
 from repoagent_server.options import ServeOptions
 from repoagent_server.progress import EndOfLoads
-from repoagent_server.ready import write_ready_file
+from repoagent_server.ready import clear_ready_file, write_ready_file
 from repoagent_server.signals import StopRequest, stop_signals
 from repoagent_server.tables import table
 
@@ -80,6 +80,8 @@ def run(options: ServeOptions) -> int:
             _log.info("%s", note)
         _allow_many_connections()
         try:
+            if options.ready_file is not None:
+                clear_ready_file(options.ready_file)
             core = _core(options, line)
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)

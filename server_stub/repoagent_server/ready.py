@@ -2,15 +2,46 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["write_ready_file"]
+from repoagent.errors import UnavailableError
+
+__all__ = ["clear_ready_file", "write_ready_file"]
+
+
+def clear_ready_file(path: Path) -> None:
+    """Remove what an earlier server left there, so that nobody takes it for this one's.
+
+    Raises:
+        UnavailableError: the file will not be there when it is time, for it cannot be written.
+    """
+    with _faults(path):
+        _beside(path).touch()
+        _beside(path).unlink()
+        path.unlink(missing_ok=True)
 
 
 def write_ready_file(path: Path, addresses: Mapping[str, tuple[str, int]]) -> None:
-    """Write ``{"pid": ..., "http": {"address": ..., "port": ...}, ...}``; the file appears whole or not at all."""
+    """Write ``{"pid": ..., "http": {"address": ..., "port": ...}, ...}``; the file appears whole or not at all.
+
+    Raises:
+        UnavailableError: it cannot be written.
+    """
     document = {"pid": os.getpid(), **{name: {"address": a, "port": p} for name, (a, p) in addresses.items()}}
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(document) + "\n", encoding="utf-8")
-    beside.replace(path)
+    with _faults(path):
+        _beside(path).write_text(json.dumps(document) + "\n", encoding="utf-8")
+        _beside(path).replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+@contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(f"cannot write the ready file {path}: {error.strerror}") from error

@@ -4,7 +4,10 @@ import json
 import os
 from pathlib import Path
 
-from repoagent_server.ready import write_ready_file
+import pytest
+from repoagent_server.ready import clear_ready_file, write_ready_file
+
+from repoagent.errors import UnavailableError
 
 
 def test_it_says_who_serves_where_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -13,3 +16,19 @@ def test_it_says_who_serves_where_and_leaves_nothing_beside_it(tmp_path: Path) -
     write_ready_file(file, {"http": ("127.0.0.1", 8000)})
     assert json.loads(file.read_text()) == {"pid": os.getpid(), "http": {"address": "127.0.0.1", "port": 8000}}
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_an_earlier_server_left_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "ready.json"
+    for _ in range(2):
+        clear_ready_file(file)
+        assert list(tmp_path.iterdir()) == []
+        file.write_text("old")
+
+
+def test_one_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "ready.json"
+    for attempt in (lambda: clear_ready_file(file), lambda: write_ready_file(file, {})):
+        with pytest.raises(UnavailableError) as caught:
+            attempt()
+        assert str(caught.value) == f"cannot write the ready file {file}: No such file or directory"

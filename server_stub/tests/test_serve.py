@@ -186,13 +186,19 @@ def test_a_model_with_a_missing_agent_stops_the_start_or_only_itself(serve: Serv
     assert "error: creating server: Internal - failed to load all models" in failed.text
 
 
-def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(serve: Serve, repository: Path) -> None:
+@pytest.mark.parametrize("flag", ["--http-port", "--grpc-port", "--metrics-port"])
+def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(
+    serve: Serve, repository: Path, flag: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = serve(
-            f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}", wait=False
-        )
-        assert server.process.wait(60) in (0, 1)
+        server = serve(f"--model-repository={repository}", f"{flag}={port}", wait=False)
+        assert server.process.wait(60) == 1
+        server.reader.join()
+    assert f"127.0.0.1:{port}" in server.text.splitlines()[-1]
+    assert server.text.splitlines()[-1].startswith("error: creating server: Unavailable - ")
+    assert "loading:" not in server.text
+    assert "Traceback" not in server.text
 
 
 def test_what_runs_at_the_signal_is_finished(serve: Serve, tmp_path: Path) -> None:

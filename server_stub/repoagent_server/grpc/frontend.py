@@ -1,6 +1,7 @@
 """A running gRPC server on a thread of its own."""
 
 import asyncio
+import contextlib
 import threading
 from concurrent.futures import Future
 from typing import Final
@@ -101,7 +102,8 @@ class GrpcFrontend:
         """Close every connection and end the thread. Twice is once."""
         self.refuse()
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._finish)
+            with contextlib.suppress(RuntimeError):  # the address could not be had: the loop is closed by now
+                self._loop.call_soon_threadsafe(self._finish)
             self._thread.join()
 
     def _finish(self) -> None:
