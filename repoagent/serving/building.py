@@ -259,7 +259,7 @@ def _serve(
                 make = partial(_instance, name, version, config, model, spec, statistics, pace)
                 instances.append(_limited(make, group, spec, limiter, statistics))
                 undo.callback(instances[-1].close)
-        warm_up(config, files, instances)
+        warm_up(config, files, instances, states)
         undo.pop_all()
     scheduler = new_scheduler(name, version, config, instances, statistics, cache=cache, states=states)
     return ServedModel(

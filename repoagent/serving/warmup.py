@@ -1,6 +1,7 @@
 """Warm-up: requests that a model answers before it counts as ready, so that the first client does not wait."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances import Instance
 from repoagent.serving.request import InferRequest
+from repoagent.serving.scheduling.controls import SequenceControls
+from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.tensor_data import blank, read_tensor
 from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.storage.files import ModelFiles
@@ -20,14 +23,19 @@ __all__ = ["warm_up"]
 _DIRECTORY: Final = "warmup"
 
 
-def warm_up(config: "ModelConfig", files: ModelFiles, instances: list[Instance]) -> None:
+def warm_up(
+    config: "ModelConfig", files: ModelFiles, instances: list[Instance], states: SequenceStates | None = None
+) -> None:
     """Run every ``model_warmup`` sample of ``config`` on every instance.
+
+    What a sample of a model with sequences does not have of control inputs and ``states`` is that of a sequence of one
+    request.
 
     Raises:
         RepoAgentError: a sample is wrong, or the model failed on it; the message names it.
     """
     for sample in config.model_warmup:
-        for request in _requests(config, files, sample):
+        for request in _requests(config, files, sample, states):
             for instance in instances:
                 _rehearse(instance, request, config.name, sample.name)
 
@@ -39,13 +47,30 @@ def _rehearse(instance: Instance, request: InferRequest, model: str, sample: str
         raise type(error)(f"failed to run warmup sample '{sample}' of model '{model}': {error}") from error
 
 
-def _requests(config: "ModelConfig", files: ModelFiles, sample: Any) -> Iterator[InferRequest]:
+def _requests(
+    config: "ModelConfig", files: ModelFiles, sample: Any, states: SequenceStates | None
+) -> Iterator[InferRequest]:
     inputs = {
         name: _tensor(files, f"sample '{sample.name}', input '{name}'", spec, _batch(config, sample))
         for name, spec in sample.inputs.items()
     }
+    request = InferRequest(config.name, inputs, sequence_start=True, sequence_end=True, correlation_id=1)
+    if config.HasField("sequence_batching"):
+        request.inputs = _of_sequence(config, request, states, _batch(config, sample)) | inputs
     for _ in range(max(1, sample.count)):
-        yield InferRequest(config.name, dict(inputs), sequence_start=True, sequence_end=True, correlation_id=1)
+        yield replace(request, inputs=dict(request.inputs))
+
+
+def _of_sequence(
+    config: "ModelConfig", request: InferRequest, states: SequenceStates | None, batch: tuple[int, ...]
+) -> dict[str, Tensor]:
+    """What the scheduler adds to a request that is a whole sequence, in every row of the batch."""
+    added = SequenceControls(config).of(request) | (states.inputs({}, request) if states is not None else {})
+    rows = batch[0] if batch else 1
+    return {
+        name: Tensor(it.data_type, np.repeat(it.array, rows, axis=0) if batch else it.array)
+        for name, it in added.items()
+    }
 
 
 def _batch(config: "ModelConfig", sample: Any) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from repoagent.config import read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances import NativeInstance, RunnerInstance
 from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.statistics import ModelStatistics
 from repoagent.serving.tensor_data import parse_bytes_tensor
 from repoagent.serving.warmup import warm_up
@@ -71,6 +72,36 @@ def test_a_file_of_the_wrong_size_is_refused_by_name(
     files = memory_files({"warmup/raw": content})
     with pytest.raises(InvalidArgumentError, match=r"sample 's', input 'x': file 'warmup/raw' has \d+ bytes, expected"):
         warm_up(config(INPUT % ("TYPE_FP32", 'input_data_file: "raw"')), files, seen[1])
+
+
+def test_a_sample_of_a_sequence_has_its_controls_and_states_unless_it_names_them(
+    new_runner: Any, memory_files: Callable[..., Any]
+) -> None:
+    found = read_text("""
+name: "m" max_batch_size: 4
+sequence_batching {
+  control_input { name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } }
+  control_input { name: "id" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+  control_input { name: "ready" control { kind: CONTROL_SEQUENCE_READY int32_false_true: [0, 1] } }
+  state { input_name: "s" output_name: "t" data_type: TYPE_FP32 dims: [-1, 2] }
+}
+model_warmup {
+  name: "s" batch_size: 2
+  inputs { key: "x" value { data_type: TYPE_FP32 dims: [1] zero_data: true } }
+  inputs { key: "ready" value { data_type: TYPE_INT32 dims: [1] zero_data: true } }
+}
+""")
+    runner, files = new_runner(), memory_files({})
+    given: list[Any] = []
+
+    def run(inputs: Any, outputs: Any) -> dict[str, Any]:
+        given.append({name: it.array.tolist() for name, it in inputs.items()})
+        return {}
+
+    runner.run = run
+    warm_up(found, files, [RunnerInstance("m", 1, runner, ModelStatistics())], SequenceStates.of(found, files))
+    zeros, ones = [[0], [0]], [[1], [1]]
+    assert given == [{"x": zeros, "ready": zeros, "start": ones, "id": ones, "s": 2 * [[[0, 0]]]}]
 
 
 class Streaming:

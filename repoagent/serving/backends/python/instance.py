@@ -30,13 +30,18 @@ class PythonInstance:
         *,
         outputs: Sequence[str],
         decoupled: bool,
+        alone: bool,
     ) -> None:
-        """``outputs`` are the names of those that the configuration has; what else the model answers is left out."""
+        """``outputs`` are the names of those that the configuration has; what else the model answers is left out.
+
+        ``alone``: the inputs of requests are the model's own; else it can only read them.
+        """
         self._model = model
         self._imported = imported
         self._context = context
         self._name = name
         self._outputs = tuple(outputs)
+        self._shared = not alone
         self._decoupled = decoupled
         self._unanswered: set[InferenceResponseSender] = set()
         """Of a decoupled model: the requests whose final response is still to come."""
@@ -45,7 +50,8 @@ class PythonInstance:
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the model. Whatever it does wrong becomes the error of those it did not answer."""
         version, over = self._context.model_version, self._unanswered.discard
-        views = [InferenceRequest.wrap(request, version, self._outputs, over) for request in requests]
+        shared = self._shared
+        views = [InferenceRequest.wrap(request, version, self._outputs, over, shared=shared) for request in requests]
         if self._decoupled:
             self._unanswered.update(view.get_response_sender() for view in views)
         with entered(self._context):
@@ -124,9 +130,12 @@ class PythonInstance:
     def _shown(self, error: BaseException) -> RepoAgentError:
         if isinstance(error, RepoAgentError):
             return error
+        hint = ""
+        if self._shared and isinstance(error, ValueError) and "read-only" in str(error):
+            hint = " (in process, inputs belong to others as well: copy them, or set EXECUTION to 'process')"
         return InternalError(
             f"Failed to process the request(s) for model instance '{self._name}', message: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{hint}"
         )
 
     def _send(self, request: InferRequest, response: InferResponse) -> None:

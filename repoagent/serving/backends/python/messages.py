@@ -151,6 +151,7 @@ class InferenceRequest:
         self.set_flags(flags)
         self._preferred_memory = preferred_memory
         self._trace = trace
+        self._shared = False
         self._wanted: Sequence[str] = self._core.requested_outputs
         self._sender: InferenceResponseSender | None = None
 
@@ -161,18 +162,24 @@ class InferenceRequest:
         version: str,
         outputs: Sequence[str] = (),
         over: Callable[[InferenceResponseSender], object] | None = None,
+        *,
+        shared: bool = False,
     ) -> "InferenceRequest":
-        """The view of a request that the server hands over to a model with these ``outputs``."""
+        """The view of a request that the server hands over to a model with these ``outputs``.
+
+        ``shared``: its inputs are others' as well, and can only be read.
+        """
         request = cls.__new__(cls)
         request._core = core
         request._preferred_memory = None
         request._trace = None
+        request._shared = shared
         request._wanted = core.requested_outputs or outputs
         request._sender = InferenceResponseSender(core, version, request._wanted, over)
         return request
 
     def inputs(self) -> list[Tensor]:
-        return [Tensor.wrap(name, tensor) for name, tensor in self._core.inputs.items()]
+        return [Tensor.wrap(name, tensor, shared=self._shared) for name, tensor in self._core.inputs.items()]
 
     def request_id(self) -> str:
         return self._core.id

@@ -48,7 +48,7 @@ def started(
         raise
     outputs = [item["name"] for item in json.loads(arguments["model_config"]).get("output", ())]
     name = arguments["model_instance_name"]
-    return PythonInstance(model, imported, context, name, outputs=outputs, decoupled=decoupled)
+    return PythonInstance(model, imported, context, name, outputs=outputs, decoupled=decoupled, alone=alone)
 
 
 def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:

@@ -26,7 +26,7 @@ _CPU: Final = (1, 0)
 class Tensor:
     """A named array. Outputs are made with ``Tensor(name, array)``; inputs come from the request."""
 
-    __slots__ = ("_core", "_name")
+    __slots__ = ("_core", "_name", "_shared")
 
     def __init__(self, name: str, numpy_array: Array) -> None:
         array = np.asarray(numpy_array)
@@ -40,13 +40,15 @@ class Tensor:
             raise TritonModelException(f"Tensor '{name}' has dtype {array.dtype}, which no data type stands for")
         self._name = name
         self._core = CoreTensor(kind, array)
+        self._shared = False
 
     @classmethod
-    def wrap(cls, name: str, core: CoreTensor) -> "Tensor":
-        """The core's tensor under ``name``, not copied."""
+    def wrap(cls, name: str, core: CoreTensor, *, shared: bool = False) -> "Tensor":
+        """The core's tensor under ``name``, not copied; one that is ``shared`` with others can only be read."""
         tensor = cls.__new__(cls)
         tensor._name = name
         tensor._core = core
+        tensor._shared = shared
         return tensor
 
     def unwrap(self) -> CoreTensor:
@@ -60,7 +62,11 @@ class Tensor:
         """The values. BYTES elements are ``bytes``; BF16 comes as float32, because NumPy has no such type."""
         if self._core.data_type is DataType.BF16:
             return (self._core.array.astype(np.uint32) << 16).view(np.float32)
-        return self._core.array
+        array = self._core.array
+        if self._shared and array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        return array
 
     def triton_dtype(self) -> int:
         return int(self._core.data_type)
@@ -77,7 +83,9 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        return np.ascontiguousarray(self._core.array).__dlpack__()
+        array = np.ascontiguousarray(self._core.array)
+        # DLPack cannot say that memory must not be written to.
+        return (array.copy() if self._shared or not array.flags.writeable else array).__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU

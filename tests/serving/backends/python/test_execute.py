@@ -3,6 +3,7 @@
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repoagent.serving.backends.python import event_loop
@@ -32,6 +33,25 @@ def test_every_request_of_a_batch_gets_its_own_answer(run_anywhere: Any) -> None
     answers = run_anywhere(DOUBLE).ask([1.0], [2.0, 3.0])
     assert [a.responses[0].outputs["y"].array.tolist() for a in answers] == [[2.0], [4.0, 6.0]]
     assert [a.finals for a in answers] == [1, 1]
+
+
+IN_PLACE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        x *= 2
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
+"""
+
+
+def test_a_model_that_writes_into_its_inputs_changes_nobody_elses(
+    run_model: Any, run_in_process_of_its_own: Any
+) -> None:
+    given = np.ones(2, np.float32)
+    text = run_model(IN_PLACE).error(given)
+    assert "in process, inputs belong to others as well: copy them, or set EXECUTION to 'process'" in text
+    assert run_in_process_of_its_own(IN_PLACE).value(given).tolist() == [2.0, 2.0]
+    assert given.tolist() == [1.0, 1.0]
 
 
 def test_only_requested_outputs_are_sent(run_anywhere: Any) -> None:

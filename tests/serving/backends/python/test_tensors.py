@@ -26,6 +26,21 @@ def test_an_array_is_not_copied_on_its_way_in_or_out() -> None:
     assert np.shares_memory(Tensor.from_dlpack("y", tensor.to_dlpack()).as_numpy(), array)
 
 
+def test_what_is_shared_with_others_can_only_be_read() -> None:
+    array = np.arange(3, dtype=np.float32)
+    tensor = Tensor.wrap("x", CoreTensor(DataType.FP32, array), shared=True)
+    seen = tensor.as_numpy()
+    assert np.shares_memory(seen, array)
+    assert (seen.flags.writeable, array.flags.writeable) == (False, True)
+    given = np.from_dlpack(tensor)
+    assert (given.tolist(), np.shares_memory(given, array)) == ([0, 1, 2], False)
+
+
+def test_memory_that_cannot_be_written_to_goes_through_dlpack_as_a_copy() -> None:
+    array = np.frombuffer(bytes(8), np.float32)
+    assert np.from_dlpack(Tensor.wrap("x", CoreTensor(DataType.FP32, array))).tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("array", [np.array(["text"]), np.zeros(2, np.complex64)], ids=["str", "complex"])
 def test_arrays_without_a_data_type_are_refused(array: np.ndarray) -> None:
     with pytest.raises(TritonModelException):
