@@ -1,7 +1,7 @@
 """How an executor decodes: the mode, speculation, logits post-processors, debugging."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from repoagent.executor.errors import CheckError
@@ -76,8 +76,8 @@ class ExtendedRuntimePerfKnobConfig(Record, pickled=4):
 
     multi_block_mode: _flag = True
     enable_context_fmha_fp32_acc: _flag = False
-    cuda_graph_mode: _flag = False
-    cuda_graph_cache_size: Annotated[int, rules.integer(0)] = 0
+    cuda_graph_mode: _flag = field(default=False, init=False)
+    cuda_graph_cache_size: Annotated[int, rules.integer(0)] = field(default=0, init=False)
 
 
 @dataclass(eq=False)

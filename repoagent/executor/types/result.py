@@ -87,10 +87,21 @@ class Response:
 
     __slots__ = ("_client_id", "_outcome", "_request_id")
 
-    def __init__(self, request_id: int, outcome: "str | Result", client_id: int | None = None) -> None:
-        """``outcome``: a text makes an error response, a ``Result`` a good one."""
-        if not isinstance(outcome, (str, Result)):
-            raise TypeError(f"Response needs an error message or a Result, not {type(outcome).__name__}")
+    def __init__(
+        self,
+        request_id: int,
+        outcome: "str | Result | None" = None,
+        client_id: int | None = None,
+        *,
+        error_msg: str | None = None,
+        result: Result | None = None,
+    ) -> None:
+        """A text makes an error response, a ``Result`` a good one; either may be given by its name or without."""
+        given = [value for value in (outcome, error_msg, result) if value is not None]
+        if len(given) != 1 or not isinstance(given[0], (str, Result)):
+            kinds = ", ".join(type(value).__name__ for value in given) or "neither"
+            raise TypeError(f"Response needs an error message or a Result, not {kinds}")
+        outcome = given[0]
         if outcome == "":
             raise CheckError("Error message should not be empty")
         self._request_id: int = rules.unsigned64(request_id, "Response.request_id")

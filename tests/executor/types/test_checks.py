@@ -212,5 +212,10 @@ def test_a_response_is_an_error_or_a_result() -> None:
         good.error_msg  # noqa: B018
     with pytest.raises(RuntimeError, match=r"^Error message should not be empty$"):
         Response(1, "")
+    named = Response(request_id=1, error_msg="no luck", client_id=2), Response(1, result=good.result)
+    assert (named[0].error_msg, named[0].client_id, named[1].result) == ("no luck", 2, good.result)
+    for wrong in ({}, {"error_msg": "a", "result": good.result}, {"outcome": 3}):
+        with pytest.raises(TypeError, match="needs an error message or a Result, not"):
+            Response(1, **wrong)
     with pytest.raises(AttributeError):
         good.request_id = 5  # type: ignore[misc]

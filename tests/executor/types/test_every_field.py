@@ -47,6 +47,13 @@ def _values(*pairs: tuple[str, Any]) -> tuple[tuple[str, Any], ...]:
     return pairs
 
 
+def _knob(name: str, value: object) -> ExtendedRuntimePerfKnobConfig:
+    """Two of the knobs are set as properties only."""
+    knobs = ExtendedRuntimePerfKnobConfig()
+    setattr(knobs, name, value)
+    return knobs
+
+
 # What may be asked for and is done; a test of that option is elsewhere.
 HONOURED: dict[type[Record], str] = {
     ExecutorConfig: "max_beam_width scheduler_config kv_cache_config enable_chunked_context normalize_log_probs "
@@ -121,7 +128,7 @@ REFUSED: list[tuple[type[Record], str, Any]] = [
         (
             ExtendedRuntimePerfKnobConfig,
             name,
-            ExecutorConfig(extended_runtime_perf_knob_config=ExtendedRuntimePerfKnobConfig(**{name: value})),
+            ExecutorConfig(extended_runtime_perf_knob_config=_knob(name, value)),
         )
         for name, value in _values(
             ("enable_context_fmha_fp32_acc", True),
