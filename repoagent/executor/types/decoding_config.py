@@ -76,8 +76,8 @@ class ExtendedRuntimePerfKnobConfig(Record, pickled=4):
 
     multi_block_mode: _flag = True
     enable_context_fmha_fp32_acc: _flag = False
-    cuda_graph_mode: _flag = field(default=False, init=False)
-    cuda_graph_cache_size: Annotated[int, rules.integer(0)] = field(default=0, init=False)
+    cuda_graph_mode: _flag = field(default_factory=bool, init=False)
+    cuda_graph_cache_size: Annotated[int, rules.integer(0)] = field(default_factory=int, init=False)
 
 
 @dataclass(eq=False)
