@@ -187,8 +187,9 @@ class ServingCore:
         if not self._life.begin_exit():
             return
         deadline = time.monotonic() + self.options.exit_timeout_seconds
-        self._poller.stop(self.options.exit_timeout_seconds)
+        self._poller.end()
         in_time = self._unloader.unload_everything(deadline)
+        self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
         self._pool.close(wait=in_time)
         self.tracer.close()
         self._life.end()

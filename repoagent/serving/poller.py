@@ -4,6 +4,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from repoagent.errors import RepoAgentError
+
 __all__ = ["Poller"]
 
 logger = logging.getLogger(__name__)
@@ -26,11 +28,17 @@ class Poller:
         while not self._stopping.wait(self._seconds):
             try:
                 self._poll()
+            except RepoAgentError as error:
+                if not self._stopping.is_set():  # else its loads were cancelled, or refused
+                    logger.error("polling the model repositories failed: %s", error)
             except Exception:
                 logger.exception("polling the model repositories failed")
 
-    def stop(self, timeout: float) -> None:
-        """Let no further poll begin, and wait up to ``timeout`` seconds for one that is under way."""
+    def end(self) -> None:
+        """Let no further poll begin."""
         self._stopping.set()
+
+    def wait(self, timeout: float) -> None:
+        """After :meth:`end`: wait up to ``timeout`` seconds for a poll that is under way."""
         if self._thread.is_alive():
             self._thread.join(timeout)

@@ -207,6 +207,20 @@ def test_an_unload_does_not_wait_for_the_loads_of_others(
     assert core.model_ready("held")
 
 
+def test_stop_cancels_what_a_poll_loads(new_core: CoreMaker, write_model: ModelWriter, loader: Any) -> None:
+    core = new_core(control_mode=ControlMode.POLL, poll_seconds=0.01, exit_timeout_seconds=60)
+    loader.hold = threading.Event()
+    write_model("a", {1: "1"})
+    assert loader.entered.acquire(timeout=60)
+    stop, stopped = in_thread(core.stop)
+    while not all(pending.is_set() for slot in core._table.slots() for pending in slot._pending):
+        threading.Event().wait(0.001)
+    loader.hold.set()
+    stop.join(60)
+    assert stopped == [None]
+    assert loader.trace == ["a1 LOAD", "a1 LOAD_FAIL"]
+
+
 def test_stop_during_the_start_ends_it_and_no_model_is_left(
     new_core: CoreMaker, write_model: ModelWriter, loader: Any, scripted: Any
 ) -> None:
