@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -74,6 +74,7 @@ class ServerLog(logging.Handler):
         self._loggers: list[logging.Logger] = []
         self._path = ""
         self._file: TextIO | None = None
+        self._failing = False
         self._enabled = dict.fromkeys(LogLevel, False)
         self.verbose = 0
         self.around: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -143,7 +144,8 @@ class ServerLog(logging.Handler):
         finally:
             self.release()
         if old is not None:
-            old.close()
+            with suppress(OSError):  # What was left to be written cannot be; somebody has been told.
+                old.close()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -154,10 +156,23 @@ class ServerLog(logging.Handler):
 
     def _write(self, line: str) -> None:
         stream = self._file
-        if stream is not None:
+        if stream is None:
+            self._say(line)
+            return
+        try:
             stream.write(line)
             stream.flush()
-            return
+            self._failing = False
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        """Say once that nothing can be written, until something can again: a full disk should not fill the screen."""
+        if not self._failing:
+            self._failing = True
+            self._say(f"cannot write to the log file '{self._path}', its lines are lost: {error.strerror}\n")
+
+    def _say(self, line: str) -> None:
         with self.around():
             sys.stderr.write(line)
             sys.stderr.flush()

@@ -37,6 +37,16 @@ def test_a_line_has_tritons_form(log: ServerLog, tmp_path: Path) -> None:
     assert re.fullmatch(r'I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ filename:123\] "info_message"\n', path.read_text())
 
 
+def test_a_full_disk_is_told_once_on_the_standard_error(log: ServerLog, capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_file("/dev/full")
+    log.enable(LogLevel.INFO, True)
+    for _ in range(3):
+        log_message(LogLevel.INFO, "filename", 1, "lost")
+    log.set_file(None)
+    text = "cannot write to the log file '/dev/full', its lines are lost: No space left on device\n"
+    assert capsys.readouterr().err == text
+
+
 def test_a_stamp_can_be_iso8601(log: ServerLog, tmp_path: Path) -> None:
     path = tmp_path / "log"
     log.set_file(str(path))
