@@ -50,6 +50,9 @@ class Scheduler(Protocol):
         in any case, is if an instance is free and it usually does not take long.
         """
 
+    def retire(self) -> None:
+        """No further request will come; those that have come are executed all the same."""
+
     def close(self) -> None:
         """Answer what still waits with UnavailableError, stop the threads, close the instances."""
 
@@ -161,6 +164,9 @@ class DirectScheduler:
             reason, error = FailureReason.REJECTED, UnavailableError("Request timeout expired")
         self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), reason)
         return error
+
+    def retire(self) -> None:
+        """Nothing waits for others here."""
 
     def close(self) -> None:
         with self._lock:

@@ -164,6 +164,7 @@ class ServedModel:
     def retire(self) -> None:
         """Take no new requests; those inside go on."""
         self._gate.shut()
+        self._scheduler.retire()
 
     def drain(self, timeout: float | None) -> bool:
         """Wait until every request has been answered; False if ``timeout`` seconds were not enough."""

@@ -90,6 +90,9 @@ class EnsembleScheduler:
         first = next(iter(request.inputs.values()), None)
         return max(1, int(first.array.shape[0])) if self._batching and first is not None else 1
 
+    def retire(self) -> None:
+        """Runs that are under way go on."""
+
     def close(self) -> None:
         """See :class:`~repoagent.serving.scheduler.Scheduler`. Runs that are under way go on."""
         self._closed = True

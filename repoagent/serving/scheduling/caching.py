@@ -88,6 +88,9 @@ class CachingScheduler:
         self._cache.put(key, response)
         self._statistics.record_cache_miss(spent_ns + self._clock.now_ns() - start)
 
+    def retire(self) -> None:
+        self._inner.retire()
+
     def close(self) -> None:
         self._inner.close()
         self._cache.forget(self._owner)

@@ -138,6 +138,9 @@ class DynamicBatchScheduler:
     def _refusal(self, request: InferRequest) -> Refusal:
         return Refusal.cancelled(request) if request.cancelled else Refusal.unloaded(request, self._model_name)
 
+    def retire(self) -> None:
+        """What waits for others goes when its time has come."""
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

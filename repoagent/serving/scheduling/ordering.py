@@ -86,5 +86,8 @@ class OrderedScheduler:
         self._keeper.enroll(request)
         self._inner.submit(request)
 
+    def retire(self) -> None:
+        self._inner.retire()
+
     def close(self) -> None:
         self._inner.close()

@@ -63,7 +63,8 @@ class SequenceScheduler:
         self._lock = threading.Lock()
         slots = [[Slot(lane, index) for index in range(_slot_count(config))] for lane in range(len(instances))]
         idle_ns = config.sequence_batching.max_sequence_idle_microseconds * 1000
-        self._table = SequenceTable(model_name, [slot for lane in slots for slot in lane], idle_ns)
+        every_slot = [slot for lane in slots for slot in lane]
+        self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
         self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
         self._watcher = Watcher(
             f"repoagent-{model_name}-sequences", self._lock, clock, self._due, self._reap, self._refuser.answer
@@ -133,6 +134,13 @@ class SequenceScheduler:
         else:
             self._go_on(slot, now)
         return None
+
+    def retire(self) -> None:
+        """End all sequences, so that those in line get their slots: the next requests of none of them will come."""
+        with self._lock:
+            now = self._clock.now_ns()
+            for slot in self._table.retire(now):
+                self._go_on(slot, now)
 
     def _end_idle(self, now_ns: int) -> None:
         for slot in self._table.reap(now_ns):

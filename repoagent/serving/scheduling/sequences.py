@@ -3,7 +3,7 @@
 import heapq
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from repoagent.errors import InvalidArgumentError
@@ -46,11 +46,18 @@ class _Backlog:
 
 
 class SequenceTable:
-    """The slots of all instances and the sequences in them. Not thread-safe."""
+    """The slots of all instances and the sequences in them. Not thread-safe.
 
-    def __init__(self, model_name: str, slots: Iterable[Slot], idle_ns: int) -> None:
+    ``changed`` is called when a sequence that waited gets a slot, from when on it may be idle: see :attr:`due_ns`.
+    """
+
+    def __init__(
+        self, model_name: str, slots: Iterable[Slot], idle_ns: int, changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._model_name = model_name
         self._idle_ns = idle_ns
+        self._changed = changed
+        self._retired = False
         # The lowest slot of every instance first: sequences spread, and the batches of direct scheduling stay short.
         self._free = [(slot.index, slot.lane, slot) for slot in slots]
         heapq.heapify(self._free)
@@ -148,9 +155,20 @@ class SequenceTable:
     def _occupy(self, slot: Slot, backlog: _Backlog, goes_on: bool, now_ns: int) -> None:
         slot.sequence = backlog.sequence
         slot.queue = backlog.entries
-        if goes_on:
-            self._slots[backlog.sequence] = slot
-            self._touch(backlog.sequence, now_ns)
+        if not goes_on:
+            return
+        if self._retired:
+            slot.queue.append(None)
+            return
+        self._slots[backlog.sequence] = slot
+        self._touch(backlog.sequence, now_ns)
+        self._changed()
+
+    def retire(self, now_ns: int) -> list[Slot]:
+        """No further request will come: end all sequences, as :meth:`reap` does, and those in line in their turn."""
+        self._retired = True
+        self._idle_ns = 0
+        return self.reap(now_ns)
 
     def reap(self, now_ns: int) -> list[Slot]:
         """End the sequences that had no request for too long; their slots, with None at the end of the queue."""

@@ -118,6 +118,21 @@ def test_an_onnx_model_is_completed_without_its_controls_and_gets_them(core_of: 
         step(core, 5, 7)
 
 
+@pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
+def test_the_end_of_the_server_does_not_wait_for_sequences_that_hold_slots(
+    core_of: Callable[..., ServingCore], new_sender: Any, strategy: str
+) -> None:
+    idle = "max_sequence_idle_microseconds: 3600000000"
+    config = f'backend: "onnxruntime" max_batch_size: 1 sequence_batching {{ {strategy} {idle} {CONTROLS} }}'
+    core = core_of(config, "model.onnx", onnx_with_controls(), exit_timeout_seconds=600)
+    assert step(core, 1, 7, "S") == {"y": 111, "c": 7}
+    waiting = new_sender()
+    inputs = {"x": Tensor.of(np.array([[2]], np.int32))}
+    core.submit(InferRequest("m", inputs, waiting, correlation_id=8, sequence_start=True))
+    core.stop()
+    assert waiting.final().outputs["y"].array.item() == 112
+
+
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 3 }"])
 def test_a_python_model_keeps_the_state_of_many_sequences(core_of: Callable[..., ServingCore], strategy: str) -> None:
     config = f"""

@@ -89,11 +89,7 @@ def test_sequences_beyond_the_slots_wait_for_one(bench: Any, text: str) -> None:
 
 @BOTH
 def test_a_waiting_sequence_gets_the_slot_of_an_idle_one(bench: Any, text: str) -> None:
-    subject = bench(
-        text.replace("sequence_batching {", "sequence_batching { max_sequence_idle_microseconds: 1000")
-        .replace("max_candidate_sequences: 4", "max_candidate_sequences: 1")
-        .replace("max_batch_size: 4", "max_batch_size: 1")
-    )
+    subject = bench(single_slot(text))
     in_sequence(subject, 1, 1, "S").value()
     second = in_sequence(subject, 2, 2, "S")
     assert not second.arrived
@@ -102,6 +98,36 @@ def test_a_waiting_sequence_gets_the_slot_of_an_idle_one(bench: Any, text: str) 
     error = in_sequence(subject, 1, 1).error()
     assert isinstance(error, InvalidArgumentError)
     assert "must specify the START flag" in str(error)
+
+
+def single_slot(text: str) -> str:
+    return (
+        text.replace("sequence_batching {", "sequence_batching { max_sequence_idle_microseconds: 1000")
+        .replace("max_candidate_sequences: 4", "max_candidate_sequences: 1")
+        .replace("max_batch_size: 4", "max_batch_size: 1")
+    )
+
+
+@BOTH
+def test_a_waiting_sequence_gets_the_slot_of_one_that_waited_itself_and_is_idle(bench: Any, text: str) -> None:
+    subject = bench(single_slot(text))
+    first = subject.plug(0.5, correlation_id=1, sequence_start=True, sequence_end=True)
+    second, third = (in_sequence(subject, number, number, "S") for number in (2, 3))
+    subject.unplug()
+    assert (first.value(), second.value()) == (1, 4)
+    assert not third.arrived
+    subject.advance_ms(1)
+    assert third.value() == 6
+
+
+@BOTH
+def test_when_no_request_will_come_sequences_do_not_wait_for_those_that_had_their_slots(bench: Any, text: str) -> None:
+    subject = bench(single_slot(text))
+    in_sequence(subject, 1, 1, "S").value()
+    waiting = [in_sequence(subject, number, sequence, flags) for number, sequence, flags in [(2, 2, "S"), (3, 2, "")]]
+    waiting += [in_sequence(subject, 4, 3, "S")]
+    subject.scheduler.retire()
+    assert [answer.value() for answer in waiting] == [4, 6, 8]
 
 
 @BOTH
