@@ -6,10 +6,11 @@ Every id must get exactly one final answer, nothing may stay held, and memory mu
 """
 
 import gc
+import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,8 @@ from repoagent.executor import (
     Executor,
     ExecutorConfig,
     ExternalDraftTokensConfig,
+    GuidedDecodingConfig,
+    GuidedDecodingParams,
     KvCacheConfig,
     LoraConfig,
     OutputConfig,
@@ -30,13 +33,16 @@ from repoagent.executor import (
     SchedulerConfig,
 )
 from repoagent.executor.runner.fake import FakeRunner
-from repoagent.executor.runner.protocol import LoraShape, Segment
+from repoagent.executor.runner.protocol import LoraShape
 
 VOCABULARY = 64
 WINDOW = 64
 BEAM_WIDTH = 3
 LIMIT = timedelta(seconds=60)
 ADAPTED = LoraShape(1, 2, {"layers.0.attention_out": (4, 4)})
+REGEX = GuidedDecodingParams.GuideType.REGEX
+LLGUIDANCE = GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE
+TEXTS = [chr(64 + token) for token in range(VOCABULARY)]
 ROOM_FOR_TWO = 2 * 4 * 8  # bytes of two adapters of rank 1
 
 
@@ -53,18 +59,31 @@ class Report:
 
 
 class FaultyRunner(FakeRunner):
-    """Raises in one step of five hundred."""
+    """Raises in one call of five hundred of each method that may (of ``free`` sequences would stay open)."""
 
     def __init__(self, seed: int) -> None:
-        chance = random.Random(seed)
-
-        def before_step(_segments: Sequence[Segment]) -> None:
-            if chance.random() < 0.002:
-                raise RuntimeError("a fault made on purpose")
-
+        self._chance = random.Random(seed)
         super().__init__(
-            vocab_size=VOCABULARY, max_seq_len=128, max_sequences=12, before_step=before_step, lora=ADAPTED
+            vocab_size=VOCABULARY,
+            max_seq_len=128,
+            max_sequences=12,
+            before_step=lambda _segments: self._stumble(),
+            lora=ADAPTED,
+            end_ids=(3,),
         )
+        for name in ("open", "fork", "truncate", "reorder", "export_kv", "import_kv", "adapt"):
+            setattr(self, name, self._stumbling(getattr(self, name)))
+
+    def _stumble(self) -> None:
+        if self._chance.random() < 0.002:
+            raise RuntimeError("a fault made on purpose")
+
+    def _stumbling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._stumble()
+            return method(*arguments)
+
+        return call
 
 
 def random_request(chance: random.Random) -> Request:
@@ -108,11 +127,21 @@ def _adapter(chance: random.Random) -> dict[str, Any]:
     return {"lora_config": LoraConfig(task_id, weights, np.array([[module, 0, 1]], np.int32))}
 
 
+def _guided(chance: random.Random) -> dict[str, Any]:
+    """Under a grammar that may be none, or of which nothing is left."""
+    guide = chance.choice(["A+[B-F]{2,9}", "(AB|CD)*E", "(", "[A-C]{3}"])
+    options: dict[str, Any] = {"guided_decoding_params": GuidedDecodingParams(REGEX, guide)}
+    if chance.random() < 0.2:
+        options["bad_words"] = [[token] for token in range(VOCABULARY // 2)]
+    return options
+
+
 KINDS: list[Callable[[random.Random], dict[str, Any]]] = [
     _beams,
     _several,
     _processor,
     _adapter,
+    _guided,
     lambda _: {},
     lambda _: {},
     lambda _: {"sampling_config": SamplingConfig(top_k=5, repetition_penalty=1.2, no_repeat_ngram_size=2)},
@@ -138,6 +167,7 @@ def soak(requests: int, seed: int = 0) -> Report:
         max_num_tokens=40,
         scheduler_config=SchedulerConfig(policy),
         peft_cache_config=PeftCacheConfig(host_cache_size=ROOM_FOR_TWO),
+        guided_decoding_config=GuidedDecodingConfig(LLGUIDANCE, TEXTS),
         kv_cache_config=KvCacheConfig(max_tokens=640, host_cache_size=40 * 32 * 4, event_buffer_max_size=100),
     )
     runner = FaultyRunner(seed)
@@ -177,6 +207,8 @@ def _drive(executor: Executor, requests: int, chance: random.Random, report: Rep
                 ended.add(response.request_id)
                 outstanding.discard(response.request_id)
                 _count(response, report)
+            if response.has_error() and "the engine failed" in response.error_msg:
+                report.faults.append(f"request {response.request_id}: {response.error_msg}")
     report.requests += sent
     if len(ended) != sent:
         report.faults.append(f"{sent} requests, {len(ended)} final answers")
@@ -220,6 +252,7 @@ def _resident() -> int:
 
 def main() -> None:
     """Run as many requests as asked for."""
+    logging.disable(logging.WARNING)  # what a runner cannot keep is told there each time
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     report = soak(count)
     print(f"{report.requests} requests in {report.seconds:.1f} s, {report.errors} errors, as intended")

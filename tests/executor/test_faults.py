@@ -19,7 +19,7 @@ from repoagent.executor import (
 )
 from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.executor.runner.fake import FakeRunner
-from repoagent.executor.runner.protocol import Segment, StepResult
+from repoagent.executor.runner.protocol import Segment, Seq, StepResult
 
 LIMIT = timedelta(seconds=120)
 NOTHING = np.full(32, -np.inf, np.float32)
@@ -59,7 +59,7 @@ def start() -> Iterator[Start]:
 
     def make(breaks: str = "", **config: Any) -> tuple[Executor, BrokenRunner]:
         runner = BrokenRunner(breaks)
-        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=2, **config)), runner))
+        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, **config)), runner))
         return started[-1]
 
     yield make
@@ -119,6 +119,24 @@ def test_a_method_of_a_runner_that_raises_fails_its_request_only(start: Start, b
     assert not executor.await_responses(running, LIMIT)[0].has_error()
     assert not executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)[0].has_error()
     assert executor._assembly.budget.used == 0
+    assert runner.open_sequences == 0
+
+
+def test_beams_that_cannot_all_be_forked_leave_none_behind(start: Start) -> None:
+    executor, runner = start()
+    forks, fork = [], runner.fork
+
+    def once(seq: Seq) -> Seq | None:
+        forks.append(seq)
+        if len(forks) > 1:
+            raise RuntimeError("out of luck")
+        return fork(seq)
+
+    runner.fork = once  # type: ignore[method-assign]
+    runner.gate.set()
+    beams = SamplingConfig(3)
+    (failed,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 4, sampling_config=beams)), LIMIT)
+    assert "out of luck" in failed.error_msg
     assert runner.open_sequences == 0
 
 

@@ -159,11 +159,7 @@ class BeamGroup:
     def _follow(self, runner: ModelRunner, running: list[_Candidate]) -> None:
         """Make the strands hold the chosen continuations, in the runner too."""
         order = [candidate.parent for candidate in running]
-        seqs = [strand.seq for strand in self.strands]
-        seqs += [self._fork(runner) for _ in range(len(order) - len(seqs))]
-        if self._parted:
-            spare = list(range(len(order), len(seqs)))
-            runner.reorder([seq for seq in seqs if seq is not None], order + spare, self._common)
+        seqs = self._sequences(runner, order)
         self._parted = True
         parents = self.strands
         self.strands = [parents[parent].fork(i, seqs[i], parents[parent].sampler) for i, parent in enumerate(order)]
@@ -172,8 +168,23 @@ class BeamGroup:
             strand.log_probs.append(candidate.log_prob)
             strand.cum_log_prob = candidate.total
         for seq in seqs[len(order) :]:
-            if seq is not None:
+            runner.free(seq)
+
+    def _sequences(self, runner: ModelRunner, order: list[int]) -> list[Seq]:
+        """A sequence for each of ``order``, holding what its parent holds; behind these the ones that are left over."""
+        seqs = [strand.seq for strand in self.strands if strand.seq is not None]
+        forks: list[Seq] = []
+        try:
+            while len(seqs) + len(forks) < len(order):
+                forks.append(self._fork(runner))
+            seqs += forks
+            if self._parted:
+                runner.reorder(seqs, [*order, *range(len(order), len(seqs))], self._common)
+        except Exception:  # no strand has them yet, so nobody else would free them
+            for seq in forks:
                 runner.free(seq)
+            raise
+        return seqs
 
     def _fork(self, runner: ModelRunner) -> Seq:
         """One more sequence; what it holds after the prompt does not matter."""
