@@ -4,6 +4,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import timedelta
 from operator import index
 from pathlib import Path
@@ -27,6 +28,7 @@ from repoagent.executor.runner.spec import parse_spec, read_spec
 from repoagent.executor.support import check_config, check_model_type
 from repoagent.executor.types.enums import ModelType
 from repoagent.executor.types.executor_config import ExecutorConfig
+from repoagent.executor.types.record import Record
 from repoagent.executor.types.request import Request
 from repoagent.executor.types.result import Response
 from repoagent.executor.types.stats import DebugTensorsPerIteration, IterationStats, RequestStatsPerIteration
@@ -128,7 +130,7 @@ class Executor:
         return executor
 
     def _start(self, runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRunner | None = None) -> None:
-        self._config = config
+        self._config = config = _own(config)
         self._assembly = assemble(runner, config, draft_runner or load_draft_runner(config, runner.info))
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
@@ -263,6 +265,14 @@ class Executor:
     def _check_running(self) -> None:
         if self._stopped:
             raise ExecutorStoppedError("Shutdown called")
+
+
+def _own(config: ExecutorConfig) -> ExecutorConfig:
+    """A copy: the caller may change the configuration for another executor while this one runs."""
+    own = copy(config)
+    parts = {name: copy(value) for name, value in vars(config).items() if isinstance(value, Record)}
+    vars(own).update(parts)
+    return own
 
 
 def _stop(inbox: Inbox, engine: Engine) -> None:

@@ -13,6 +13,7 @@ from repoagent.executor import (
     ExecutorConfig,
     ExternalDraftTokensConfig,
     KvCacheConfig,
+    LogitsPostProcessorConfig,
     OutputConfig,
     Request,
     SamplingConfig,
@@ -196,6 +197,22 @@ def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:
     (one,), two = executor.await_responses([first, second], LIMIT)
     assert (len(one.result.output_token_ids[0]), one.result.log_probs, one.client_id) == (5, None, 1)
     assert (len(two[0].result.output_token_ids[0]), two[0].client_id) == (1, 2)
+
+
+def test_a_configuration_may_be_changed_for_another_executor(start: Start) -> None:
+    named = LogitsPostProcessorConfig({"first": lambda *_: None})
+    executor, runner = start(logits_post_processor_config=named, kv_cache_config=(cache := KvCacheConfig()))
+    runner.gate.set()
+    cache.enable_block_reuse = False
+    assert named.processor_map is not None
+    named.processor_map["second"] = lambda *_: None
+    ids = executor.enqueue_requests(
+        [Request(PROMPT, 2, logits_post_processor_name=name) for name in ("first", "second")]
+    )
+    known, unknown = executor.await_responses(ids, LIMIT)
+    assert not known[0].has_error()
+    assert "'second' is not in LogitsPostProcessorConfig (known: first)" in unknown[0].error_msg
+    assert executor._assembly.intake._config.kv_cache_config.enable_block_reuse
 
 
 def test_what_is_no_request_takes_no_id_from_the_others(start: Start) -> None:

@@ -64,6 +64,8 @@ class Intake:
     ) -> None:
         self._info = info
         self._config = config
+        self._processors = config.logits_post_processor_config or LogitsPostProcessorConfig()
+        self._named = tuple(self._processors.processor_map or ())  # those that there are from the start
         self._capacity = capacity
         self._guides = guides
         self._adapters = adapters
@@ -218,12 +220,11 @@ class Intake:
                     f"({', '.join(self._info.extra_outputs) or 'none'})"
                 )
         name = request.logits_post_processor_name
-        processors = self._config.logits_post_processor_config or LogitsPostProcessorConfig()
         if name == Request.BATCHED_POST_PROCESSOR_NAME:
-            if processors.processor_batched is None:
+            if self._processors.processor_batched is None:
                 raise CheckError("the batched logits post-processor is asked for, but processor_batched is not set")
-        elif name is not None and name not in (processors.processor_map or {}):
-            known = ", ".join(processors.processor_map or {}) or "none"
+        elif name is not None and name not in self._named:
+            known = ", ".join(self._named) or "none"
             raise CheckError(f"logits post-processor {name!r} is not in LogitsPostProcessorConfig (known: {known})")
 
     def _check_length(self, request: Request, length: int) -> int:
