@@ -18,7 +18,9 @@ class ResponseBoard:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._ready: dict[int, deque[tuple[int, Response]]] = {}
-        self._posted = 0
+        # What was posted and is not sorted by request yet: callers' threads do that, not the engine's.
+        self._posted: list[Response] = []
+        self._sorted = 0
         self._count = 0
         self._stopped = False
 
@@ -31,9 +33,7 @@ class ResponseBoard:
     def post(self, responses: Sequence[Response]) -> None:
         """Add responses, in order."""
         with self._changed:
-            for response in responses:
-                self._ready[response.request_id].append((self._posted, response))
-                self._posted += 1
+            self._posted += responses
             self._count += len(responses)
             self._changed.notify_all()
 
@@ -47,13 +47,14 @@ class ResponseBoard:
         """How many responses are ready."""
         with self._changed:
             self._check()
-            return self._count if request_id is None else len(self._ready.get(request_id, ()))
+            return self._count if request_id is None else len(self._of(request_id))
 
     def take_any(self, timeout: float | None) -> list[Response]:
         """All that is ready, of all requests, in the order of posting; waits for the first."""
         with self._changed:
             self._check()
             self._wait(lambda: self._count > 0, timeout)
+            self._sort()
             taken = [entry for request_id in list(self._ready) for entry in self._drain(request_id)]
             taken.sort(key=itemgetter(0))
             return [response for _, response in taken]
@@ -71,7 +72,7 @@ class ResponseBoard:
     def _take_one(self, request_id: int, deadline: float | None) -> list[Response]:
         with self._changed:
             remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            self._wait(lambda: bool(self._ready.get(request_id, True)), remaining)
+            self._wait(lambda: request_id not in self._ready or bool(self._of(request_id)), remaining)
             if request_id not in self._ready:  # perhaps another thread took its last response meanwhile
                 text = f"ReqId {request_id} has already been processed and was terminated."
                 return [Response(request_id, text)]
@@ -79,6 +80,16 @@ class ResponseBoard:
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> None:
         self._changed.wait_for(lambda: self._stopped or ready(), timeout)
+
+    def _of(self, request_id: int) -> Sequence[tuple[int, Response]]:
+        self._sort()
+        return self._ready.get(request_id, ())
+
+    def _sort(self) -> None:
+        for response in self._posted:
+            self._ready[response.request_id].append((self._sorted, response))
+            self._sorted += 1
+        self._posted.clear()
 
     def _drain(self, request_id: int) -> list[tuple[int, Response]]:
         waiting = self._ready.get(request_id)

@@ -13,11 +13,11 @@ from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
 from repoagent.executor.engine.debug import DebugTensors
 from repoagent.executor.engine.drafting import Drafting
-from repoagent.executor.engine.inbox import Inbox, Mail
+from repoagent.executor.engine.inbox import NO_MAIL, Inbox, Mail
 from repoagent.executor.engine.processors import PostProcessors, Ready
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
-from repoagent.executor.engine.scheduler import Scheduler, Work
+from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
 from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
 from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
@@ -85,6 +85,7 @@ class Engine:
 
     def _iterate_until_stopped(self) -> None:
         while True:
+            self._post()
             mail = self._inbox.take(wait=not self._live)
             if mail.stopping:
                 break
@@ -93,42 +94,38 @@ class Engine:
             except Exception as error:  # a fault of the engine itself must not leave callers waiting
                 # Nor may it end what has not started; but if nothing runs, the same fault would come again for ever.
                 self._fail(list(self._scheduler.running or self._live.values()), f"the engine failed: {error}")
-                self._post()
             self._ended.clear()
         for task in list(self._live.values()):
             self._drop(task)
 
     def _iterate(self, mail: Mail) -> None:
         counts = self._counts = IterationCounts(self._iteration, time.monotonic())
-        self._accept(mail)
+        if mail is not NO_MAIL:
+            self._accept(mail)
         if self._with_deadline:
             self._expire()
         self._post()  # what was cancelled or is late need not wait for the step
         self._drafting.propose(self._scheduler.running, counts)
-        works = self._scheduler.plan()
+        plan = self._scheduler.plan()
         for task, error in self._scheduler.take_failures():
             self._fail([task], f"the runner failed: {error}")
-        if not works:
+        if not plan.works:
             self._check_progress()
-            self._post()
             return
-        segments = [work.segment for work in works]
         try:
-            result = self._runner.step(self._debug.ask(segments) if self._debug.active else segments)
+            result = self._runner.step(self._debug.ask(plan.segments) if self._debug.active else plan.segments)
         except Exception as error:  # whatever a runner raises fails this iteration's requests, and nothing else
-            self._fail(list({work.task.id: work.task for work in works}.values()), f"the runner failed: {error}")
-            self._post()
+            self._fail(list({work.task.id: work.task for work in plan.works}.values()), f"the runner failed: {error}")
             return
         if self._debug.active:
-            self._debug.keep(self._iteration, works, result)
-        self._advance(works, result)
+            self._debug.keep(self._iteration, plan.works, result)
+        self._advance(plan, result)
         counts.seconds = time.monotonic() - counts.started
         counts.completed, self._completed = self._completed, 0
         self._stats.record(counts, self._scheduler, self._budget, self._cache.totals)
-        self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], works)
+        if self._stats.keeps_requests:
+            self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], plan.works)
         self._iteration += 1
-        # Last of all, so that who has an answer finds its iteration in the statistics.
-        self._post()
 
     def _check_progress(self) -> None:
         """When nothing runs, the first that waits must be able to start; if not, it never will."""
@@ -157,34 +154,54 @@ class Engine:
         task.group.stop(reason)
         self._answer([task])
 
-    def _advance(self, works: Sequence[Work], result: StepResult) -> None:
+    def _advance(self, plan: Plan, result: StepResult) -> None:
         """Hand the rows of logits to the strands they are for."""
         touched: list[Task] = []
         ready: dict[int, Ready] = {}
         now = time.monotonic()
-        largest = [] if result.argmax is None else result.argmax.tolist()
-        for number, work in enumerate(works):
+        if plan.round is None:
+            self._note_pieces(plan.works, result)
+        else:
+            self._note_round(plan.works)
+        largest = None if result.argmax is None else result.argmax.tolist()
+        for number, work in enumerate(plan.works):
             task, strand = work.task, work.strand
-            if not task.started:
-                self._note_start(task)
-            self._count(work)
-            if not work.complete:
-                strand.computed += len(work.segment.tokens)
-                if task.extra_names or task.reads_whole_context:
-                    self._collect_context(work, result, number)
-            elif task.plain and largest and not task.drafts:
-                strand.computed += len(work.segment.tokens)
-                if not task.started:
-                    self._begin(task, strand)
+            if not task.plain or task.drafts or largest is None:
+                if work.complete:
+                    self._collect(work, result, number, ready)
+            elif work.complete:
                 add_token(task, strand, largest[result.rows[number].start])
                 self._note_token(task, now)
-                if task.request.streaming or strand.finished:
+                if strand.reason is not FinishReason.NOT_FINISHED:
                     touched.append(task)
-            else:
-                self._collect(work, result, number, ready)
+                elif task.streams_tokens:
+                    self._outgoing.append(self._results.streamed(task, strand))
+                elif task.request.streaming:
+                    touched.append(task)
         if ready:
             touched += self._choose(list(ready.values()), now)
         self._answer(touched)
+
+    def _note_round(self, works: Sequence[Work]) -> None:
+        """The same as ``_note_pieces`` for one token of each, but faster."""
+        for work in works:
+            work.strand.computed += 1
+        self._counts.generation_requests += len(works)
+        self._counts.generated_tokens += len(works)
+
+    def _note_pieces(self, works: Sequence[Work], result: StepResult) -> None:
+        """What was computed, and what is kept of prompts."""
+        for number, work in enumerate(works):
+            task, strand = work.task, work.strand
+            self._count(work)
+            strand.computed += len(work.segment.tokens)
+            if task.started:
+                continue
+            self._note_start(task)
+            if task.extra_names or task.reads_whole_context:
+                self._collect_context(work, result, number)
+            if work.complete:
+                self._begin(task, strand)
 
     def _note_start(self, task: Task) -> None:
         if task.times.first_iteration is None:
@@ -220,8 +237,6 @@ class Engine:
     def _collect_context(self, work: Work, result: StepResult, number: int) -> None:
         """Keep logits and tensors of prompt tokens, the first time they are computed."""
         task, rows = work.task, result.rows[number]
-        if task.started:
-            return
         prompt = work.strand.prompt_length - (work.strand.computed - len(work.segment.tokens))
         if task.reads_whole_context:
             task.context_logits.append(result.logits[rows][:prompt].copy())
@@ -232,15 +247,11 @@ class Engine:
         """Note the last rows of a strand: one, and one for each draft."""
         task, strand = work.task, work.strand
         drafts = len(task.drafts)
-        strand.computed += len(work.segment.tokens)
-        self._collect_context(work, result, number)
         rows = result.logits[result.rows[number]][-1 - drafts :]
         if task.request.output_config.return_generation_logits:
             strand.generation_logits += list(rows.copy())
         for name in task.extra_names:
             strand.extras.setdefault(name, []).extend(result.extras[number][name][-1 - drafts :])
-        if not task.started:
-            self._begin(task, strand)
         item = ready.setdefault(task.id, Ready(task, [], []))
         item.strands.append(strand)
         item.rows.append(rows)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from repoagent.executor.engine.task import Task
 
-__all__ = ["Inbox", "Mail"]
+__all__ = ["NO_MAIL", "Inbox", "Mail"]
 
 
 @dataclass(slots=True)
@@ -16,6 +16,9 @@ class Mail:
     tasks: list[Task] = field(default_factory=list)
     cancelled: set[int] = field(default_factory=set)
     stopping: bool = False
+
+
+NO_MAIL = Mail()
 
 
 class Inbox:
@@ -50,9 +53,12 @@ class Inbox:
         return len(self._tasks)
 
     def take(self, *, wait: bool, timeout: float | None = None) -> Mail:
-        """Everything that arrived; with ``wait`` blocks until there is something, or the timeout is over."""
+        """Everything that arrived, or ``NO_MAIL``.
+
+        With ``wait`` blocks until there is something, or the timeout is over.
+        """
         if not wait and not (self._tasks or self._cancelled or self._stopping):
-            return Mail()
+            return NO_MAIL
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: bool(self._tasks or self._cancelled or self._stopping), timeout)

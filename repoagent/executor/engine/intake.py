@@ -120,6 +120,7 @@ class Intake:
             task.draft_threshold = external.acceptance_threshold
         task.draftable = _is_draftable(task)
         task.lookahead = self._lookahead(task)
+        task.steady = isinstance(group, SamplingGroup) and group.width == 1 and not (task.lookahead or extras)
         task.plain = self._is_plain(task)
         task.streams_tokens = _streams_tokens(task)
         return task
@@ -153,11 +154,10 @@ class Intake:
     def _is_plain(self, task: Task) -> bool:
         request, first = task.request, task.group.strands[0]
         return (
-            isinstance(task.group, SamplingGroup)
-            and task.group.width == 1
+            task.steady
             and first.sampler.greedy
             and first.guide is None
-            and not (task.rules.active or task.want_log_probs or task.extra_names or task.drafts or task.lookahead)
+            and not (task.rules.active or task.want_log_probs or task.drafts)
             and not (request.output_config.return_generation_logits or request.output_config.return_context_logits)
             and request.logits_post_processor is None
             and request.logits_post_processor_name is None

@@ -35,19 +35,17 @@ class ResultMaker:
     def _tokens(self, task: Task) -> list[Response]:
         """The same as ``_anything`` for what most streams are, but faster."""
         strand = task.group.strands[0]
-        finished, count = strand.finished, strand.generated
-        if strand.answered or not (finished or count > strand.sent):
+        if strand.answered or not (strand.finished or strand.generated > strand.sent):
             return []
-        result = Result.trusted(
-            is_final=finished,
-            output_token_ids=[strand.generated_tokens(strand.sent)],
-            finish_reasons=[strand.reason],
-            is_sequence_final=finished,
-            decoding_iter=task.iterations,
-            avg_decoded_tokens_per_iter=count / max(1, task.iterations),
-        )
-        strand.answered, strand.sent = finished, count
-        return [Response.trusted(task.id, result, task.request.client_id)]
+        strand.answered = strand.finished
+        return [self.streamed(task, strand)]
+
+    def streamed(self, task: Task, strand: Strand) -> Response:
+        """The new tokens of a task that ``streams_tokens``; there are some, or its text has ended."""
+        count = len(strand.tokens) - strand.prompt_length
+        new = strand.tokens[strand.prompt_length + strand.sent :]
+        strand.sent = count
+        return Response.streamed(task.id, task.request.client_id, (new, strand.reason, task.iterations, count))
 
     def _anything(self, task: Task, iteration: int) -> list[Response]:
         if isinstance(task.group, BeamGroup):

@@ -21,14 +21,14 @@ Rows = npt.NDArray[np.float32]
 
 def add_token(task: Task, strand: Strand, token: int) -> None:
     """Append a token and see whether it ends the text. The end token itself is not kept, a stop word is."""
-    request = task.request
+    request, tokens = task.request, strand.tokens
     if token == request.end_id:
         strand.reason = FinishReason.END_ID
         return
-    strand.tokens.append(token)
-    if request.stop_words and ends_with_any(strand.tokens, strand.generated, request.stop_words):
+    tokens.append(token)
+    if request.stop_words and ends_with_any(tokens, strand.generated, request.stop_words):
         strand.reason = FinishReason.STOP_WORDS
-    elif strand.generated >= task.max_new_tokens:
+    elif len(tokens) - strand.prompt_length >= task.max_new_tokens:
         strand.reason = FinishReason.LENGTH
 
 

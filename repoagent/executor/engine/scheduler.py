@@ -1,7 +1,11 @@
-"""The scheduler: which requests run in the next iteration, and with which tokens."""
+"""The scheduler: which requests run in the next iteration, and with which tokens.
+
+Most iterations are rounds: every running request takes one token. The plan of a round is kept while the same requests
+run; ``Scheduler.pieces`` is what makes all other plans, and could make these.
+"""
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +15,10 @@ from repoagent.executor.engine.cache import SequenceCache
 from repoagent.executor.engine.chunks import split_budget
 from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
-from repoagent.executor.runner.protocol import Logits, Segment
+from repoagent.executor.runner.protocol import DecodeRound, Logits, Segment
 from repoagent.executor.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
-__all__ = ["Limits", "Scheduler", "Work"]
+__all__ = ["Limits", "Plan", "Scheduler", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,19 @@ class Work:
     complete: bool = True
 
 
+@dataclass(slots=True)
+class Plan:
+    """What an iteration computes. ``round``: the segments of the works, where each is the next token of a request."""
+
+    works: list[Work]
+    round: DecodeRound | None = None
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """What the runner is given."""
+        return self.round if self.round is not None else [work.segment for work in self.works]
+
+
 class Scheduler:
     """Holds the waiting and the running requests, both in the order of priority, then arrival."""
 
@@ -52,28 +69,37 @@ class Scheduler:
         self.running: list[Task] = []
         self.paused_now = 0
         self._failures: list[tuple[Task, Exception]] = []
+        self._round: Plan | None = None
         self._limits = limits
         self._budget = budget
         self._cache = cache
 
-    def plan(self) -> list[Work]:
+    def plan(self) -> Plan:
         """Admit what may start, pause what no longer fits, and give every running strand its tokens."""
         self.paused_now = 0
         if self.waiting:
             self._admit()
         if self._limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
             self._make_room()
+        if self._round is not None and any(task.drafts for task in self.running):
+            self._round = None
+        if self._round is None and self.running and all(map(_in_step, self.running)):
+            self._round = _round(self.running)
+        if self._round is None:
+            return Plan(self.pieces())
+        assert self._round.round is not None
+        self._round.round.tokens[:] = [work.strand.tokens[-1] for work in self._round.works]
+        return self._round
+
+    def pieces(self) -> list[Work]:
+        """The tokens of every running strand: what is left of its text, as far as the budget goes."""
         works: list[Work] = []
         reading: list[tuple[Task, Strand, int]] = []
         for task in self.running:
-            if task.plain and task.started and not task.drafts and task.group.strands[0].pending == 1:
-                strand = task.group.strands[0]
-                works.append(Work(task, strand, strand.decode_segment()))
-                continue
             for strand, tokens in _needs(task):
                 if tokens == 1 and strand.pending == 1 and task.started:
                     # Drafts go with their token; they must not wait behind prompts.
-                    works.append(_piece(task, strand, 1) if task.drafts else self._decode(task, strand))
+                    works.append(_piece(task, strand, 1))
                 elif tokens:
                     reading.append((task, strand, tokens))
         if not reading:
@@ -91,6 +117,7 @@ class Scheduler:
         for group in (self.waiting, self.running):
             if task in group:
                 group.remove(task)
+        self._round = None
         self._cache.close(task)
         self._budget.release(task.id)
 
@@ -114,6 +141,7 @@ class Scheduler:
             except Exception as error:  # whatever a runner raises ends this request, and nothing else
                 self._failures.append((task, error))
                 continue
+            self._round = None
             task.paused = False
             task.stage = RequestStage.CONTEXT_IN_PROGRESS
             bisect.insort(self.running, task, key=lambda item: item.order)
@@ -148,6 +176,7 @@ class Scheduler:
     def _pause(self, task: Task) -> None:
         """Give back everything but the tokens; they are computed anew when it is the request's turn again."""
         self.running.remove(task)
+        self._round = None
         self._cache.close(task)
         self._budget.release(task.id)
         task.paused, task.stage = True, RequestStage.QUEUED
@@ -157,13 +186,6 @@ class Scheduler:
         self.paused_now += 1
         self.add(task)
 
-    def _decode(self, task: Task, strand: Strand) -> Work:
-        if not task.extra_names:
-            return Work(task, strand, strand.decode_segment())
-        assert strand.seq is not None
-        tokens = np.array(strand.tokens[-1:], np.int32)
-        return Work(task, strand, Segment(strand.seq, tokens, Logits.LAST, task.extra_names))
-
     def _read(self, reading: list[tuple[Task, Strand, int]], budget: int) -> list[Work]:
         """Longer pieces: prompts, and histories after a pause."""
         wanted = [tokens for _, _, tokens in reading]
@@ -171,6 +193,17 @@ class Scheduler:
         return [
             _piece(task, strand, share) for (task, strand, _), share in zip(reading, shares, strict=True) if share > 0
         ]
+
+
+def _in_step(task: Task) -> bool:
+    """Whether a request takes one token now, and in every iteration until it is drafted for."""
+    return task.steady and task.started and not task.drafts and task.group.strands[0].pending == 1
+
+
+def _round(tasks: Sequence[Task]) -> Plan:
+    strands = [task.group.strands[0] for task in tasks]
+    segments = DecodeRound.of([strand.seq for strand in strands if strand.seq is not None])
+    return Plan(list(map(Work, tasks, strands, segments)), segments)
 
 
 def _needs(task: Task) -> Iterator[tuple[Strand, int]]:

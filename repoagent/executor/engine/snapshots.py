@@ -6,7 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget
 from repoagent.executor.engine.cache import CacheTotals
@@ -42,17 +43,18 @@ class IterationCounts:
     accepted: int = 0
     drafting: int = 0
     drafting_seconds: float = 0.0
-    _groups: set[int] = field(default_factory=set)
+    _groups: set[int] | None = None
 
     def first_of(self, request_id: int) -> bool:
         """Whether this is the first strand of a request; the others are not requests of their own."""
+        if self._groups is None:
+            self._groups = set()
         known = request_id in self._groups
         self._groups.add(request_id)
         return not known
 
 
-@dataclass(slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     counts: IterationCounts
     active: int
     queued: int
@@ -64,14 +66,17 @@ class _Snapshot:
 
 
 class StatsKeeper:
-    """Keeps the latest iterations. Filled by the engine's thread, drained by any."""
+    """Keeps the latest iterations. Filled by the engine's thread, drained by any.
+
+    ``keeps_requests``: whether ``record_requests`` is to be called.
+    """
 
     def __init__(self, iterations: int, request_iterations: int, *, max_requests: int, max_tokens: int) -> None:
         self._lock = threading.Lock()
         self._iterations: deque[_Snapshot] = deque(maxlen=iterations)
         self._requests: deque[RequestStatsPerIteration] = deque(maxlen=request_iterations)
         self._keeps_iterations = iterations > 0
-        self._keeps_requests = request_iterations > 0
+        self.keeps_requests = request_iterations > 0
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._total_blocks = 0
@@ -96,8 +101,6 @@ class StatsKeeper:
 
     def record_requests(self, iteration: int, tasks: Sequence[Task], works: Sequence[Work]) -> None:
         """Note every request of an iteration; costly, so only when asked for."""
-        if not self._keeps_requests:
-            return
         scheduled = {work.task.id for work in works}
         stats = [_request_stats(task, task.id in scheduled) for task in tasks]
         with self._lock:

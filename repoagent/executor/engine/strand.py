@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.engine.sampler import Sampler
-from repoagent.executor.runner.protocol import Segment, Seq
+from repoagent.executor.runner.protocol import Seq
 from repoagent.executor.types.enums import FinishReason
 
 __all__ = ["Strand"]
@@ -35,7 +35,6 @@ class Strand:
     generation_logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     sent: int = 0
-    decode: Segment | None = None
 
     @property
     def generated(self) -> int:
@@ -55,15 +54,6 @@ class Strand:
     def generated_tokens(self, start: int = 0) -> list[int]:
         """Generated tokens from number ``start`` on."""
         return self.tokens[self.prompt_length + start :]
-
-    def decode_segment(self) -> Segment:
-        """The segment of the one token that is not computed; the same object each time, refilled."""
-        segment = self.decode
-        if segment is None or segment.seq != self.seq:
-            assert self.seq is not None
-            segment = self.decode = Segment(self.seq, np.zeros(1, np.int32))
-        segment.tokens[0] = self.tokens[-1]
-        return segment
 
     def fork(self, index: int, seq: Seq | None, sampler: Sampler) -> "Strand":
         """A strand with the same history in another sequence of the runner."""

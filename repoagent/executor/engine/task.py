@@ -70,9 +70,10 @@ class BlockCounts:
 class Task:
     """A request inside the engine.
 
-    ``plain``: greedy without anything that needs logits on the host. ``streams_tokens``: one sequence whose tokens are
-    streamed as they come, and nothing else of it. ``draftable``: a draft model may guess for it. ``draft_logits``: the
-    drafter's, after temperature.
+    ``steady``: one sequence of which nothing but logits is wanted; without drafts it takes one token an iteration.
+    ``plain``: steady and greedy, without anything that needs logits on the host. ``streams_tokens``: one sequence whose
+    tokens are streamed as they come, and nothing else of it. ``draftable``: a draft model may guess for it.
+    ``draft_logits``: the drafter's, after temperature.
     """
 
     id: int
@@ -83,6 +84,7 @@ class Task:
     rules: LogitsRules
     max_new_tokens: int
     deadline: float | None = None
+    steady: bool = False
     plain: bool = False
     streams_tokens: bool = False
     want_log_probs: bool = False

@@ -20,6 +20,7 @@ from repoagent.executor.runner.adapter_rows import AdapterRows
 from repoagent.executor.runner.prompts import group_prompts
 from repoagent.executor.runner.protocol import (
     AdapterWeights,
+    DecodeRound,
     Logits,
     LoraShape,
     RunnerInfo,
@@ -70,10 +71,14 @@ class FormFeeds(Protocol):
         self,
         arrays: dict[str, npt.NDArray[Any]],
         lengths: npt.NDArray[np.int64],
+        longest: int,
         width: int,
         counts: npt.NDArray[np.int64] | int = 1,
     ) -> None:
-        """Say that the rows hold ``lengths`` tokens before the run, and that their first ``counts`` columns count."""
+        """Say that the rows hold ``lengths`` tokens before the run, and that their first ``counts`` columns count.
+
+        ``longest``: the largest of the lengths.
+        """
 
 
 @dataclass(slots=True)
@@ -88,15 +93,20 @@ class _Run:
 
 @dataclass(slots=True)
 class _Layout:
-    """Where the sequences of a decode step lie; kept while the same ones go on."""
+    """Where the sequences of a round lie; kept while the same ones go on.
 
-    seqs: list[Seq]
+    ``grow``: 1 for each of the first ``len(lengths)`` rows that takes a token. ``longest``: the largest length; None
+    where a row sits out, so that it must be looked for.
+    """
+
+    round: DecodeRound
     version: int
     rows: npt.NDArray[np.intp]
     lengths: npt.NDArray[np.int64]
+    grow: npt.NDArray[np.int64]
+    longest: int | None
     run: _Run
-    slices: list[slice]
-    extras: list[dict[str, npt.NDArray[Any]]]
+    result: StepResult
 
 
 def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
@@ -189,6 +199,7 @@ class OrtRunner:
         """See ModelRunner."""
         row = self._slab.row(seq)
         self._slab.lengths[row] = min(length, int(self._slab.lengths[row]))
+        self._layout = None
 
     def fork(self, seq: Seq) -> Seq | None:
         """See ModelRunner."""
@@ -202,6 +213,7 @@ class OrtRunner:
     def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
         """See ModelRunner."""
         self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
+        self._layout = None
 
     def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
         """See ModelRunner."""
@@ -210,6 +222,7 @@ class OrtRunner:
     def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
         """See ModelRunner."""
         self._slab.load(self._slab.row(seq), blob, tokens)
+        self._layout = None
 
     def close(self) -> None:
         """See ModelRunner."""
@@ -218,40 +231,45 @@ class OrtRunner:
 
     def step(self, segments: Sequence[Segment]) -> StepResult:
         """See ModelRunner."""
-        if all(_is_plain(segment) for segment in segments):
-            return self._step_plain(segments)
+        if isinstance(segments, DecodeRound):
+            return self._step_round(segments)
         return self._step_any(segments)
 
-    def _step_plain(self, segments: Sequence[Segment]) -> StepResult:
-        """One token of each sequence, logits of each: what most steps are. The same as ``_step_any``, but faster."""
-        seqs = [segment.seq for segment in segments]
+    def _step_round(self, segments: DecodeRound) -> StepResult:
+        """What most steps are. The same as ``_step_any``, but faster."""
         layout = self._layout
-        if layout is None or layout.version != self._slab.version or layout.seqs != seqs:
-            layout = self._layout = self._lay_out(seqs)
-        if layout.lengths.max() >= self._info.max_seq_len:
+        if layout is None or layout.round is not segments or layout.version != self._slab.version:
+            layout = self._layout = self._lay_out(segments)
+        longest = int(layout.lengths.max()) if layout.longest is None else layout.longest
+        if longest >= self._info.max_seq_len:
             self._check(segments)
-        layout.run.tokens[layout.rows, 0] = [segment.tokens[0] for segment in segments]
-        self._feeds.fill(layout.run.feeds, layout.lengths, 1)
+        run = layout.run
+        run.tokens.put(layout.rows, segments.tokens)  # indexing with an array would let go of the interpreter
+        run.index[:] = layout.rows
+        self._feeds.fill(run.feeds, layout.lengths, longest, 1)
         self._slab.note(0, len(layout.lengths), 1)
-        self._session.run_with_iobinding(layout.run.binding)
-        layout.lengths[layout.rows] += 1
-        count = len(seqs)
-        return StepResult(self._rows_out.logits[:count], layout.slices, self._rows_out.argmax[:count], layout.extras)
+        self._session.run_with_iobinding(run.binding)
+        np.add(layout.lengths, layout.grow, out=layout.lengths)
+        if layout.longest is not None:
+            layout.longest += 1
+        return layout.result
 
-    def _lay_out(self, seqs: list[Seq]) -> _Layout:
-        rows = [self._slab.row(seq) for seq in seqs]
-        batch, order = max(rows) + 1, sorted(rows)
-        run = self._decode_run(batch, len(rows))
-        run.index[:] = order
-        places = [order.index(row) for row in rows]
+    def _lay_out(self, segments: DecodeRound) -> _Layout:
+        rows = [self._slab.row(segment.seq) for segment in segments]
+        batch, count = max(rows) + 1, len(rows)
+        grow = np.zeros(batch, np.int64)
+        grow[rows] = 1
+        lengths = self._slab.lengths[:batch]
+        logits, argmax = self._rows_out.logits[:count], self._rows_out.argmax[:count]
         return _Layout(
-            seqs,
+            segments,
             self._slab.version,
             np.array(rows, np.intp),
-            self._slab.lengths[:batch],
-            run,
-            [slice(place, place + 1) for place in places],
-            [{} for _ in rows],
+            lengths,
+            grow,
+            int(lengths.max()) if count == batch else None,
+            self._decode_run(batch, count),
+            StepResult(logits, [slice(place, place + 1) for place in range(count)], argmax, [{}] * count),
         )
 
     def _step_any(self, segments: Sequence[Segment]) -> StepResult:
@@ -297,7 +315,7 @@ class OrtRunner:
             run.tokens[row, 0] = segments[where[row]].tokens[0] if row in where else 0
         run.index[:] = asked
         lengths = self._slab.lengths[:batch]
-        self._feeds.fill(run.feeds, lengths, 1)
+        self._feeds.fill(run.feeds, lengths, int(lengths.max()), 1)
         self._slab.note(0, batch, 1)
         names = tuple({name for i in single for name in segments[i].extras})
         found = self._execute(run, names)
@@ -330,7 +348,7 @@ class OrtRunner:
         row, width = self._slab.row(pieces[0].seq), int(counts.max())
         run = self._bind(row, len(group), width, first, sum(wanted))
         lengths = self._slab.lengths[row : row + len(group)]
-        self._feeds.fill(run.feeds, lengths, width, counts)
+        self._feeds.fill(run.feeds, lengths, int(lengths.max()), width, counts)
         self._slab.note(row, row + len(group), width)
         begin = first
         for line, (i, piece) in enumerate(zip(group, pieces, strict=True)):
@@ -423,10 +441,6 @@ def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
     names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
     return {name: (inputs[f"lora.{name}.a"].shape[1], inputs[f"lora.{name}.b"].shape[2]) for name in names}
-
-
-def _is_plain(segment: Segment) -> bool:
-    return _is_single(segment) and segment.logits is Logits.LAST and not segment.extras
 
 
 def _is_single(segment: Segment) -> bool:

@@ -29,11 +29,12 @@ class _GqaFeeds:
         self,
         arrays: dict[str, npt.NDArray[Any]],
         lengths: npt.NDArray[np.int64],
+        longest: int,
         width: int,
         counts: npt.NDArray[np.int64] | int = 1,
     ) -> None:
         arrays[surgery.LENGTHS][:] = lengths if width == 1 else lengths + (counts - 1)
-        arrays[surgery.TOTAL][...] = lengths.max() + width
+        arrays[surgery.TOTAL][...] = longest + width
         positions = arrays["position_ids"]
         if width == 1:
             positions[:, 0] = lengths

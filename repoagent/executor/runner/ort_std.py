@@ -24,6 +24,7 @@ class _StdFeeds:
         self,
         arrays: dict[str, npt.NDArray[Any]],
         lengths: npt.NDArray[np.int64],
+        longest: int,
         width: int,
         counts: npt.NDArray[np.int64] | int = 1,
     ) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 __all__ = [
     "AdaptableRunner",
     "AdapterWeights",
+    "DecodeRound",
     "Embeddings",
     "KvBlob",
     "Logits",
@@ -99,6 +100,24 @@ class Segment:
     logits: Logits = Logits.LAST
     extras: tuple[str, ...] = ()
     embeddings: Embeddings | None = None
+
+
+class DecodeRound(tuple[Segment, ...]):
+    """Segments of one token each that want its logits and nothing else. The same round is stepped again and again.
+
+    ``tokens`` int32 [n]: the segments' tokens are views of it, so that it is filled anew before each step. Row i of the
+    step's logits belongs to segment i.
+    """
+
+    tokens: TokenArray
+
+    @classmethod
+    def of(cls, seqs: Sequence[Seq]) -> "DecodeRound":
+        """A round of these sequences; its tokens are to be filled in."""
+        tokens = np.zeros(len(seqs), np.int32)
+        made = cls(Segment(seq, tokens[place : place + 1]) for place, seq in enumerate(seqs))
+        made.tokens = tokens
+        return made
 
 
 @dataclass(slots=True)

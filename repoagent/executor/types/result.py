@@ -82,6 +82,22 @@ class Result(Record, pickled=14, lost=("spec_dec_fast_logits_info", "additional_
 _DEFAULTS = {name: value for name, value in Result().__dict__.items() if not isinstance(value, list)}
 
 
+#: Of a stream: its new tokens, why it ended, and in how many iterations it got how many tokens so far.
+Streamed = tuple[list[int], FinishReason, int, int]
+
+
+def _streamed_result(new: list[int], reason: FinishReason, iterations: int, generated: int) -> Result:
+    finished = reason is not FinishReason.NOT_FINISHED
+    return Result.trusted(
+        is_final=finished,
+        output_token_ids=[new],
+        finish_reasons=[reason],
+        is_sequence_final=finished,
+        decoding_iter=iterations,
+        avg_decoded_tokens_per_iter=generated / max(1, iterations),
+    )
+
+
 class Response:
     """One answer to one request: an error text or a ``Result``."""
 
@@ -106,13 +122,13 @@ class Response:
             raise CheckError("Error message should not be empty")
         self._request_id: int = rules.unsigned64(request_id, "Response.request_id")
         self._client_id: int | None = rules.maybe(rules.unsigned64)(client_id, "Response.client_id")
-        self._outcome: str | Result = outcome
+        self._outcome: str | Result | Streamed = outcome
 
     @classmethod
-    def trusted(cls, request_id: int, result: Result, client_id: int | None) -> "Response":
-        """A good response of values that are known to be right. For the engine."""
+    def streamed(cls, request_id: int, client_id: int | None, streamed: Streamed) -> "Response":
+        """A good response, its result made when it is asked for: not by the engine's thread. For the engine."""
         response = cls.__new__(cls)
-        response._request_id, response._client_id, response._outcome = request_id, client_id, result
+        response._request_id, response._client_id, response._outcome = request_id, client_id, streamed
         return response
 
     @property
@@ -141,6 +157,8 @@ class Response:
         """The result, by reference; raises on an error response."""
         if isinstance(self._outcome, str):
             raise CheckError(f"Cannot get the result for a response with an error: {self._outcome}")
+        if isinstance(self._outcome, tuple):
+            self._outcome = _streamed_result(*self._outcome)
         return self._outcome
 
     def clear_context_logits(self) -> None:
@@ -162,5 +180,5 @@ class Response:
         Response.__init__(self, *state)
 
     def __repr__(self) -> str:
-        kind = "error" if self.has_error() else "result"
-        return f"Response(request_id={self._request_id}, {kind}={self._outcome!r})"
+        kind, outcome = ("error", self._outcome) if self.has_error() else ("result", self.result)
+        return f"Response(request_id={self._request_id}, {kind}={outcome!r})"

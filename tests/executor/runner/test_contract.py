@@ -11,7 +11,7 @@ from repoagent.executor.builder import Form, Precision
 from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.runner.ort import OrtRunner
-from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
+from repoagent.executor.runner.protocol import DecodeRound, Logits, ModelRunner, Segment, Seq
 
 PROMPT = np.arange(3, 23, dtype=np.int32)
 EXACT = 2e-5  # chunked and whole runs may differ in the last bits
@@ -107,6 +107,39 @@ def test_freeing_one_sequence_leaves_the_others_whole(runner: ModelRunner, whole
     expected = whole[[8, 0, 8]]
     found = np.stack([result.logits[rows][0] for rows in result.rows])
     np.testing.assert_allclose(found, expected, atol=_tolerance(runner))
+
+
+def test_a_round_gives_what_its_segments_give_step_after_step(
+    runner: ModelRunner, whole: npt.NDArray[np.float32]
+) -> None:
+    first, *seqs = [_open(runner) for _ in range(4)]
+    lengths = [3, 11, 7]
+    for seq, length in zip(seqs, lengths, strict=True):
+        runner.step([Segment(seq, PROMPT[:length], Logits.NONE)])
+    runner.free(first)  # moves the last one
+    for places in ([2, 0, 1], [0, 1], [2]):  # all, and rounds in which others sit out
+        chosen = DecodeRound.of([seqs[place] for place in places])
+        for _ in range(2):
+            at = [lengths[place] for place in places]
+            chosen.tokens[:] = PROMPT[at]
+            result = runner.step(chosen)
+            assert [rows.start for rows in result.rows] == list(range(len(places)))
+            np.testing.assert_allclose(result.logits, whole[at], atol=_tolerance(runner))
+            for place in places:
+                lengths[place] += 1
+    runner.truncate(seqs[2], 5)
+    chosen.tokens[:] = PROMPT[5]
+    np.testing.assert_allclose(runner.step(chosen).logits, whole[5:6], atol=_tolerance(runner))
+
+
+def test_a_round_ends_where_a_sequence_is_full(runner: ModelRunner) -> None:
+    full, other = _open(runner), _open(runner)
+    runner.step([Segment(full, np.tile(PROMPT, 4)[:63], Logits.LAST), Segment(other, PROMPT)])
+    both = DecodeRound.of([full, other])
+    runner.step(both)
+    with pytest.raises(EngineError, match="64"):
+        runner.step(both)
+    assert runner.length(other) == 21
 
 
 def test_truncate_rewinds(runner: ModelRunner, whole: npt.NDArray[np.float32]) -> None:
