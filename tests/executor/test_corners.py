@@ -1,14 +1,24 @@
 """Corners of what a request may ask for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Response, SamplingConfig
+from repoagent.executor import (
+    AdditionalModelOutput,
+    Executor,
+    ExecutorConfig,
+    ExternalDraftTokensConfig,
+    OutputConfig,
+    Request,
+    Response,
+    SamplingConfig,
+)
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
+from repoagent.executor.runner.protocol import Segment, StepResult
 
 LIMIT = timedelta(seconds=120)
 NEW_ONLY = OutputConfig(exclude_input_from_output=True)
@@ -54,6 +64,36 @@ def test_a_request_says_how_many_of_its_beams_come_back(ask: Ask) -> None:
     assert len(ask(Request(PROMPT, 4, sampling_config=beams, num_return_sequences=2)).result.output_token_ids) == 2
     too_many = ask(Request(PROMPT, 4, sampling_config=beams, num_return_sequences=4))
     assert too_many.error_msg == "num_return_sequences must be <= beam_width (3), not 4"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(np.nan, "infinite or no numbers"), (np.inf, "infinite or no numbers"), (-np.inf, "nothing but -inf")],
+)
+def test_draft_logits_that_say_nothing_are_refused(ask: Ask, value: float, text: str) -> None:
+    logits = np.zeros((2, 32), np.float32)
+    logits[1] = value
+    drafts = ExternalDraftTokensConfig([1, 2], logits)
+    sampling = SamplingConfig(top_p=0.9)
+    refused = ask(Request(PROMPT, 4, sampling_config=sampling, external_draft_tokens_config=drafts))
+    assert text in refused.error_msg
+    words = ExternalDraftTokensConfig([1], np.full((1, 32), "a"))
+    assert "must be numbers, not <U1" in ask(Request(PROMPT, 4, external_draft_tokens_config=words)).error_msg
+
+
+def test_additional_outputs_keep_their_element_type() -> None:
+    class Counting(FakeRunner):
+        def step(self, segments: Sequence[Segment]) -> StepResult:
+            result = super().step(segments)
+            result.extras = [{name: value.astype(np.int64) for name, value in item.items()} for item in result.extras]
+            return result
+
+    wanted = OutputConfig(additional_model_outputs=[AdditionalModelOutput("history", gather_context=True)])
+    with Executor.from_runner(Counting(), ExecutorConfig()) as executor:
+        (response,) = executor.await_responses(
+            executor.enqueue_request(Request(PROMPT, 2, output_config=wanted)), LIMIT
+        )
+    assert [output.output.dtype for output in response.result.additional_outputs] == [np.int64] * 2
 
 
 def test_many_stop_words_do_not_use_up_what_beams_may_go_on_with(ask_of: Callable[[LogitsFunction], Ask]) -> None:

@@ -3,8 +3,10 @@
 import time
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from repoagent.executor.engine.beam_group import BeamGroup
 from repoagent.executor.engine.blocks import blocks_for
@@ -269,10 +271,8 @@ class Intake:
             raise UnsupportedFeatureError(
                 "ExternalDraftTokensConfig.fast_logits", "give the draft's logits with the request"
             )
-        if config.logits is not None and config.logits.shape[1] != self._info.vocab_size:
-            raise CheckError(
-                f"draft logits have {config.logits.shape[1]} columns, the vocabulary {self._info.vocab_size}"
-            )
+        if config.logits is not None:
+            _check_draft_logits(config.logits, self._info.vocab_size)
         wrong = next((token for token in config.tokens if not 0 <= token < self._info.vocab_size), None)
         if wrong is not None:  # the graph would fail, and with it every request of the iteration
             raise CheckError(f"draft token {wrong} is not in the vocabulary of {self._info.vocab_size} tokens")
@@ -281,6 +281,15 @@ class Intake:
         if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
             raise CheckError("external draft tokens are not possible with a logits post-processor")
         return config.tokens[: max_new_tokens - 1]
+
+
+def _check_draft_logits(logits: npt.NDArray[Any], vocab_size: int) -> None:
+    if logits.shape[1] != vocab_size:
+        raise CheckError(f"draft logits have {logits.shape[1]} columns, the vocabulary {vocab_size}")
+    if logits.dtype.kind not in "fiu":
+        raise CheckError(f"draft logits must be numbers, not {logits.dtype}")
+    if not np.isfinite(logits.max(axis=1)).all():
+        raise CheckError("draft logits hold values that are infinite or no numbers, or rows of nothing but -inf")
 
 
 def _is_draftable(task: Task) -> bool:

@@ -130,8 +130,8 @@ def _additional(task: Task, strands: Sequence[Strand], starts: Sequence[int]) ->
             strand.extras.get(name, [])[start : strand.generated] for strand, start in zip(strands, starts, strict=True)
         ]
         longest = max(len(piece) for piece in pieces)
-        shape = next((piece[0].shape for piece in pieces if piece), ())
-        stacked = np.zeros((len(pieces), longest, *shape), np.float32)
+        first = next((piece[0] for piece in pieces if piece), np.zeros((), np.float32))
+        stacked = np.zeros((len(pieces), longest, *first.shape), first.dtype)
         for place, piece in enumerate(pieces):
             for number, value in enumerate(piece):
                 stacked[place, number] = value

@@ -45,6 +45,13 @@ class RequestExtras:
     language_adapter_uid: int | None = None
 
 
+def _priority(value: object, where: str) -> float:
+    number = rules.double(value, where)
+    if number != number:  # it would stand nowhere in the order of requests, and spoil that of others
+        raise CheckError(f"{where} must be a number, not nan")
+    return number
+
+
 class Request(Record, extensible=True, pickled=32, lost=("allotted_time_ms", "_extras")):
     """One prompt. Token lists are copied; tensors and config objects are kept by reference.
 
@@ -136,7 +143,7 @@ class Request(Record, extensible=True, pickled=32, lost=("allotted_time_ms", "_e
                 self.__dict__[name] = self._apply(name, given.get(name, None))
         self.request_type = type
         self._extras = RequestExtras(
-            rules.double(priority, "Request.priority"),
+            _priority(priority, "Request.priority"),
             _integer(encoder_output_length, "Request.encoder_output_length"),
             rules.integer(1)(num_return_sequences, "Request.num_return_sequences"),
             _integer(language_adapter_uid, "Request.language_adapter_uid"),

@@ -45,6 +45,8 @@ def test_bad_requests_are_refused() -> None:
         Request([1], 1, embedding_bias=[[1.0]])
     with pytest.raises(RuntimeError, match="not both"):
         Request([1], 1, logits_post_processor_name="a", logits_post_processor=print)
+    with pytest.raises(RuntimeError, match=r"Request\.priority must be a number, not nan"):
+        Request([1], 1, priority=float("nan"))
     guide = GuidedDecodingParams(GuidedDecodingParams.GuideType.JSON)
     with pytest.raises(RuntimeError, match="beam search"):
         Request([1], 1, guided_decoding_params=guide, sampling_config=SamplingConfig(2))
