@@ -15,11 +15,14 @@ class MetricFamily:
 
     Raises:
         AlreadyExistsError: there is one of that name with another kind or description.
+        InvalidArgumentError: Prometheus takes no such name.
     """
 
     __slots__ = ("__weakref__", "_family", "kind")
 
     def __init__(self, kind: MetricKind, name: str, description: str) -> None:
+        if not isinstance(kind, MetricKind):
+            raise TypeError(f"the kind of a metric family must be a MetricKind, not {type(kind).__name__}")
         self.kind = kind
         self._family = REGISTRY.family(name, description, CoreMetricKind[kind.name])
         weakref.finalize(self, REGISTRY.release, self._family).atexit = False

@@ -7,6 +7,7 @@ import bisect
 import enum
 import itertools
 import math
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -14,6 +15,9 @@ from typing import Final
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 
 __all__ = ["REGISTRY", "Metric", "MetricFamily", "MetricKind", "MetricRegistry"]
+
+_NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class MetricKind(enum.IntEnum):
@@ -25,9 +29,18 @@ class MetricKind(enum.IntEnum):
 
 
 class Metric:
-    """One time series of a family. Safe to use from any thread."""
+    """One time series of a family. Safe to use from any thread.
+
+    Raises:
+        InvalidArgumentError: a label is no text, or its name none that Prometheus takes.
+    """
 
     def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> None:
+        for name, text in labels.items():
+            if not (isinstance(text, str) and isinstance(name, str) and _LABEL.fullmatch(name)):
+                raise InvalidArgumentError(
+                    f"label {name!r}: {text!r} of a metric must be text, under a name of letters, digits and '_'"
+                )
         self.kind: Final = kind
         self.labels: Final = dict(labels)
         self._bounds: Final = (*sorted(buckets), math.inf)
@@ -44,7 +57,8 @@ class Metric:
     def increment(self, amount: float) -> None:
         """Add to a counter (0 or more) or a gauge."""
         self._only("Increment", MetricKind.COUNTER, MetricKind.GAUGE)
-        if self.kind is MetricKind.COUNTER and amount < 0:
+        amount = float(amount)  # NumPy's numbers are written in a form of their own.
+        if self.kind is MetricKind.COUNTER and not amount >= 0:
             raise InvalidArgumentError(
                 "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
             )
@@ -54,15 +68,17 @@ class Metric:
     def set(self, value: float) -> None:
         """Set a gauge."""
         self._only("Set", MetricKind.GAUGE)
+        number = float(value)
         with self._lock:
-            self._value = value
+            self._value = number
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram."""
         self._only("Observe", MetricKind.HISTOGRAM)
+        number = float(value)
         with self._lock:
-            self._counts[bisect.bisect_left(self._bounds, value)] += 1
-            self._value += value
+            self._counts[bisect.bisect_left(self._bounds, number)] += 1
+            self._value += number
 
     def cumulated(self) -> tuple[list[tuple[float, int]], float]:
         """A histogram's upper bounds, each with how many values are not above it, and the sum of all values."""
@@ -87,9 +103,18 @@ class Metric:
 
 
 class MetricFamily:
-    """Series of one name and kind. Close it when nobody reports to it any more."""
+    """Series of one name and kind. Close it when nobody reports to it any more.
+
+    Raises:
+        InvalidArgumentError: Prometheus takes no such name, which would make it refuse the whole page.
+    """
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise InvalidArgumentError(
+                f"{name!r} cannot be the name of a metric: it must be of letters, digits, '_' and ':', and begin with "
+                "no digit"
+            )
         self.name: Final = name
         self.description: Final = description
         self.kind: Final = kind
@@ -124,7 +149,8 @@ class MetricFamily:
         """The family in the Prometheus text format; nothing without a series."""
         metrics = self.series()
         if metrics:
-            yield f"# HELP {self.name} {self.description}"
+            description = self.description.replace("\\", "\\\\").replace("\n", "\\n")
+            yield f"# HELP {self.name} {description}"
             yield f"# TYPE {self.name} {self.kind.name.lower()}"
         for metric in metrics:
             yield from metric.lines(self.name)
@@ -142,6 +168,7 @@ class MetricRegistry:
 
         Raises:
             AlreadyExistsError: there is one of another kind or description.
+            InvalidArgumentError: no family can have that name.
         """
         with self._lock:
             found, users = self._families.get(name, (None, 0))
@@ -189,6 +216,8 @@ def _escape(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return repr(int(value)) if value == int(value) else repr(value)

@@ -145,6 +145,12 @@ def test_the_platform_is_named_where_only_tensorrt_has_profiles() -> None:
     assert "and platform onnxruntime_onnx specifies profile field which is only supported for TensorRT" in found[0]
 
 
+def test_a_metric_tag_must_be_the_name_of_a_label() -> None:
+    tags = 'metric_tags { key: "team" value: "any text" } metric_tags { key: "my team" value: "x" }'
+    message = "metric tag 'my team' must be of letters, digits and '_', to be a label of metrics"
+    assert _found(PYTHON + tags) == [message]
+
+
 @pytest.mark.parametrize(
     ("control", "message"),
     [

@@ -1,5 +1,8 @@
 """Custom metrics: what each kind can do, sharing, and the text that Prometheus' own parser reads."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -43,6 +46,35 @@ def test_the_text_is_what_prometheus_reads() -> None:
     assert samples[("seconds_bucket", "1")] == 3
     assert samples[("seconds_bucket", "+Inf")] == samples[("seconds_count", None)] == 4
     assert samples[("seconds_sum", None)] == pytest.approx(7.65)
+
+
+def test_any_number_can_be_told_and_read_back() -> None:
+    registry = MetricRegistry()
+    values = [np.float32(0.5), np.int64(3), float("nan"), float("inf"), -1, True]
+    for number, value in enumerate(values):
+        registry.family(f"g{number}", 'a "gauge"\\ of\ntwo lines', MetricKind.GAUGE).add({}).set(value)
+    families = list(text_string_to_metric_families(registry.text()))
+    assert [family.documentation for family in families] == ['a "gauge"\\ of\ntwo lines'] * len(values)
+    for family, value in zip(families, values, strict=True):
+        assert family.samples[0].value == pytest.approx(float(value), nan_ok=True)
+
+
+def test_what_would_make_prometheus_refuse_the_whole_page_is_refused() -> None:
+    registry = MetricRegistry()
+    for name in ("", "two words", "1st", "a-b"):
+        with pytest.raises(InvalidArgumentError, match=f"'{name}' cannot be the name of a metric"):
+            registry.family(name, "text", MetricKind.COUNTER)
+    family = registry.family("c", "text", MetricKind.COUNTER)
+    labels: Any
+    for labels in ({"a b": "x"}, {"gpu": 0}, {"": "x"}):
+        with pytest.raises(InvalidArgumentError, match="label"):
+            family.add(labels)
+    counter = family.add({})
+    with pytest.raises(InvalidArgumentError, match="non-negative"):
+        counter.increment(float("nan"))
+    with pytest.raises(ValueError, match="could not convert"):
+        registry.family("g", "text", MetricKind.GAUGE).add({}).set("text")  # type: ignore[arg-type]
+    assert len(list(text_string_to_metric_families(registry.text()))) == 2
 
 
 def test_a_family_is_shared_until_its_last_user_lets_go() -> None:

@@ -1,14 +1,21 @@
 """Rules on the settings for metrics of one model."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from repoagent.config.model_config_pb2 import ModelConfig
 
 __all__ = ["problems"]
 
+_TAG: Final = re.compile(r"[A-Za-z0-9_]+")
+
 
 def problems(config: ModelConfig) -> Iterator[str]:
-    """Problems of ``model_metrics``."""
+    """Problems of ``metric_tags`` and ``model_metrics``."""
+    for tag in sorted(config.metric_tags):
+        if not _TAG.fullmatch(tag):
+            yield f"metric tag '{tag}' must be of letters, digits and '_', to be a label of metrics"
     for control in config.model_metrics.metric_control:
         if not control.HasField("metric_identifier"):
             yield "metric control must specify 'metric_identifier'"

@@ -133,8 +133,10 @@ class InferenceRequest:
         """Add an input without data.
 
         Raises:
-            InvalidArgumentError: there is one of that name.
+            InvalidArgumentError: there is one of that name, or no tensor has that type.
         """
+        if data_type not in NUMPY_TYPES:
+            raise InvalidArgumentError(f"input '{name}' cannot be of type {data_type}")
         if name in self._inputs:
             raise InvalidArgumentError(f"input '{name}' already exists in request")
         self._inputs[name] = _Input(data_type, tuple(shape))
