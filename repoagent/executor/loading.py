@@ -38,6 +38,8 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
         *graph_tensors(config.debug_config),
     )
     options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
+    if speculation_of(config) is not None:
+        options = replace(options, yielding=True)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 
@@ -51,7 +53,7 @@ def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> OrtRunner | N
     spec = read_spec(Path(wanted.speculative_model_dir))
     check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
     options = wanted.runner_options or _options(config)
-    options = replace(options, max_sequences=wanted.max_concurrency, extra_outputs=(), lora=False)
+    options = replace(options, max_sequences=wanted.max_concurrency, extra_outputs=(), lora=False, yielding=True)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 

@@ -15,6 +15,7 @@ from repoagent.executor import (
     SamplingConfig,
     SchedulerConfig,
 )
+from repoagent.executor.engine.pace import Pace
 from repoagent.executor.runner.fake import hashed_logits
 from tests.executor.drafting_kit import LENGTH, LIMIT, Pair, drafting, mostly, plain
 
@@ -53,11 +54,13 @@ def test_a_draft_model_that_is_sometimes_wrong_saves_what_it_can(length: int) ->
         (result,) = pair.ask(request)
     assert result.output_token_ids == expected.output_token_ids
     # How far it is right can be told from the text; with a wrong history it would be right nowhere.
-    text, place, steps = expected.output_token_ids[0], 4, 1
+    text, place, steps, pace = expected.output_token_ids[0], 4, 1, Pace(length)
     while place < 43:
-        most, right = min(length, 43 - place - 1), 0
+        most, right = min(43 - place - 1, pace.take() if place < 42 else 0), 0
         while right < most and int(guess(text[: place + right]).argmax()) == text[place + right]:
             right += 1
+        if most:
+            pace.note(most, right)
         place, steps = place + right + 1, steps + 1
     assert len(pair.steps.seen) == steps
     assert steps < 40
@@ -69,6 +72,9 @@ def test_a_draft_model_that_is_always_wrong_changes_nothing() -> None:
         (result,) = pair.ask(request)
     assert result.output_token_ids == plain(request)[0].output_token_ids
     assert len(pair.steps.seen) == 30
+    # Three guesses, one, and after 1, 2, 4 and 8 steps without any one more.
+    assert [len(lengths) for lengths in pair.guesses.seen] == [1] * 8
+    assert [sum(lengths) for lengths in pair.guesses.seen] == [2, 1, 1, 1, 2, 3, 5, 9]
 
 
 def test_two_requests_are_drafted_together_and_a_crowd_is_not() -> None:

@@ -1,7 +1,8 @@
 """DraftModel: a small model that guesses what a large one will say, a few tokens for each step of the large one.
 
-It has a cache of its own. A line is a sequence of it; before a line is continued, what was guessed wrongly is forgotten
-and what the large model said instead is read. Lines outlive pauses, and go when others need their place.
+It has a cache of its own. Each text has a line, a sequence of it; before a line is continued, what was guessed wrongly
+is forgotten and what the large model said instead is read. Lines outlive pauses, and lose their place when others need
+it.
 """
 
 import logging
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.engine.guide import Guide
+from repoagent.executor.engine.pace import Pace
 from repoagent.executor.engine.task import Task
 from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
@@ -26,9 +28,10 @@ _PIECE = 512
 
 @dataclass(slots=True)
 class _Line:
-    """A sequence of the draft model: it holds ``read`` tokens of a text, and then ``guessed``."""
+    """What the draft model has of a text: its sequence holds ``read`` tokens, and then ``guessed``."""
 
-    seq: Seq
+    pace: Pace
+    seq: Seq | None = None
     read: int = 0
     guessed: list[int] = field(default_factory=list)
 
@@ -59,6 +62,7 @@ class _Draft:
         inside = len(self._strand.tokens) - self.line.read
         self.line.read += min(len(tokens), inside)
         self.line.guessed += tokens[inside:]
+        assert self.line.seq is not None
         return Segment(self.line.seq, np.array(tokens, np.int32), Logits.LAST)
 
     def add(self, row: Row) -> None:
@@ -91,7 +95,7 @@ class _Draft:
 
 
 class DraftModel:
-    """Drafts for tasks, ``length`` tokens at most, while at most ``crowd`` requests run. It never raises."""
+    """Drafts for tasks, ``length`` tokens at most, while at most ``crowd`` requests run. Only ``close`` may raise."""
 
     def __init__(self, runner: ModelRunner, length: int, crowd: int) -> None:
         self.crowd = crowd
@@ -108,10 +112,15 @@ class DraftModel:
         except Exception as error:  # drafts only save time, so whatever goes wrong costs no more than the drafts
             self._give_up([task for task, _ in wanted], error)
 
+    def note(self, task: Task, guessed: int) -> None:
+        """So many of a task's drafts were verified, ``task.right`` of them were right."""
+        if task.id in self._lines:
+            self._lines[task.id].pace.note(guessed, task.right)
+
     def forget(self, task: Task) -> None:
         """Free what is held for a task that has ended."""
         line = self._lines.pop(task.id, None)
-        if line is None:
+        if line is None or line.seq is None:
             return
         try:
             self._runner.free(line.seq)
@@ -127,13 +136,17 @@ class DraftModel:
         """How many tokens may be guessed: neither text nor draft model has room for more, and the last is free."""
         strand = task.group.strands[0]
         room = self._runner.info.max_seq_len - len(strand.tokens) + 1  # the last guess is not read
-        return min(self._length, task.max_new_tokens - strand.generated - 1, room)
+        most = min(task.max_new_tokens - strand.generated - 1, room)
+        if most < 1:
+            return 0
+        line = self._lines.setdefault(task.id, _Line(Pace(self._length)))
+        return min(most, line.pace.take())
 
     def _line(self, task: Task, present: Sequence[Task]) -> _Line:
         """The task's line, which holds nothing but tokens of its text."""
-        line = self._lines.get(task.id)
-        if line is None:
-            line = self._lines[task.id] = _Line(self._open({other.id for other in present}))
+        line = self._lines[task.id]
+        if line.seq is None:
+            line.seq = self._open({other.id for other in present})
         elif line.guessed:
             said = task.group.strands[0].tokens[line.read : line.read + len(line.guessed)]
             wrong = (i for i, token in enumerate(line.guessed) if i >= len(said) or said[i] != token)
@@ -143,11 +156,15 @@ class DraftModel:
         return line
 
     def _open(self, present: set[int]) -> Seq:
+        """A sequence, if need be in the place of one that is not wanted now."""
         seq = self._runner.open()
-        if seq is None:
-            for number in [number for number in self._lines if number not in present]:
-                self._runner.free(self._lines.pop(number).seq)
-            seq = self._runner.open()
+        if seq is not None:
+            return seq
+        for number, line in self._lines.items():
+            if number not in present and line.seq is not None:
+                self._runner.free(line.seq)
+                line.seq, line.read, line.guessed = None, 0, []
+        seq = self._runner.open()
         if seq is None:
             raise EngineError("the draft model has no room for another sequence")
         return seq

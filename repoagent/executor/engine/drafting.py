@@ -42,6 +42,8 @@ class Drafting:
             del kept[strand.generated :]
         assert strand.seq is not None
         self._runner.truncate(strand.seq, strand.computed)
+        if self._model is not None:
+            self._model.note(task, drafted)
         task.drafted += drafted
         task.accepted += task.right
         counts.drafting += 1

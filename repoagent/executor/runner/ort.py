@@ -42,9 +42,10 @@ class RunnerOptions:
     """How a runner uses the machine.
 
     ``threads``: of one step (None: ONNX Runtime decides). ``spinning``: threads busy-wait between steps, which is
-    faster while they own their cores and much slower when they do not. ``max_seq_len``: None takes the model's
-    context length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the
-    graph was not built for them.
+    faster while they own their cores and much slower when they do not. ``yielding``: they stop when a step ends, for
+    another session's sake; always so for both models where one drafts. ``max_seq_len``: None takes the model's context
+    length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the graph was
+    not built for them.
     """
 
     threads: int | None = None
@@ -53,6 +54,7 @@ class RunnerOptions:
     max_sequences: int = 16
     extra_outputs: tuple[str, ...] = ()
     lora: bool = False
+    yielding: bool = False
 
 
 class FormFeeds(Protocol):
@@ -116,6 +118,8 @@ def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
     if options.threads is not None:
         settings.intra_op_num_threads = options.threads
     settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
+    if options.yielding:
+        settings.add_session_config_entry("session.force_spinning_stop", "1")
     if spec.graph is None:
         settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(spec.folder))
     elif spec.weights:

@@ -1,0 +1,170 @@
+"""What a draft model saves, and what it costs where it guesses badly.
+
+    python benchmarks/executor_drafts.py [--factor 0.01,0.02,1] [--requests 1,2] [--length 3] [--rounds 3]
+
+The model is a random Llama of 330 M parameters in 24 layers; its first two layers, with the same embeddings and last
+layer, are its draft model (88 M, of which a step reads 55 M). What the other 22 layers add is multiplied by
+``factor``: with small ones the two mostly agree, as models of one family do; with 1 they have nothing in common.
+Prompts of 128 tokens, 64 new ones, on two threads; medians over the rounds. "right": the share of drafts that were
+kept; "steps": of the model for one text; "drafting": the share of the time that the draft model took; "others": what
+other processes took of the machine.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from executor_ours import LENGTH, THREADS, decoder_folder
+from executor_speed import SCALE, SIZES
+from executor_trace import NEW_TOKENS, all_at_once
+from quiet import quiet_samples
+
+from repoagent.executor import (
+    DraftTargetDecodingConfig,
+    Executor,
+    ExecutorConfig,
+    KvCacheConfig,
+    ModelType,
+    OutputConfig,
+    Request,
+    RunnerOptions,
+    SamplingConfig,
+)
+from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
+from repoagent.executor.builder.synthetic import synthetic_checkpoint
+
+SHAPE = SIZES["125m"] | {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 2816,
+}
+LAYERS = 2
+WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "top-p 0.9": {"top_p": 0.9, "temperature": 0.7}}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round: tokens per second, and means of what its requests and iterations say."""
+
+    speed: float
+    steps: float
+    right: float
+    drafting: float
+
+
+def weakened(checkpoint: Path, target: Path, factor: float) -> Path:
+    """The checkpoint with layers from ``LAYERS`` on that add ``factor`` times as much."""
+
+    def change(name: str, values: Any) -> Any:
+        late = name.endswith(("o_proj.weight", "down_proj.weight")) and int(name.split(".")[2]) >= LAYERS
+        return values * np.float32(factor) if late else values
+
+    return _rewritten(checkpoint, target, change, SHAPE["num_hidden_layers"])
+
+
+def shortened(checkpoint: Path, target: Path) -> Path:
+    """The checkpoint's first ``LAYERS`` layers, with its embeddings and its last layer."""
+
+    def change(name: str, values: Any) -> Any:
+        return None if name.startswith("model.layers.") and int(name.split(".")[2]) >= LAYERS else values
+
+    return _rewritten(checkpoint, target, change, LAYERS)
+
+
+def _rewritten(checkpoint: Path, target: Path, change: Any, layers: int) -> Path:
+    target.mkdir(parents=True)
+    source = Checkpoint(checkpoint)
+    changed = {name: change(name, source.read(name)) for name in source.names()}
+    write_safetensors(target / "model.safetensors", {name: item for name, item in changed.items() if item is not None})
+    config = json.loads((checkpoint / "config.json").read_text()) | {"num_hidden_layers": layers}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@contextmanager
+def opened(folder: Path, drafter: Path, length: int) -> Iterator[Executor]:
+    """An executor of the model; with ``length`` 0 it has no draft model."""
+    config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
+    if length:
+        config.speculative_config = DraftTargetDecodingConfig(length, drafter)
+    with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
+        yield executor
+
+
+def measure(executor: Executor, count: int, sampling: dict[str, Any]) -> Sample:
+    """Serve ``count`` requests at once."""
+    output = OutputConfig(exclude_input_from_output=True, return_perf_metrics=True)
+    requests = [
+        Request(
+            arrival.prompt,
+            arrival.new_tokens,
+            sampling_config=SamplingConfig(seed=number, **sampling),
+            output_config=output,
+        )
+        for number, arrival in enumerate(all_at_once(count, SHAPE["vocab_size"]))
+    ]
+    executor.get_latest_iteration_stats()
+    answers = executor.await_responses(executor.enqueue_requests(requests))
+    results = [response.result for (response,) in answers]
+    metrics = [result.request_perf_metrics for result in results if result.request_perf_metrics is not None]
+    began = min(item.timing_metrics.arrival_time for item in metrics)
+    seconds = (max(item.timing_metrics.last_token_time for item in metrics) - began).total_seconds()
+    stats = executor.get_latest_iteration_stats()
+    guessing = sum(item.specdec_stats.iter_latency_ms for item in stats if item.specdec_stats) / 1e3
+    drafts = [item.speculative_decoding for item in metrics]
+    right = sum(d.total_accepted_draft_tokens for d in drafts) / max(1, sum(d.total_draft_tokens for d in drafts))
+    return Sample(
+        count * NEW_TOKENS / seconds,
+        sum(result.decoding_iter for result in results) / count,
+        right,
+        guessing / seconds,
+    )
+
+
+def show(executor: Executor, count: int, way: str, rounds: int, patience: float) -> str:
+    """A line of medians."""
+    samples, others = quiet_samples(lambda: measure(executor, count, WAYS[way]), rounds, patience)
+    speed, steps, right, drafting = (
+        median(getattr(sample, field) for sample in samples) for field in ("speed", "steps", "right", "drafting")
+    )
+    return f"{count:3} x {way:12}{speed:8.1f}{steps:8.1f}{right:8.0%}{drafting:10.0%}{others:8.0%}"
+
+
+def main() -> None:
+    """Measure all cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--factor", default="0.01,0.02,1", help="how much the model's later layers add")
+    parser.add_argument("--requests", default="1,2")
+    parser.add_argument("--length", default="3", help="drafts for one step")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait for a quiet machine, per line")
+    args = parser.parse_args()
+    print(f"{'factor':8}{'drafts':>7}{'':>16}   tok/s   steps   right  drafting  others")
+    with tempfile.TemporaryDirectory() as text:
+        place = Path(text)
+        base = synthetic_checkpoint(place / "base", scale=SCALE, **SHAPE)
+        for factor in args.factor.split(","):
+            large = weakened(base, place / factor / "model" / "checkpoint", float(factor))
+            small = decoder_folder(shortened(large, place / factor / "draft" / "checkpoint"))
+            for length in (0, *map(int, args.length.split(","))):
+                with opened(decoder_folder(large), small, length) as executor:
+                    measure(executor, 1, {})
+                    for count in map(int, args.requests.split(",")):
+                        for way in WAYS:
+                            line = show(executor, count, way, args.rounds, args.patience)
+                            print(f"{factor:8}{length:7}{line}", flush=True)
+            shutil.rmtree(place / factor)
+
+
+if __name__ == "__main__":
+    main()
