@@ -136,7 +136,7 @@ class ServerLog(logging.Handler):
         Raises:
             OSError: the file cannot be opened.
         """
-        opened = Path(path).open("a", encoding="utf-8") if path else None  # noqa: SIM115 - open until the next call
+        opened = Path(path).open("a", encoding="utf-8", errors="backslashreplace") if path else None  # noqa: SIM115 - open until the next call
         self.acquire()
         try:
             old, self._file = self._file, opened

@@ -44,7 +44,8 @@ class StopRequest:
     def handle(self, number: int, _: FrameType | None) -> None:
         """Take a signal."""
         # A buffered stream may be in the middle of a write.
-        os.write(2, self._prefix + f"Signal ({number}) received.\n".encode())
+        with suppress(OSError):  # nobody reads it any more
+            os.write(2, self._prefix + f"Signal ({number}) received.\n".encode())
         if self.made:
             # Nothing is tidied up: what agents left in workspaces is removed at the next start.
             os._exit(1)

@@ -17,6 +17,21 @@ def test_a_signal_that_came_before_anybody_waited_is_seen(number: int) -> None:
         assert stop.made
 
 
+def test_a_signal_is_seen_although_nobody_reads_what_is_said_of_it() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    before = os.dup(2)
+    os.dup2(writer, 2)
+    try:
+        with stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.wait()
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(writer)
+
+
 def test_a_signal_in_the_moment_in_which_the_wait_begins_is_seen() -> None:
     """The other thread goes on in the moment in which this one lets go of the interpreter to wait."""
     for _ in range(300):

@@ -56,6 +56,14 @@ def test_a_stamp_can_be_iso8601(log: ServerLog, tmp_path: Path) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ filename:1\] ", path.read_text())
 
 
+def test_what_is_no_text_is_written_all_the_same(log: ServerLog, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log.set_file(str(path))
+    log.enable(LogLevel.INFO, True)
+    logging.getLogger("repoagent").info("name\udcff")
+    assert "udcff" in path.read_text()
+
+
 def test_only_what_is_switched_on_is_written(log: ServerLog, tmp_path: Path) -> None:
     path = tmp_path / "log"
     log.set_file(str(path))
