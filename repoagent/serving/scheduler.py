@@ -95,6 +95,8 @@ class DirectScheduler:
             self._waiting.put(request)
             if not self._workers:
                 self._start_workers()
+            if self._closed:  # It was closed meanwhile, and nobody will look again.
+                self._answer_left_over()
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
@@ -181,10 +183,14 @@ class DirectScheduler:
             instance.close()
 
     def _answer_left_over(self) -> None:
-        while True:
-            try:
+        marks = 0
+        try:
+            while True:
                 request = self._waiting.get_nowait()
-            except Empty:
-                return
-            if request is not None:
-                answer_error(request, self._refuse(request))
+                if request is None:
+                    marks += 1
+                else:
+                    answer_error(request, self._refuse(request))
+        except Empty:
+            for _ in range(marks):  # They are for workers that have not seen them yet.
+                self._waiting.put(None)

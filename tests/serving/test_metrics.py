@@ -50,7 +50,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
 def test_any_number_can_be_told_and_read_back() -> None:
     registry = MetricRegistry()
-    values = [np.float32(0.5), np.int64(3), float("nan"), float("inf"), -1, True]
+    values: list[Any] = [np.float32(0.5), np.int64(3), float("nan"), float("inf"), -1, True]
     for number, value in enumerate(values):
         registry.family(f"g{number}", 'a "gauge"\\ of\ntwo lines', MetricKind.GAUGE).add({}).set(value)
     families = list(text_string_to_metric_families(registry.text()))

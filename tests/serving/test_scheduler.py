@@ -217,6 +217,17 @@ def test_a_cancelled_request_is_answered_without_being_executed(
     assert statistics.snapshot().failures["CANCELED"] == 2
 
 
+def test_a_request_that_comes_while_it_is_closed_is_answered(
+    one: DirectScheduler, request_of: RequestMaker, new_sender: Any
+) -> None:
+    senders = [new_sender() for _ in range(2)]
+    one.submit(request_of(sender=senders[0]))
+    assert senders[0].final().error is None
+    one.close()
+    one.submit(request_of(sender=senders[1]))
+    assert isinstance(senders[1].final().error, UnavailableError)
+
+
 def test_closing_answers_what_waits_and_closes_the_instances(
     one: DirectScheduler, request_of: RequestMaker, new_sender: Any, runners: list[Any]
 ) -> None:

@@ -21,6 +21,7 @@ __all__ = [
 _CONFIG_NAMES: Final = {f"TYPE_{kind.name}": kind for kind in DataType} | {"TYPE_STRING": DataType.BYTES}
 _LENGTH: Final = struct.Struct("<I")
 _CPU: Final = (1, 0)
+_TEXTS: Final = frozenset({str, bytes})
 
 
 class Tensor:
@@ -38,6 +39,8 @@ class Tensor:
         kind = data_type_of(array)
         if kind is DataType.INVALID:
             raise TritonModelException(f"Tensor '{name}' has dtype {array.dtype}, which no data type stands for")
+        if array.dtype == np.object_:
+            array = _texts(array)
         self._name = name
         self._core = CoreTensor(kind, array)
         self._shared = False
@@ -95,6 +98,16 @@ class Tensor:
         """A tensor over the memory of anything with the DLPack protocol (or one of its capsules)."""
         source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
         return Tensor(name, np.from_dlpack(source))
+
+
+def _texts(array: Array) -> Array:
+    """``array``, with texts in place of elements that are neither text nor bytes."""
+    elements = array.ravel().tolist()
+    if {*map(type, elements)} <= _TEXTS:
+        return array
+    made = np.empty(array.size, np.object_)
+    made[:] = [element if isinstance(element, str | bytes) else str(element) for element in elements]
+    return made.reshape(array.shape)
 
 
 class _Capsule:

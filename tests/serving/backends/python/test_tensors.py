@@ -47,6 +47,14 @@ def test_arrays_without_a_data_type_are_refused(array: np.ndarray) -> None:
         Tensor("x", array)
 
 
+def test_objects_that_are_no_text_are_told_as_text() -> None:
+    texts = np.array([["a", b"b"]], np.object_)
+    assert Tensor("x", texts).as_numpy() is texts
+    mixed = np.array([["a", b"b"], [5, None]], np.object_)
+    assert Tensor("x", mixed).as_numpy().tolist() == [["a", b"b"], ["5", "None"]]
+    assert mixed[1, 0] == 5
+
+
 def test_bf16_is_seen_as_float32() -> None:
     bits = np.array([0x3F80, 0xC000], np.uint16)
     assert Tensor.wrap("x", CoreTensor(DataType.BF16, bits)).as_numpy().tolist() == [1.0, -2.0]
