@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from repoagent.api.agent import Agent
-from repoagent.errors import AgentError, AgentUnsupportedError
+from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
 from repoagent.loader.candidates import Candidate
 
 __all__ = ["DEFAULT_DIRECTORY", "directory_candidates"]
@@ -19,14 +19,36 @@ _MODULE_PREFIX = "_repoagent_directory_agent_"
 
 
 def directory_candidates(directory: Path) -> Iterator[Candidate]:
-    """What ``directory`` offers, by name. Imports nothing; other files and directories are passed over."""
-    if not directory.is_dir():
+    """What ``directory`` offers, by name. Imports nothing; other files and directories are passed over.
+
+    One that may not be looked into offers an agent that cannot be used: what it hides is not for others to replace.
+
+    Raises:
+        UnavailableError: ``directory`` cannot be read.
+    """
+    try:
+        entries = sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in sorted(directory.iterdir()):
-        if (entry / "agent.py").is_file():
-            yield _python_candidate(entry)
-        if native_library(entry).is_file():
-            yield _native_candidate(entry)
+    except OSError as error:
+        raise UnavailableError(
+            f"the repository-agent directory {directory} cannot be read: {error.strerror}"
+        ) from error
+    for entry in entries:
+        try:
+            yield from _offers(entry)
+        except OSError as error:
+            reason = f"{entry} cannot be read: {error.strerror}"
+            yield Candidate(entry.name, "directory", str(entry), partial(_refuse, entry.name, reason))
+
+
+def _offers(entry: Path) -> list[Candidate]:
+    python, native = (entry / "agent.py").is_file(), native_library(entry).is_file()
+    return [*([_python_candidate(entry)] if python else []), *([_native_candidate(entry)] if native else [])]
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise AgentError(name, reason)
 
 
 def native_library(entry: Path) -> Path:

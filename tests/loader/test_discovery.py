@@ -1,5 +1,6 @@
 """Finding agents in packages and in the directory, and every way in which that goes wrong."""
 
+import errno
 import logging
 import os
 import sys
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from repoagent.api import Agent
-from repoagent.errors import AgentError, AgentNotFoundError, AgentUnsupportedError, ErrorCode, NotFoundError
+from repoagent.errors import (
+    AgentError,
+    AgentNotFoundError,
+    AgentUnsupportedError,
+    ErrorCode,
+    NotFoundError,
+    UnavailableError,
+)
 from repoagent.loader.directory import DEFAULT_DIRECTORY
 from repoagent.loader.discovery import AgentRegistry
 
@@ -356,3 +364,38 @@ def test_an_agent_whose_import_takes_long_keeps_no_other_waiting(
             assert registry.load("quick").__name__ == "Stamp"  # type: ignore[union-attr]
             assert [(info.name, info.state) for info in registry.list()] == [("quick", "loaded"), ("slow", "available")]
         assert slow.result(60) is registry.load("slow")
+
+
+def test_what_may_not_be_looked_into_spoils_only_itself(
+    registry: AgentRegistry, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "open"):
+        put(directory, name)
+    deny(monkeypatch, directory / "closed" / "agent.py")
+    assert [info.name for info in registry.list()] == ["closed", "open"]
+    assert registry.load("open").__name__ == "Stamp"  # type: ignore[union-attr]
+    with pytest.raises(AgentError) as caught:
+        registry.load("closed")
+    assert str(caught.value) == f"agent 'closed': {directory / 'closed'} cannot be read: Permission denied"
+
+
+def test_a_directory_that_cannot_be_read_is_named(
+    registry: AgentRegistry, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(monkeypatch, directory)
+    with pytest.raises(UnavailableError) as caught:
+        registry.list()
+    assert str(caught.value) == f"the repository-agent directory {directory} cannot be read: Permission denied"
+
+
+def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let nobody look at ``path``; permissions are nothing to a user who may do everything."""
+    for name in ("iterdir", "is_file"):
+        original = getattr(Path, name)
+
+        def asked(self: Path, original: Callable[[Path], object] = original) -> object:
+            if self == path:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return original(self)
+
+        monkeypatch.setattr(Path, name, asked)
