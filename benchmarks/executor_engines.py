@@ -41,6 +41,8 @@ ENGINES = {
         Engine("transformers fp32", "executor_torch:transformers_generate", ("transformers", "torch")),
         Engine("repoagent int4", "executor_ours:ours_int4"),
         Engine("genai generator int4", "executor_genai:genai_generator_int4", _GENAI),
+        Engine("repoagent int4/128", "executor_ours:ours_int4_128"),
+        Engine("genai generator i4/128", "executor_genai:genai_generator_int4_128", _GENAI),
         Engine("llama.cpp q4_0", "executor_llamacpp:llamacpp_q4", _LLAMA),
     )
 }

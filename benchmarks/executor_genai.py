@@ -54,11 +54,11 @@ def _model(folder: Path) -> Any:
     return og.Model(config)
 
 
-def genai_generator(checkpoint: Path, precision: Precision = Precision.FP32) -> Serve:
+def genai_generator(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
     """The Generator: one static batch."""
     import onnxruntime_genai as og
 
-    model = _model(_pruned(decoder_folder(checkpoint, precision)))
+    model = _model(_pruned(decoder_folder(checkpoint, precision, block)))
 
     def generate(run: Run, numbers: list[int], prompts: list[list[int]], new_tokens: int) -> None:
         params, length = og.GeneratorParams(model), len(prompts[0]) + new_tokens
@@ -77,6 +77,11 @@ def genai_generator(checkpoint: Path, precision: Precision = Precision.FP32) -> 
 def genai_generator_int4(checkpoint: Path) -> Serve:
     """The Generator with four-bit weights."""
     return genai_generator(checkpoint, Precision.INT4)
+
+
+def genai_generator_int4_128(checkpoint: Path) -> Serve:
+    """The same, 128 weights to a scale."""
+    return genai_generator(checkpoint, Precision.INT4, 128)
 
 
 class _Engine:

@@ -12,22 +12,22 @@ THREADS = 2
 LENGTH = 256
 
 
-def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32) -> Path:
+def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Path:
     """The checkpoint's decoder folder beside it, made when it is not there yet."""
-    target = checkpoint.parent / f"decoder-{precision.value}"
-    return target if target.exists() else build(checkpoint, target, precision=precision)
+    target = checkpoint.parent / f"decoder-{precision.value}-{block}"
+    return target if target.exists() else build(checkpoint, target, precision=precision, block=block)
 
 
-def open_ours(checkpoint: Path, precision: Precision = Precision.FP32) -> Executor:
+def open_ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Executor:
     """Our executor; the cache of prefixes is off, so that repeated prompts are computed."""
     config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
     config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
-    return Executor(decoder_folder(checkpoint, precision), ModelType.DECODER_ONLY, config)
+    return Executor(decoder_folder(checkpoint, precision, block), ModelType.DECODER_ONLY, config)
 
 
-def ours(checkpoint: Path, precision: Precision = Precision.FP32) -> Serve:
+def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
     """repoagent.executor, streaming."""
-    executor = open_ours(checkpoint, precision)
+    executor = open_ours(checkpoint, precision, block)
 
     def serve(trace: Trace) -> Run:
         run, numbers, left = Run(len(trace)), dict[int, int](), len(trace)
@@ -50,3 +50,8 @@ def ours(checkpoint: Path, precision: Precision = Precision.FP32) -> Serve:
 def ours_int4(checkpoint: Path) -> Serve:
     """repoagent.executor with four-bit weights."""
     return ours(checkpoint, Precision.INT4)
+
+
+def ours_int4_128(checkpoint: Path) -> Serve:
+    """The same, 128 weights to a scale."""
+    return ours(checkpoint, Precision.INT4, 128)

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from repoagent.executor import kv_cache
 from repoagent.executor.executor import Executor
-from repoagent.executor.runner.ort import RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.speculation import DraftTargetDecodingConfig
 from repoagent.executor.tensors import to_framework
 from repoagent.executor.types.adapters import (

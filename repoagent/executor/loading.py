@@ -9,7 +9,8 @@ import numpy as np
 
 from repoagent.executor.engine.debug import graph_tensors
 from repoagent.executor.errors import CheckError
-from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import RunnerInfo

@@ -9,7 +9,8 @@ import pytest
 
 from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from tests.executor.reference import Reference

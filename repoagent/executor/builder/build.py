@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder import gqa_form, std_form
 from repoagent.executor.builder.architecture import Architecture, read_architecture
 from repoagent.executor.builder.decoder import DecoderWriter, Toolbox
 from repoagent.executor.builder.graph import GraphWriter
+from repoagent.executor.builder.quantize import BLOCKS
 from repoagent.executor.builder.safetensors import Checkpoint
 from repoagent.executor.builder.weights import Weights
 from repoagent.executor.errors import UnsupportedFeatureError
@@ -52,15 +54,20 @@ def build(
     form: Form = Form.GQA,
     precision: Precision = Precision.FP32,
     lora: bool = False,
+    block: int = 32,
 ) -> Path:
     """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
 
     ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
+    ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
+    memory and are faster, smaller ones are closer to the checkpoint.
     Raises ``UnsupportedFeatureError`` for models and combinations that are not there, ``ConfigError`` and
     ``InvalidArgumentError`` for a checkpoint that cannot be read.
     """
     if form is Form.STD and precision is Precision.INT4:
         raise UnsupportedFeatureError("int4 in standard operators", "MatMulNBits belongs to the gqa form")
+    if block not in BLOCKS:
+        raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
     shape = read_architecture(checkpoint)
     if form is Form.GQA and shape.head_size % 16:
         raise UnsupportedFeatureError(
@@ -70,7 +77,7 @@ def build(
     target.mkdir(parents=True, exist_ok=True)
     dtype = np.float16 if precision is Precision.FP16 else np.float32
     with GraphWriter(target / "model.onnx") as graph:
-        tools = Toolbox(graph, shape, dtype, int4=precision is Precision.INT4, lora=lora)
+        tools = Toolbox(graph, shape, dtype, block=block if precision is Precision.INT4 else None, lora=lora)
         writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
         DecoderWriter(tools, writer, weights).write()
         graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)

@@ -6,7 +6,7 @@ import numpy as np
 
 from repoagent.executor.builder.architecture import Architecture
 from repoagent.executor.builder.graph import MICROSOFT, GraphWriter
-from repoagent.executor.builder.quantize import BLOCK, quantize
+from repoagent.executor.builder.quantize import quantize
 from repoagent.executor.builder.weights import LayerWeights, Linear, Norm, Weights
 
 __all__ = ["DecoderWriter", "FormWriter", "Toolbox"]
@@ -15,11 +15,14 @@ __all__ = ["DecoderWriter", "FormWriter", "Toolbox"]
 class Toolbox:
     """What both forms use: the graph, the element type, linear layers."""
 
-    def __init__(self, graph: GraphWriter, shape: Architecture, dtype: Any, *, int4: bool, lora: bool = False) -> None:
+    def __init__(
+        self, graph: GraphWriter, shape: Architecture, dtype: Any, *, block: int | None, lora: bool = False
+    ) -> None:
+        """``block``: weights of linear layers have four bits, and so many of them share a scale; None: ``dtype``."""
         self.graph = graph
         self.shape = shape
         self.dtype = np.dtype(dtype)
-        self._int4 = int4
+        self._block = block
         self._lora = lora
 
     def weight(self, name: str, array: Any) -> str:
@@ -50,8 +53,8 @@ class Toolbox:
         """x [batch, tokens, inputs] -> [batch, tokens, outputs], called ``name``."""
         product = name if layer.bias is None else f"{name}.product"
         outputs, inputs = layer.matrix.shape
-        if self._int4:
-            packed, scales = quantize(layer.matrix)
+        if self._block is not None:
+            packed, scales = quantize(layer.matrix, self._block)
             operands = [
                 x,
                 self.graph.weight(f"{name}.packed", packed),
@@ -65,7 +68,7 @@ class Toolbox:
                 K=inputs,
                 N=outputs,
                 bits=4,
-                block_size=BLOCK,
+                block_size=self._block,
                 accuracy_level=4,
             )
         else:

@@ -1,23 +1,24 @@
-"""Four-bit weights in blocks of 32, in the layout that MatMulNBits reads."""
+"""Four-bit weights in blocks that share a scale, in the layout that MatMulNBits reads."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "dequantize", "quantize"]
+__all__ = ["BLOCKS", "dequantize", "quantize"]
 
-BLOCK: Final = 32
+#: Sizes of blocks that MatMulNBits knows.
+BLOCKS: Final = (16, 32, 64, 128, 256)
 
 
-def quantize(matrix: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """[outputs, inputs] -> packed [outputs, blocks, 16] and scales [outputs, blocks].
+def quantize(matrix: npt.NDArray[np.float32], block: int = 32) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """[outputs, inputs] -> packed [outputs, blocks, ``block`` / 2] and scales [outputs, blocks].
 
     Symmetric with the zero at 8: the value of largest magnitude in a block becomes 0 or, rounded, 15. The low half
     of a byte comes first.
     """
     outputs, inputs = matrix.shape
-    padded = np.pad(matrix, ((0, 0), (0, -inputs % BLOCK))).reshape(outputs, -1, BLOCK)
+    padded = np.pad(matrix, ((0, 0), (0, -inputs % block))).reshape(outputs, -1, block)
     largest = np.take_along_axis(padded, np.abs(padded).argmax(axis=2)[..., None], axis=2)[..., 0]
     scales = (largest / -8.0).astype(np.float32)
     safe = np.where(scales == 0, 1, scales)[..., None]
@@ -27,6 +28,6 @@ def quantize(matrix: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.uint8], np
 
 def dequantize(packed: npt.NDArray[np.uint8], scales: npt.NDArray[np.float32], inputs: int) -> npt.NDArray[np.float32]:
     """The matrix [outputs, inputs] that the packed form stands for."""
-    levels = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], BLOCK)
+    levels = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)
     values = (levels.astype(np.float32) - 8) * scales[..., None]
     return np.ascontiguousarray(values.reshape(len(packed), -1)[:, :inputs])

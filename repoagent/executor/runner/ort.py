@@ -7,16 +7,17 @@ decode runs are kept for each size, so that a step only fills in a few integers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime as ort
 
-from repoagent.executor.errors import CheckError, EngineError
+from repoagent.executor.errors import EngineError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.adapter_rows import AdapterRows
+from repoagent.executor.runner.feeds import FormFeeds
+from repoagent.executor.runner.logit_rows import LogitRows
+from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.prompts import group_prompts
 from repoagent.executor.runner.protocol import (
     AdapterWeights,
@@ -28,59 +29,14 @@ from repoagent.executor.runner.protocol import (
     Seq,
     StepResult,
 )
+from repoagent.executor.runner.session import make_session
 from repoagent.executor.runner.slab import Slab
-from repoagent.executor.runner.spec import DecoderSpec, read_spec
+from repoagent.executor.runner.spec import DecoderSpec
 
-__all__ = ["FormFeeds", "OrtRunner", "RunnerOptions", "make_session"]
+__all__ = ["OrtRunner"]
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _DEFAULT_TOKENS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerOptions:
-    """How a runner uses the machine.
-
-    ``threads``: of one step (None: ONNX Runtime decides). ``spinning``: threads busy-wait between steps, which is
-    faster while they own their cores and much slower when they do not. ``yielding``: they stop when a step ends, for
-    another session's sake; always so for both models where one drafts. ``max_seq_len``: None takes the model's context
-    length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the graph was
-    not built for them.
-    """
-
-    threads: int | None = None
-    spinning: bool = True
-    max_seq_len: int | None = None
-    max_sequences: int = 16
-    extra_outputs: tuple[str, ...] = ()
-    lora: bool = False
-    yielding: bool = False
-
-
-class FormFeeds(Protocol):
-    """The inputs by which one form of graph is told where each row stands.
-
-    ``reads_masked``: what lies behind a row's end enters the arithmetic, with a weight of zero. That is no harm unless
-    it is no number: zero times NaN is NaN.
-    """
-
-    reads_masked: bool
-
-    def arrays(self, batch: int, width: int) -> dict[str, npt.NDArray[Any]]:
-        """New arrays by input name for runs of ``batch`` rows and ``width`` columns."""
-
-    def fill(
-        self,
-        arrays: dict[str, npt.NDArray[Any]],
-        lengths: npt.NDArray[np.int64],
-        longest: int,
-        width: int,
-        counts: npt.NDArray[np.int64] | int = 1,
-    ) -> None:
-        """Say that the rows hold ``lengths`` tokens before the run, and that their first ``counts`` columns count.
-
-        ``longest``: the largest of the lengths.
-        """
 
 
 @dataclass(slots=True)
@@ -109,24 +65,6 @@ class _Layout:
     longest: int | None
     run: _Run
     result: StepResult
-
-
-def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
-    """An inference session on the changed graph; weights stay in the folder's own file."""
-    settings = ort.SessionOptions()
-    settings.log_severity_level = 3
-    if options.threads is not None:
-        settings.intra_op_num_threads = options.threads
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
-    if options.yielding:
-        settings.add_session_config_entry("session.force_spinning_stop", "1")
-    if spec.graph is None:
-        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(spec.folder))
-    elif spec.weights:
-        values = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in spec.weights.values()]
-        settings.add_external_initializers(list(spec.weights), values)
-    graph = surgery.operate(spec, options.extra_outputs, lora=options.lora)
-    return ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
 
 
 class OrtRunner:
@@ -164,7 +102,7 @@ class OrtRunner:
             hidden_size=spec.hidden_size if surgery.PROMPT_ROWS in inputs else None,
         )
         self._no_embeddings = np.zeros((0, 2), np.int64), np.zeros((0, spec.hidden_size), dtype)
-        self._rows_out = _LogitRows(options.max_sequences, spec.vocab_size)
+        self._rows_out = LogitRows(options.max_sequences, spec.vocab_size)
         self._decode_runs: dict[tuple[int, int, bool], _Run] = {}
         self._layout: _Layout | None = None
 
@@ -280,7 +218,8 @@ class OrtRunner:
         """Any mixture of pieces."""
         self._check(segments)
         self._layout = None
-        self._rows_out.ensure(sum(map(_rows_wanted, segments)), self)
+        if self._rows_out.ensure(sum(map(_rows_wanted, segments))):
+            self.forget_bindings()
         rows = [slice(0, 0)] * len(segments)
         extras: list[dict[str, npt.NDArray[Any]]] = [{} for _ in segments]
         single = [i for i, segment in enumerate(segments) if _is_single(segment)]
@@ -424,23 +363,6 @@ class OrtRunner:
         self._layout = None
 
 
-class _LogitRows:
-    """The arrays that logits are written to; they grow when a step asks for more rows than ever before."""
-
-    def __init__(self, rows: int, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-        self._allocate(rows)
-
-    def _allocate(self, rows: int) -> None:
-        self.logits = np.zeros((rows, self._vocab_size), np.float32)
-        self.argmax = np.zeros(rows, np.int64)
-
-    def ensure(self, rows: int, runner: OrtRunner) -> None:
-        if rows > len(self.logits):
-            runner.forget_bindings()
-            self._allocate(rows)
-
-
 def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
     names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
@@ -463,12 +385,3 @@ def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
 
 def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-
-def check_form(model: Path | DecoderSpec, *, standard: bool) -> DecoderSpec:
-    """The specification of a folder, or this one; raises if its graph has the other form."""
-    spec = read_spec(model) if isinstance(model, Path) else model
-    if spec.standard != standard:
-        forms = {True: "of standard operators", False: "with GroupQueryAttention"}
-        raise CheckError(f"{spec.place}: the graph is one {forms[spec.standard]}, expected one {forms[standard]}")
-    return spec

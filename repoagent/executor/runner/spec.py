@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from repoagent.errors import ConfigError
+from repoagent.executor.errors import CheckError
 
-__all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "parse_spec", "read_spec"]
+__all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "check_form", "parse_spec", "read_spec"]
 
 CONFIG_NAME: Final = "genai_config.json"
 STD_TYPE: Final = "std-decoder"
@@ -106,3 +107,12 @@ def _spec(folder: Path, model: Mapping[str, Any]) -> DecoderSpec:
         present_value=str(outputs["present_value_names"]),
         logits=str(outputs["logits"]),
     )
+
+
+def check_form(model: Path | DecoderSpec, *, standard: bool) -> DecoderSpec:
+    """The specification of a folder, or this one; raises if its graph has the other form."""
+    spec = read_spec(model) if isinstance(model, Path) else model
+    if spec.standard != standard:
+        forms = {True: "of standard operators", False: "with GroupQueryAttention"}
+        raise CheckError(f"{spec.place}: the graph is one {forms[spec.standard]}, expected one {forms[standard]}")
+    return spec

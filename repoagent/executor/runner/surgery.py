@@ -43,7 +43,7 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
     _take_embeddings(graph, spec)
     if lora:
         take_adapters(graph, path)
-    _finish_logits(graph, spec)
+    _finish_logits(graph, spec, keep_name=spec.logits in extra_outputs)
     _add_outputs(graph, extra_outputs, path)
     _drop_unused(graph)
     return bytes(model.SerializeToString())
@@ -127,9 +127,16 @@ def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
     graph.input.append(helper.make_tensor_value_info(PROMPT_ROWS, table.data_type, rows))
 
 
-def _finish_logits(graph: Any, spec: DecoderSpec) -> None:
-    """Logits as float32 under our name, and their largest token."""
-    graph.node.append(helper.make_node("Cast", [spec.logits], [ROW_LOGITS], to=TensorProto.FLOAT))
+def _finish_logits(graph: Any, spec: DecoderSpec, *, keep_name: bool) -> None:
+    """Logits as float32 under our name, and their largest token.
+
+    ``keep_name``: as they were under their own name as well.
+    """
+    (output,) = (output for output in graph.output if output.name == spec.logits)
+    if keep_name or output.type.tensor_type.elem_type != TensorProto.FLOAT:
+        graph.node.append(helper.make_node("Cast", [spec.logits], [ROW_LOGITS], to=TensorProto.FLOAT))
+    else:  # a cast that changes nothing copies all the same
+        _rename(graph, spec.logits, ROW_LOGITS)
     graph.node.append(helper.make_node("ArgMax", [ROW_LOGITS], [ARGMAX], axis=1, keepdims=0))
     _remove(graph.output, [spec.logits])
     shape: list[str | int | None] = ["rows", spec.vocab_size]
@@ -162,6 +169,14 @@ def _drop_unused(graph: Any) -> None:
         graph.node.remove(node)
     for group in (graph.input, graph.initializer):
         _remove(group, [item.name for item in group if item.name not in needed])
+
+
+def _rename(graph: Any, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                if name == old:
+                    names[place] = new
 
 
 def _remove(group: Any, names: Iterable[str]) -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.executor.builder import Form, Precision, build
-from repoagent.executor.builder.quantize import dequantize, quantize
+from repoagent.executor.builder.quantize import BLOCKS, dequantize, quantize
 from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.errors import UnsupportedFeatureError
-from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.protocol import Logits, Segment
 
@@ -83,8 +84,9 @@ def test_half_precision_stays_close(form: Form, oracle: dict[str, Any], open_run
     np.testing.assert_allclose(found, oracle["models"]["llama"]["logits"][1], atol=0.05)
 
 
+@pytest.mark.parametrize("block", [32, 128])
 def test_four_bits_equal_the_same_weights_rounded_beforehand(
-    tmp_path: Path, checkpoint: Callable[[str], Path], open_runner: Callable[..., OrtRunner]
+    tmp_path: Path, checkpoint: Callable[[str], Path], block: int
 ) -> None:
     source = checkpoint("llama")
     weights = Checkpoint(source)
@@ -92,23 +94,25 @@ def test_four_bits_equal_the_same_weights_rounded_beforehand(
     for name in weights.names():
         tensor = weights.read(name)
         if tensor.ndim == 2 and "embed" not in name:
-            tensor = dequantize(*quantize(tensor), tensor.shape[1])
+            tensor = dequantize(*quantize(tensor, block), tensor.shape[1])
         rounded[name] = tensor
     (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
     write_safetensors(tmp_path / "model.safetensors", rounded)
     folder = build(tmp_path, tmp_path / "decoder")
-    exact = _logits(OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False)), [5, 9, 17, 4])
-    found = _logits(open_runner("llama", Form.GQA, Precision.INT4), [5, 9, 17, 4])
+    packed = build(source, tmp_path / "packed", precision=Precision.INT4, block=block)
+    options = RunnerOptions(threads=1, spinning=False)
+    exact, found = (_logits(OrtGqaRunner(place, options), [5, 9, 17, 4]) for place in (folder, packed))
     # The kernel rounds activations to eight bits on top.
     assert np.abs(found - exact).max() < 0.1 * exact.std()
 
 
-def test_rounding_to_four_bits_keeps_the_largest_value_of_a_block_and_misses_others_by_half_a_step() -> None:
+@pytest.mark.parametrize("block", BLOCKS)
+def test_rounding_to_four_bits_keeps_the_largest_value_of_a_block_and_misses_others_by_half_a_step(block: int) -> None:
     matrix = np.random.default_rng(0).standard_normal((5, 70)).astype(np.float32)
-    packed, scales = quantize(matrix)
-    assert packed.shape == (5, 3, 16)
+    packed, scales = quantize(matrix, block)
+    assert packed.shape == (5, -(-70 // block), block // 2)
     error = np.abs(dequantize(packed, scales, 70) - matrix)
-    steps = np.abs(scales).repeat(32, axis=1)[:, :70]
+    steps = np.abs(scales).repeat(block, axis=1)[:, :70]
     # A value opposite in sign to the block's largest may be cut off at 7 steps.
     assert (error <= steps * 1.0001).all()
     assert np.median(error / steps) < 0.3
@@ -176,6 +180,8 @@ def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
     source = synthetic_checkpoint(tmp_path / "source")
     with pytest.raises(UnsupportedFeatureError, match="int4 in standard operators"):
         build(source, tmp_path / "decoder", form=Form.STD, precision=Precision.INT4)
+    with pytest.raises(InvalidArgumentError, match="blocks of 48 weights: sizes are 16, 32"):
+        build(source, tmp_path / "decoder", precision=Precision.INT4, block=48)
     (source / "model.safetensors").write_bytes(b"12345678901")
     with pytest.raises(InvalidArgumentError, match="not a safetensors file"):
         build(source, tmp_path / "decoder")

@@ -15,7 +15,8 @@ from repoagent.executor.builder import Form, Precision
 from repoagent.executor.builder.quantize import dequantize
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.adapter_surgery import take_adapters
-from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.protocol import ModelRunner
 from tests.executor.lora_sample import SampleAdapter

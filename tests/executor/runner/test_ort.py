@@ -12,7 +12,8 @@ import pytest
 from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.executor.builder import Form
 from repoagent.executor.errors import CheckError
-from repoagent.executor.runner.ort import OrtRunner, RunnerOptions
+from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import Segment
