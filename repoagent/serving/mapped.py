@@ -24,7 +24,7 @@ class MappedRepository:
     """``repository`` under the names of ``mapping`` (directory -> model); directories that are not in it keep theirs.
 
     Raises:
-        InvalidArgumentError: two directories are to have one name.
+        InvalidArgumentError: two directories are to have one name, or a name cannot be that of a model.
     """
 
     def __init__(self, repository: Repository, mapping: Mapping[str, str]) -> None:
@@ -32,6 +32,10 @@ class MappedRepository:
         self._names = dict(mapping)
         self._directories: dict[str, str] = {}
         for directory, name in mapping.items():
+            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+                raise InvalidArgumentError(
+                    f"failed to register '{repository.url}', {name!r} cannot be the name of the model in '{directory}'"
+                )
             if name in self._directories:
                 raise InvalidArgumentError(
                     f"failed to register '{repository.url}', there is a conflicting mapping for '{name}'"

@@ -255,6 +255,12 @@ def test_methods_have_the_defaults(function: Any, defaults: dict[str, Any]) -> N
     assert {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty} == defaults
 
 
+def test_the_lower_package_has_the_names_of_its_binding_module() -> None:
+    names = [name for name in vars(triton_bindings) if not name.startswith("_")]
+    assert names
+    assert all(getattr(_c, name) is getattr(triton_bindings, name) for name in names)
+
+
 def test_errors_are_those_of_the_project_under_one_base() -> None:
     assert tritonserver.TritonError is errors.RepoAgentError
     for name in EXPORTED:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_a_repository_is_added_and_taken_away(both: RepositorySet, tmp_path: Pat
     assert both.names() == ["a", "b", "shared"]
     with pytest.raises(InvalidArgumentError, match=r"failed to unregister '.*three', repository not found"):
         both.unregister(str(tmp_path / "three"))
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\0", 5])
+def test_a_name_that_no_model_can_have_is_refused(both: RepositorySet, tmp_path: Path, name: Any) -> None:
+    (tmp_path / "three" / "c").mkdir(parents=True)
+    with pytest.raises(InvalidArgumentError, match="cannot be the name of the model in 'c'"):
+        both.register(str(tmp_path / "three"), {"c": name})
+    assert both.names() == ["a", "b", "shared"]
 
 
 def test_a_repository_that_does_not_exist_is_not_added(both: RepositorySet, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from repoagent.serving.types import NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.types import Tensor as CoreTensor
 
 __all__ = [
+    "TRITON_STRING_TO_NUMPY",
     "Tensor",
     "deserialize_bytes_tensor",
     "numpy_to_triton_type",
@@ -122,6 +123,13 @@ class _Capsule:
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU
 
+
+TRITON_STRING_TO_NUMPY: Final = {
+    ("TYPE_STRING" if kind is DataType.BYTES else f"TYPE_{kind.name}"): bool if kind is DataType.BOOL else dtype.type
+    for kind, dtype in NUMPY_TYPES.items()
+    if kind is not DataType.BF16
+}
+"""The NumPy types by the names of the model configuration, as far as there are any."""
 
 _NUMPY_BY_NUMBER: Final = {int(kind): dtype.type for kind, dtype in NUMPY_TYPES.items()}
 

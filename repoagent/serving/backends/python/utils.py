@@ -17,6 +17,7 @@ from repoagent.serving.backends.python.messages import InferenceRequest, Inferen
 from repoagent.serving.backends.python.metrics import Metric, MetricFamily
 from repoagent.serving.backends.python.model_config import ModelConfig
 from repoagent.serving.backends.python.tensors import (
+    TRITON_STRING_TO_NUMPY,
     Tensor,
     deserialize_bytes_tensor,
     numpy_to_triton_type,
@@ -108,6 +109,7 @@ def bound_utils(context: ModelContext | None) -> ModuleType:
     names: dict[str, Any] = {entry.__name__: entry for entry in _SHARED}
     names |= _CONSTANTS
     names["TritonErrorCode"] = ErrorCode
+    names["TRITON_STRING_TO_NUMPY"] = dict(TRITON_STRING_TO_NUMPY)
     names["InferenceRequest"] = type("InferenceRequest", (InferenceRequest,), {"context": context})
     names["get_model_dir"] = lambda: str((context or current()).model_dir)
     names |= _control(context)

@@ -6,6 +6,7 @@ import tritonclient.utils as client
 
 from repoagent.serving.backends.python.errors import TritonModelException
 from repoagent.serving.backends.python.tensors import (
+    TRITON_STRING_TO_NUMPY,
     Tensor,
     deserialize_bytes_tensor,
     numpy_to_triton_type,
@@ -76,3 +77,5 @@ def test_types_go_both_ways() -> None:
     assert triton_to_numpy_type(99) is None
     assert triton_string_to_numpy("TYPE_STRING") is np.object_
     assert triton_string_to_numpy("TYPE_INT8") is np.int8
+    assert list(TRITON_STRING_TO_NUMPY)[0::12] == ["TYPE_BOOL", "TYPE_STRING"]
+    assert all(triton_string_to_numpy(name) in (kind, np.bool_) for name, kind in TRITON_STRING_TO_NUMPY.items())
