@@ -61,7 +61,7 @@ class Options:
     ``docs/reference/server-api.md``.
     """
 
-    model_repository: str | Path | Sequence[str | Path] = field(default_factory=list)
+    model_repository: str | Path | Sequence[str | Path] | None = field(default_factory=list)
     """A directory or URL, or several."""
     server_id: str = "triton"
     model_control_mode: ModelControlMode = ModelControlMode.NONE
@@ -148,9 +148,9 @@ def core_options(options: Options) -> CoreOptions:
         InvalidArgumentError: there is no model repository, or a number means nothing.
         UnsupportedError: something is asked for that this server cannot do.
     """
+    check_types(options)
     if not options.model_repository:
         raise InvalidArgumentError("Model repository must be specified.")
-    check_types(options)
     check_ranges(options)
     _refuse_unsupported(options)
     repositories = options.model_repository

@@ -121,6 +121,13 @@ def test_a_value_of_the_wrong_type_is_a_type_error(make_server: MakeServer, fiel
         make_server(**fields).start()
 
 
+def test_a_wrong_type_is_told_before_a_missing_repository() -> None:
+    with pytest.raises(TypeError, match="server_id"):
+        Server(server_id=1).start()
+    with pytest.raises(TypeError, match="model_repository"):
+        Server(model_repository=1).start()
+
+
 def test_a_type_error_names_the_type_that_was_expected(make_server: MakeServer) -> None:
     with pytest.raises(TypeError, match=r"Options\.startup_models must be list\[str\], not str: 'addsub'"):
         make_server(startup_models="addsub").start()
