@@ -52,15 +52,17 @@ def read_architecture(folder: Path) -> Architecture:
     path = folder / "config.json"
     if not path.is_file():
         raise ConfigError("File does not exist", source=str(path))
-    config = json.loads(path.read_text(encoding="utf-8"))
-    kind = config.get("model_type")
     try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = config.get("model_type")
         if kind == "gpt2":
             return _gpt2(config)
         if kind in _LLAMA_LIKE:
             return _llama_like(kind, config)
     except KeyError as error:
         raise ConfigError(f"the key {error} is missing", source=str(path)) from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}", source=str(path)) from error
     raise UnsupportedFeatureError(f"model_type {kind!r}", f"the builder knows gpt2, {', '.join(_LLAMA_LIKE)}")
 
 

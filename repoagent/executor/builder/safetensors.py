@@ -35,10 +35,17 @@ class Checkpoint:
             size = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
             if not 0 < size <= file.stat().st_size - 8:
                 raise InvalidArgumentError(f"{file}: not a safetensors file, or cut short")
-            head = json.loads(stream.read(size))
-        for name, entry in head.items():
-            if name != "__metadata__":
-                self._entries[name] = (file, 8 + size, entry)
+            text = stream.read(size)
+        try:
+            head = json.loads(text)
+            room = file.stat().st_size - 8 - size
+            for name, entry in head.items():
+                if name != "__metadata__":
+                    if entry["data_offsets"][1] > room:
+                        raise InvalidArgumentError(f"{file}: cut short, the tensor {name!r} lies behind its end")
+                    self._entries[name] = (file, 8 + size, entry)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{file}: not a safetensors file: its head cannot be read: {error}") from error
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -47,13 +54,20 @@ class Checkpoint:
         """The names of all tensors."""
         return list(self._entries)
 
-    def read(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor as float32; raises ``InvalidArgumentError`` when it is missing or of an unknown type."""
+    def read(self, name: str, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.float32]:
+        """A tensor as float32.
+
+        Raises ``InvalidArgumentError`` when it is missing, of an unknown type or, where that is said, of another shape.
+        """
         if name not in self._entries:
             raise InvalidArgumentError(f"the checkpoint has no tensor {name!r}")
         file, base, entry = self._entries[name]
         if entry["dtype"] not in _DTYPES:
             raise InvalidArgumentError(f"{file}: tensor {name!r} has the type {entry['dtype']}, which is not supported")
+        if shape is not None and tuple(entry["shape"]) != shape:
+            raise InvalidArgumentError(
+                f"{file}: tensor {name!r} has the shape {entry['shape']}; config.json makes it {list(shape)}"
+            )
         start, stop = entry["data_offsets"]
         dtype = np.dtype(_DTYPES[entry["dtype"]])
         raw = np.memmap(file, dtype, "r", base + start, ((stop - start) // dtype.itemsize,))

@@ -55,70 +55,77 @@ class Weights:
 
     def embedding(self) -> Floats:
         """Token embeddings [vocabulary, hidden]."""
-        return self._read("wte.weight" if self._shape.is_gpt2 else "embed_tokens.weight")
+        shape = self._shape
+        name = "wte.weight" if shape.is_gpt2 else "embed_tokens.weight"
+        return self._read(name, shape.vocab_size, shape.hidden_size)
 
     def positions(self) -> Floats | None:
         """Learned positions [context length, hidden], or None."""
-        return self._read("wpe.weight") if self._shape.is_gpt2 else None
+        shape = self._shape
+        return self._read("wpe.weight", shape.context_length, shape.hidden_size) if shape.is_gpt2 else None
 
     def final_norm(self) -> Norm:
         """The norm before the LM head."""
-        return self._norm("ln_f" if self._shape.is_gpt2 else "norm")
+        return self._norm("ln_f" if self._shape.is_gpt2 else "norm", self._shape.hidden_size)
 
     def head(self) -> Linear:
         """The LM head; the embedding itself when they are tied."""
         if self._shape.tied or "lm_head.weight" not in self._checkpoint:
             return Linear(self.embedding())
-        return Linear(self._checkpoint.read("lm_head.weight"))
+        return Linear(self._checkpoint.read("lm_head.weight", (self._shape.vocab_size, self._shape.hidden_size)))
 
     def layer(self, number: int) -> LayerWeights:
         """The weights of one layer."""
         return self._gpt2_layer(f"h.{number}.") if self._shape.is_gpt2 else self._llama_layer(f"layers.{number}.")
 
-    def _read(self, name: str) -> Floats:
-        return self._checkpoint.read(self._stem + name)
+    def _read(self, name: str, *shape: int) -> Floats:
+        return self._checkpoint.read(self._stem + name, shape)
 
-    def _maybe(self, name: str) -> Floats | None:
-        return self._read(name) if self._stem + name in self._checkpoint else None
+    def _maybe(self, name: str, size: int) -> Floats | None:
+        return self._read(name, size) if self._stem + name in self._checkpoint else None
 
-    def _norm(self, name: str) -> Norm:
-        return Norm(self._read(f"{name}.weight"), self._maybe(f"{name}.bias"))
+    def _norm(self, name: str, size: int) -> Norm:
+        return Norm(self._read(f"{name}.weight", size), self._maybe(f"{name}.bias", size))
 
-    def _linear(self, name: str) -> Linear:
-        return Linear(self._read(f"{name}.weight"), self._maybe(f"{name}.bias"))
+    def _linear(self, name: str, inputs: int, outputs: int) -> Linear:
+        return Linear(self._read(f"{name}.weight", outputs, inputs), self._maybe(f"{name}.bias", outputs))
 
-    def _conv1d(self, name: str) -> Linear:
+    def _conv1d(self, name: str, inputs: int, outputs: int) -> Linear:
         """GPT-2 stores its matrices as [inputs, outputs]."""
-        return Linear(np.ascontiguousarray(self._read(f"{name}.weight").T), self._read(f"{name}.bias"))
+        matrix = np.ascontiguousarray(self._read(f"{name}.weight", inputs, outputs).T)
+        return Linear(matrix, self._read(f"{name}.bias", outputs))
 
     def _gpt2_layer(self, stem: str) -> LayerWeights:
+        hidden, inner = self._shape.hidden_size, self._shape.intermediate_size
         return LayerWeights(
-            before_attention=self._norm(stem + "ln_1"),
-            qkv=self._conv1d(stem + "attn.c_attn"),
+            before_attention=self._norm(stem + "ln_1", hidden),
+            qkv=self._conv1d(stem + "attn.c_attn", hidden, 3 * hidden),
             query_norm=None,
             key_norm=None,
-            attention_out=self._conv1d(stem + "attn.c_proj"),
-            before_mlp=self._norm(stem + "ln_2"),
+            attention_out=self._conv1d(stem + "attn.c_proj", hidden, hidden),
+            before_mlp=self._norm(stem + "ln_2", hidden),
             gate=None,
-            up=self._conv1d(stem + "mlp.c_fc"),
-            down=self._conv1d(stem + "mlp.c_proj"),
+            up=self._conv1d(stem + "mlp.c_fc", hidden, inner),
+            down=self._conv1d(stem + "mlp.c_proj", inner, hidden),
         )
 
     def _llama_layer(self, stem: str) -> LayerWeights:
-        parts = [self._linear(f"{stem}self_attn.{name}_proj") for name in "qkv"]
+        shape, hidden, inner = self._shape, self._shape.hidden_size, self._shape.intermediate_size
+        queries, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+        sizes = {"q": queries, "k": kv, "v": kv}
+        parts = [self._linear(f"{stem}self_attn.{name}_proj", hidden, size) for name, size in sizes.items()]
         biases = [part.bias for part in parts if part.bias is not None]
-        norms_heads = self._shape.norms_heads
         return LayerWeights(
-            before_attention=self._norm(stem + "input_layernorm"),
+            before_attention=self._norm(stem + "input_layernorm", hidden),
             qkv=Linear(
                 np.concatenate([part.matrix for part in parts]),
                 np.concatenate(biases) if len(biases) == len(parts) else None,
             ),
-            query_norm=self._norm(stem + "self_attn.q_norm") if norms_heads else None,
-            key_norm=self._norm(stem + "self_attn.k_norm") if norms_heads else None,
-            attention_out=self._linear(stem + "self_attn.o_proj"),
-            before_mlp=self._norm(stem + "post_attention_layernorm"),
-            gate=self._linear(stem + "mlp.gate_proj"),
-            up=self._linear(stem + "mlp.up_proj"),
-            down=self._linear(stem + "mlp.down_proj"),
+            query_norm=self._norm(stem + "self_attn.q_norm", shape.head_size) if shape.norms_heads else None,
+            key_norm=self._norm(stem + "self_attn.k_norm", shape.head_size) if shape.norms_heads else None,
+            attention_out=self._linear(stem + "self_attn.o_proj", queries, hidden),
+            before_mlp=self._norm(stem + "post_attention_layernorm", hidden),
+            gate=self._linear(stem + "mlp.gate_proj", hidden, inner),
+            up=self._linear(stem + "mlp.up_proj", hidden, inner),
+            down=self._linear(stem + "mlp.down_proj", inner, hidden),
         )

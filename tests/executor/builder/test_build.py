@@ -188,3 +188,45 @@ def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
     (source / "model.safetensors").unlink()
     with pytest.raises(InvalidArgumentError, match=r"no \*\.safetensors file"):
         build(source, tmp_path / "decoder")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "text"),
+    [
+        (
+            "llama",
+            {"vocab_size": 50},
+            r"embed_tokens.weight' has the shape \[96, 64\]; config.json makes it \[50, 64\]",
+        ),
+        ("llama", {"intermediate_size": 77}, "gate_proj.weight' has the shape"),
+        ("qwen3", {"num_key_value_heads": 4}, "k_proj.weight' has the shape"),
+        ("gpt2", {"n_inner": 77}, "c_fc.weight' has the shape"),
+        ("gpt2", {"n_positions": 9}, "wpe.weight' has the shape"),
+        ("llama", {"num_hidden_layers": 9}, "no tensor 'model.layers.2"),
+    ],
+)
+def test_tensors_that_config_json_does_not_describe_are_named(
+    kind: str, changed: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    source = synthetic_checkpoint(tmp_path / "source", kind)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, **changed}))
+    with pytest.raises(InvalidArgumentError, match=text):
+        build(source, tmp_path / "decoder")
+
+
+def test_files_that_are_damaged_are_named(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    tensors, config = source / "model.safetensors", source / "config.json"
+    whole, text = tensors.read_bytes(), config.read_text()
+    tensors.write_bytes(whole[:-1000])
+    with pytest.raises(InvalidArgumentError, match=r"cut short, the tensor '.*' lies behind its end"):
+        build(source, tmp_path / "decoder")
+    for head in (b"not JSON", b"[1]", b'{"a": {"dtype": "F32"}}'):
+        tensors.write_bytes(len(head).to_bytes(8, "little") + head + whole)
+        with pytest.raises(InvalidArgumentError, match="its head cannot be read"):
+            build(source, tmp_path / "decoder")
+    for wrong in ("{", "[]", text.replace("64", '"64"')):
+        config.write_text(wrong)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            build(source, tmp_path / "decoder")
