@@ -4,6 +4,7 @@ It is a handler on the logger ``repoagent`` of the standard library, which keeps
 the program's own handlers send them.
 """
 
+import json
 import logging
 import sys
 import time
@@ -33,7 +34,8 @@ _LEVELS: Final = {
 class TritonFormatter(logging.Formatter):
     """``I1121 10:00:00.123456 4711 server.py:42] "message"``, or with an ISO 8601 stamp in front.
 
-    Tables (they begin with a line break) stand without quotes.
+    The message is a JSON string, so that none can make others believe in a line of its own. Tables, whose records
+    have ``extra={"table": True}``, stand as they are.
     """
 
     def __init__(self, log_format: LogFormat = LogFormat.DEFAULT) -> None:
@@ -42,8 +44,8 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
-        if not message.startswith("\n"):
-            message = f'"{message}"'
+        if not getattr(record, "table", False):
+            message = json.dumps(message, ensure_ascii=False)
         text = f"{self._head(record)} {record.process} {record.filename}:{record.lineno}] {message}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 

@@ -231,7 +231,7 @@ def _show_models(core: ServingCore) -> None:
         )
         for e in index
     ]
-    _log.info("%s", table(("Model", "Version", "Status"), rows))
+    _log.info("%s", table(("Model", "Version", "Status"), rows), extra={"table": True})
 
 
 def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> int:

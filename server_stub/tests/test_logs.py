@@ -41,7 +41,16 @@ def test_lines_can_be_json(tmp_path: Path) -> None:
 
 
 def test_a_table_is_not_quoted() -> None:
-    assert TritonFormatter().format(_record(logging.INFO, "\n+--+\n")).endswith("] \n+--+\n")
+    record = _record(logging.INFO, "\n+--+\n")
+    record.table = True
+    assert TritonFormatter().format(record).endswith("] \n+--+\n")
+
+
+@pytest.mark.parametrize("message", ["x\nE1121 10:00:00.000000 1 fake.py:1] y", "\n+--+", 'a "quoted" \\ name é'])
+def test_no_message_can_look_like_further_lines(message: str) -> None:
+    line = TritonFormatter().format(_record(logging.ERROR, message))
+    assert line.count("\n") == 0
+    assert json.loads(line.partition("] ")[2]) == message
 
 
 @pytest.mark.parametrize(

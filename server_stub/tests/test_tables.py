@@ -17,3 +17,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 
 def test_a_table_may_be_empty() -> None:
     assert table(("A",), []) == "\n+---+\n| A |\n+---+\n+---+\n"
+
+
+def test_a_cell_stays_on_its_line() -> None:
+    assert table(("A",), [("x\ny é",)]).splitlines()[4] == "| x\\ny é |"

@@ -1,6 +1,7 @@
 """Wrong names, files, keys and configurations: one clear message each, and only the model that asked is refused."""
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -124,7 +125,8 @@ def test_one_message_in_the_reply_the_index_and_the_log(world: "World", server: 
     reason = error.removeprefix(f"failed to load '{model}', {POLL}: ")
     assert re.search(expected, reason, re.DOTALL), reason
     assert server.index()[model]["reason"] == reason
-    assert [line for line in server.log.splitlines() if line.startswith("E")][-1].count(reason.splitlines()[0]) == 1
+    line = [line for line in server.log.splitlines() if line.startswith("E")][-1]
+    assert json.loads(line.partition("] ")[2]).count(reason.rstrip()) == 1
     assert str(OURS) not in error + server.log
     assert not server.http.get(f"/v2/models/{model}/ready").is_success
     assert server.answer("plain") == [1, -2, 3, -4]
