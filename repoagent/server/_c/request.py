@@ -144,16 +144,13 @@ class InferenceRequest:
     def add_raw_input(self, name: str) -> None:
         """Add the only input of the model; type and shape are the model's.
 
+        Whether the model has one input only, and of that name, shows when the request is sent.
+
         Raises:
-            InvalidArgumentError: there are other inputs, in the request or in the model.
+            InvalidArgumentError: there are other inputs in the request.
         """
         if self._inputs:
             raise InvalidArgumentError(f"raw input '{name}' can't be added to a request that has other inputs")
-        if len(self._served.config.input) != 1:
-            raise InvalidArgumentError(
-                f"raw input '{name}' can only be used with a model that has one input; '{self._model_name}' has "
-                f"{len(self._served.config.input)}"
-            )
         self._inputs[name] = _Input(None)
 
     def remove_input(self, name: str) -> None:
@@ -268,7 +265,7 @@ class InferenceRequest:
     def _tensor(self, name: str, item: _Input) -> CoreTensor:
         address, size, owner = _joined(item.pieces)
         if item.data_type is None:
-            return self._raw_tensor(address, size, owner)
+            return self._raw_tensor(name, address, size, owner)
         needed = NUMPY_TYPES[item.data_type].itemsize * math.prod(item.shape)
         if item.data_type is not DataType.BYTES and size != needed:
             raise InvalidArgumentError(
@@ -277,8 +274,14 @@ class InferenceRequest:
             )
         return to_core(Tensor(item.data_type, item.shape, MemoryBuffer(address, MemoryType.CPU, 0, size, owner)))
 
-    def _raw_tensor(self, address: int, size: int, owner: object) -> CoreTensor:
-        described = self._served.config.input[0]
+    def _raw_tensor(self, name: str, address: int, size: int, owner: object) -> CoreTensor:
+        inputs = self._served.config.input
+        if len(inputs) != 1:
+            raise InvalidArgumentError(
+                f"raw input '{name}' can only be used with a model that has one input; '{self._model_name}' has "
+                f"{len(inputs)}"
+            )
+        described = inputs[0]
         data_type = DataType(described.data_type)
         batch = [1] if self._served.config.max_batch_size > 0 else []
         if data_type is DataType.BYTES:
