@@ -46,4 +46,4 @@ def decrypt(
         secret = read_passphrase(ask=ask, reference=passphrase_key, confirm=False)
         keys = load_identities(identities, secret)
         with Workers() as workers:
-            run_build(tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)
+            run_build(model_dir, tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)

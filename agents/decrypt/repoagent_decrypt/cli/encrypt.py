@@ -59,7 +59,7 @@ def encrypt(
         people = load_recipients(recipients, recipient_files, secret)
         with Workers() as workers:
             transform = _encrypting(people, workers, armor=armor)
-            run_build(tree, out, transform, "encrypted", force=force, keep_modes=True)
+            run_build(model_dir, tree, out, transform, "encrypted", force=force, keep_modes=True)
 
 
 def _scan(model_dir: Path, files: tuple[str, ...]) -> Tree:

@@ -54,7 +54,7 @@ def rekey(
         tree = _scan(model_dir, Patterns.of(files or DEFAULT_FILES))
         ours = load_identities(identities)
         people = load_recipients(recipients, recipient_files)
-        run_build(tree, out, _rewrapping(ours, people), "rekeyed", force=force, keep_modes=True)
+        run_build(model_dir, tree, out, _rewrapping(ours, people), "rekeyed", force=force, keep_modes=True)
 
 
 def _scan(model_dir: Path, patterns: Patterns) -> Tree:

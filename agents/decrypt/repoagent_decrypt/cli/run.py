@@ -30,8 +30,11 @@ def errors_to_exit_codes() -> Iterator[None]:
         raise click.ClickException(f"{error.filename or ''}: {error.strerror}".lstrip(": ")) from error
 
 
-def run_build(tree: Tree, out: Path, transform: Transform, label: str, *, force: bool, keep_modes: bool) -> Totals:
-    """Build ``tree`` into the new directory ``out`` with a progress bar, and say what was done."""
+def run_build(
+    model: Path, tree: Tree, out: Path, transform: Transform, label: str, *, force: bool, keep_modes: bool
+) -> Totals:
+    """Build ``tree``, the files of ``model``, into the new directory ``out`` with a progress bar; say what was done."""
+    _refuse_nesting(model, out)
     with new_directory(out, force=force) as target:
         with _progress_bar(label, tree.size) as progress:
             totals = build_tree(tree, target, transform, progress)
@@ -39,6 +42,13 @@ def run_build(tree: Tree, out: Path, transform: Transform, label: str, *, force:
             _copy_modes(tree, target)
     click.echo(f"{out}: {totals.transformed} {label}, {totals.copied} copied, {totals.bytes_written} bytes")
     return totals
+
+
+def _refuse_nesting(model: Path, out: Path) -> None:
+    """An output inside the model would be part of it next time; one around it would replace all that lies there."""
+    ours, theirs = model.resolve(), out.resolve()
+    if ours != theirs and (ours.is_relative_to(theirs) or theirs.is_relative_to(ours)):
+        raise click.ClickException(f"one of {model} and {out} lies in the other; name an output that is apart from it")
 
 
 @contextmanager

@@ -111,6 +111,17 @@ def test_an_existing_output_is_kept_unless_forced(sealed: Path, key_file: Path, 
     assert (out / "1/model.onnx").exists()
 
 
+@pytest.mark.parametrize("out", ["", "1/x"])
+def test_an_output_around_or_inside_the_model_is_refused_even_if_forced(
+    sealed: Path, key_file: Path, run: Run, read_tree: Read, out: str
+) -> None:
+    before = read_tree(sealed.parent)
+    where = sealed / out if out else sealed.parent
+    result = run("decrypt", sealed, "-o", where, "-i", key_file, "--force", status=1)
+    assert f"one of {sealed} and {where} lies in the other" in result.output
+    assert read_tree(sealed.parent) == before
+
+
 def test_a_failure_leaves_no_output_and_nothing_beside_it(
     sealed: Path, key_file: Path, tmp_path: Path, run: Run
 ) -> None:
