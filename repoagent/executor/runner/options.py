@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from repoagent.executor.errors import CheckError
+
 __all__ = ["RunnerOptions"]
 
 
@@ -23,3 +25,10 @@ class RunnerOptions:
     extra_outputs: tuple[str, ...] = ()
     lora: bool = False
     yielding: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("threads", "max_seq_len", "max_sequences"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise CheckError(f"RunnerOptions.{name} must be an integer > 0, not {value!r}")

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.adapter_surgery import take_adapters
-from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 
 __all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
 
@@ -37,6 +37,7 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
     """
     model, path = _load(spec), spec.place
     graph = model.graph
+    _check_vocabulary(graph, spec)
     if not spec.standard:
         _feed_lengths(graph, path)
         _gather_rows(graph, spec.logits, path)
@@ -50,12 +51,15 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
 
 
 def _load(spec: DecoderSpec) -> Any:
-    if spec.graph is None:
-        return onnx.load(str(spec.folder / spec.filename), load_external_data=False)
+    path = spec.folder / spec.filename
+    if spec.graph is None and not path.is_file():
+        raise InvalidArgumentError(f"{spec.place}: File does not exist")
     try:
+        if spec.graph is None:
+            return onnx.load(str(path), load_external_data=False)
         model = onnx.load_model_from_string(spec.graph)
     except DecodeError as error:
-        raise InvalidArgumentError(f"the engine buffer is not an ONNX model: {error}") from error
+        raise InvalidArgumentError(f"{spec.place} is not an ONNX model: {error}") from error
     _check_weights(model.graph, spec.weights)
     return model
 
@@ -76,6 +80,15 @@ def _check_weights(graph: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
     unknown = sorted(set(weights) - set(outside))
     if unknown:
         raise CheckError(f"managed_weights: the engine buffer keeps no weight {unknown[0]!r} outside")
+
+
+def _check_vocabulary(graph: Any, spec: DecoderSpec) -> None:
+    logits = next((item for item in graph.output if item.name == spec.logits), None)
+    sizes = [] if logits is None else [dim.dim_value for dim in logits.type.tensor_type.shape.dim]
+    if sizes and sizes[-1] not in (0, spec.vocab_size):  # 0: the graph does not say
+        raise InvalidArgumentError(
+            f"{spec.place}: the graph's vocabulary has {sizes[-1]} tokens, {CONFIG_NAME} says {spec.vocab_size}"
+        )
 
 
 def _producers(graph: Any) -> dict[str, Any]:
@@ -118,6 +131,11 @@ def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
     table = next((item for item in graph.initializer if lookup is not None and item.name == lookup.input[0]), None)
     if lookup is None or table is None:
         return  # an embedding of another kind: prompt tables are refused by name then
+    if table.dims[1] != spec.hidden_size:
+        raise InvalidArgumentError(
+            f"{spec.place}: an embedding has {table.dims[1]} values, {CONFIG_NAME} says a hidden size of "
+            f"{spec.hidden_size}"
+        )
     embedded = lookup.output[0]
     lookup.output[0] = f"{embedded}.looked_up"
     scatter = helper.make_node("ScatterND", [lookup.output[0], PROMPT_PLACES, PROMPT_ROWS], [embedded])

@@ -1,6 +1,7 @@
 """The ONNX Runtime runners: greedy tokens equal to transformers', folders that are refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,49 @@ def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable
     (tmp_path / "genai_config.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         OrtGqaRunner(tmp_path)
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize(
+    ("section", "key", "value", "text"),
+    [
+        ("model", "vocab_size", 5, "vocabulary has 96 tokens, genai_config.json says 5"),
+        ("decoder", "num_hidden_layers", 1, "has not the 1 layers"),
+        ("decoder", "num_hidden_layers", 9, "has not the 9 layers"),
+        ("decoder", "num_key_value_heads", 1, "has 2 KV heads, genai_config.json says 1"),
+        ("decoder", "head_size", 8, "has 16 values in a head, genai_config.json says 8"),
+        ("decoder", "hidden_size", 8, "says a hidden size of 8"),
+    ],
+)
+def test_a_graph_that_the_configuration_does_not_describe_is_refused(
+    form: Form, section: str, key: str, value: int, text: str, tmp_path: Path, decoder_folder: Callable[..., Path]
+) -> None:
+    folder = Path(shutil.copytree(decoder_folder("llama", form), tmp_path / "folder"))
+    config = json.loads((folder / "genai_config.json").read_text())
+    (config["model"] if section == "model" else config["model"]["decoder"])[key] = value
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidArgumentError, match=text):
+        (OrtGqaRunner if form is Form.GQA else OrtStdRunner)(folder)
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
+    folder = Path(shutil.copytree(decoder_folder("llama"), tmp_path / "folder"))
+    (folder / "model.onnx.data").write_bytes(b"short")
+    with pytest.raises(InvalidArgumentError, match=r"model\.onnx: ONNX Runtime cannot load it"):
+        OrtGqaRunner(folder)
+    (folder / "model.onnx").write_bytes(b"no graph" * 9)
+    with pytest.raises(InvalidArgumentError, match=r"model\.onnx is not an ONNX model"):
+        OrtGqaRunner(folder)
+    (folder / "model.onnx").unlink()
+    with pytest.raises(InvalidArgumentError, match=r"model\.onnx: File does not exist"):
+        OrtGqaRunner(folder)
+
+
+@pytest.mark.parametrize("name", ["threads", "max_seq_len", "max_sequences"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_options_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(CheckError, match=f"RunnerOptions.{name} must be an integer > 0"):
+        RunnerOptions(**{name: value})
 
 
 def test_a_graph_without_the_operator_is_refused(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
