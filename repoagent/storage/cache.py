@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -79,7 +80,9 @@ class Cache:
     def shrink(self) -> None:
         """Enforce the quota now."""
         if self._quota is not None:
-            self.open_store().shrink(self._quota)
+            store = self.open_store()
+            with store.faults():
+                store.shrink(self._quota)
 
 
 class CacheScope:
@@ -115,7 +118,7 @@ class CacheScope:
         built = False
         # Somebody may remove it between its building and our holding it: look again until it is held.
         while (path := self._hold_existing(store, name)) is None:
-            with store.build_lock(name).acquired(cancelled=self._cancelled):
+            with self._builder(store, name):
                 if not store.exists(name):
                     store.build(name, build)
                     built = True
@@ -130,13 +133,28 @@ class CacheScope:
         for lock in held.values():
             lock.release()
 
+    @contextmanager
+    def _builder(self, store: CacheStore, name: str) -> Iterator[None]:
+        """Be the one who builds, for a block."""
+        lock = store.build_lock(name)
+        with store.faults():
+            lock.acquire(cancelled=self._cancelled)
+        try:
+            yield
+        finally:
+            lock.release()
+
     def _hold_existing(self, store: CacheStore, name: str) -> Path | None:
         """The finished result, in use from now on; None if there is none."""
-        lock = store.use_lock(name)
-        lock.acquire(shared=True, cancelled=self._cancelled)
-        path = store.find(name)
+        lock, path = store.use_lock(name), None
+        try:
+            with store.faults():
+                lock.acquire(shared=True, cancelled=self._cancelled)
+                path = store.find(name)
+        finally:
+            if path is None:
+                lock.release()
         if path is None:
-            lock.release()
             return None
         with self._lock:
             before = self._held.get(name)

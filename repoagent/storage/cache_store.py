@@ -17,14 +17,13 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.errors import RepoAgentError
-from repoagent.storage.faults import storage_faults
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.storage.locks import FileLock
 from repoagent.storage.private import private_directory
 from repoagent.storage.trees import make_read_only, remove_tree, sync_tree, tree_size
@@ -88,10 +87,10 @@ class CacheStore:
         work = self._beside(name)
         result = work / "result"  # one level down: a builder may make things beside its result, too
         try:
-            with self._faults():
+            with self.faults():
                 result.mkdir(mode=0o700, parents=True)
             build(result)
-            with self._faults():
+            with self.faults():
                 self._publish(result, name)
         finally:
             remove_tree(work)
@@ -103,8 +102,13 @@ class CacheStore:
         result.rename(self._objects / name).chmod(0o500)
         _sync_directory(self._objects)
 
-    def _faults(self) -> AbstractContextManager[None]:
-        return storage_faults("write to", f"the cache at {self.path}")
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Turn what the disk under the cache raises into ``UnavailableError``: a load may do without a cache."""
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(f"cannot write to the cache at {self.path}: {error.strerror or error}") from error
 
     def shrink(self, quota: int) -> None:
         """Remove what was used longest ago until all together take at most ``quota`` bytes.

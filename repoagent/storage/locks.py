@@ -47,9 +47,9 @@ class FileLock:
             pause.wait(_POLL_SECONDS)
 
     @contextmanager
-    def acquired(self, *, cancelled: Callable[[], bool] | None = None) -> Iterator[None]:
+    def acquired(self) -> Iterator[None]:
         """Hold the lock, exclusively, for a block."""
-        self.acquire(cancelled=cancelled)
+        self.acquire()
         try:
             yield
         finally:

@@ -1,4 +1,6 @@
+import errno
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.errors import CancelledError, InvalidArgumentError, UnsafePathError
+from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError, UnsafePathError
 from repoagent.storage.cache import Cache
 from repoagent.storage.cache_store import name_of
 
@@ -158,6 +160,27 @@ def test_a_cache_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(InvalidArgumentError, match="lets others write"):
         Cache(tmp_path / "cache").get_or_build("key", _never)
+
+
+def test_a_disk_that_takes_nothing_is_a_cache_that_cannot_be_had_and_leaves_no_lock(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.get_or_build("there", _write(b"x"))
+    cache.close()
+    shutil.rmtree(cache.path / "locks")
+    before = set(os.listdir("/proc/self/fd"))
+    for key in ("there", "absent"):
+        with pytest.raises(UnavailableError, match=f"cannot write to the cache at {cache.path}: No such file"):
+            cache.get_or_build(key, _never)
+    (cache.path / "locks").mkdir()
+    monkeypatch.setattr(Path, "touch", _full)
+    with pytest.raises(UnavailableError, match="No space left on device"):
+        cache.get_or_build("there", _never)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_negative_quota_is_refused(tmp_path: Path) -> None:
