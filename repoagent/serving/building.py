@@ -26,6 +26,7 @@ from repoagent.serving.instances import (
 )
 from repoagent.serving.labels import read_labels
 from repoagent.serving.latencies import Latencies, LatencyOptions
+from repoagent.serving.meaningless import meaningless_settings
 from repoagent.serving.pace import Pace
 from repoagent.serving.ragged import RaggedJoiner
 from repoagent.serving.reshape import Reshaper
@@ -138,6 +139,8 @@ class ModelBuilder:
                 config = self._complete_ensemble(ModelId.of(model), config)
             except RepoAgentError as error:
                 raise BuildError(model, {}, str(error)) from error
+        if meaningless := ", ".join(meaningless_settings(config)):
+            logger.warning("model '%s': the server does not go by %s of its configuration", model, meaningless)
         built: dict[int, ServedModel] = {}
         reasons: dict[int, str] = {}
         with ExitStack() as undo:

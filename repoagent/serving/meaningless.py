@@ -1,0 +1,28 @@
+"""What a model configuration may say that nothing here goes by, so that the log can tell."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["meaningless_settings"]
+
+
+def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
+    """The settings in ``config`` that nothing goes by, except perhaps a backend of somebody's own.
+
+    None of them changes an answer.
+    """
+    optimization = config.optimization
+    groups = config.instance_group
+    found = {
+        "optimization.execution_accelerators": optimization.HasField("execution_accelerators"),
+        "optimization.cuda": optimization.HasField("cuda"),
+        "model_operations": bool(config.model_operations.op_library_filename),
+        "runtime": bool(config.runtime),
+        "instance_group.secondary_devices": any(group.secondary_devices for group in groups),
+        "instance_group.passive": any(group.passive for group in groups),
+        "instance_group.host_policy": any(group.host_policy for group in groups),
+    }
+    return (name for name, given in found.items() if given)
