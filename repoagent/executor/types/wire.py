@@ -5,6 +5,7 @@ in which the head names them.
 """
 
 import json
+import re
 import struct
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _PLAIN: Final = (
     "decoding_iter",
     "avg_decoded_tokens_per_iter",
 )
+_NUMBERS: Final = re.compile(r"[<>|][biufc]\d{1,2}")
 _TENSORS: Final = ("context_logits", "generation_logits", "encoder_output")
 
 
@@ -60,7 +62,7 @@ def _parse(data: memoryview) -> Result:
     result.finish_reasons = [FinishReason(number) for number in head["finish_reasons"]]
     offset = 8 + size
     for name, dtype, shape in head["tensors"]:
-        array = _tensor(data, offset, np.dtype(dtype), tuple(shape))
+        array = _tensor(data, offset, dtype, tuple(shape))
         offset += array.nbytes
         _attach(result, name, array)
     if offset != len(data):
@@ -68,9 +70,9 @@ def _parse(data: memoryview) -> Result:
     return result
 
 
-def _tensor(data: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    if dtype.kind not in "biufc":
-        raise ValueError(f"a tensor of type {dtype} cannot stand here")
+def _tensor(data: memoryview, offset: int, dtype: str, shape: tuple[int, ...]) -> Array:
+    if not _NUMBERS.fullmatch(dtype):  # NumPy would evaluate more than names
+        raise ValueError(f"a tensor of type {dtype!r} cannot stand here")
     return np.frombuffer(data, dtype, int(np.prod(shape)), offset).reshape(shape).copy()
 
 

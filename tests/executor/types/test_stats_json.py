@@ -73,6 +73,8 @@ def test_a_result_survives_serialization() -> None:
 
 def test_foreign_bytes_are_refused() -> None:
     good = serialize_result(Result(context_logits=np.zeros((2, 3), np.float32)))
-    for wrong in (b"", b"hello world", good[:-1], good + b"x", good[:8] + b"\xff" * 20):
+    evaluated = good.replace(b'"<f4"', b'"<07"')
+    assert evaluated != good
+    for wrong in (b"", b"hello world", good[:-1], good + b"x", good[:8] + b"\xff" * 20, evaluated):
         with pytest.raises(RuntimeError, match="not a serialized Result"):
             deserialize_result(wrong)
