@@ -1,19 +1,39 @@
 """Several requests as one batch for a runner: inputs joined with one copy, outputs handed out as views."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from repoagent.errors import InternalError
+from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.request import InferRequest
 from repoagent.serving.types import Tensor
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Joiner", "requested_outputs"]
+__all__ = ["Batch", "Joiner", "requested_outputs"]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Requests on their way through an instance together. Times are ``time.monotonic_ns``."""
+
+    requests: Sequence[InferRequest]
+    joined: bool = False
+    """They are executed as one; else one by one."""
+    sizes: Sequence[int] = ()
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    wanted: Sequence[str] = ()
+    """The names of the outputs that the requests want; empty for all."""
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    start_ns: int = 0
+    input_end_ns: int = 0
+    output_start_ns: int = 0
+    error: RepoAgentError | None = None
+    """What went wrong so far."""
 
 
 def requested_outputs(requests: Sequence[InferRequest]) -> tuple[str, ...]:
@@ -68,12 +88,18 @@ class Joiner:
                     f"output '{name}' has shape {list(tensor.array.shape)}, but its first dimension must be "
                     f"{bounds[-1][1]}: the inferences of {len(requests)} requests were executed together"
                 )
+        parts = {name: self._parts(name, tensor, bounds) for name, tensor in outputs.items()}
+        if len(parts) == 1 and not any(request.requested_outputs for request in requests):
+            ((name, column),) = parts.items()
+            return [{name: part} for part in column]
         return [
-            {name: self._part(name, outputs[name], bound) for name in request.requested_outputs or outputs}
-            for request, bound in zip(requests, bounds, strict=True)
+            {name: parts[name][index] for name in request.requested_outputs or outputs}
+            for index, request in enumerate(requests)
         ]
 
-    def _part(self, name: str, tensor: Tensor, bound: tuple[int, int]) -> Tensor:
+    def _parts(self, name: str, tensor: Tensor, bounds: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """The part of each request in one output."""
         if name in self._whole:
-            return tensor
-        return Tensor(tensor.data_type, tensor.array[bound[0] : bound[1]])
+            return [tensor] * len(bounds)
+        kind, array = tensor.data_type, tensor.array
+        return [Tensor(kind, array[start:end]) for start, end in bounds]

@@ -19,8 +19,6 @@ from repoagent.serving.identity import ModelId
 from repoagent.serving.instances import (
     Instance,
     NativeInstance,
-    RaggedInstance,
-    RunnerInstance,
     as_repoagent_error,
     group_specs,
 )
@@ -30,6 +28,7 @@ from repoagent.serving.meaningless import meaningless_settings
 from repoagent.serving.pace import Pace
 from repoagent.serving.ragged import RaggedJoiner
 from repoagent.serving.reshape import Reshaper
+from repoagent.serving.runner_instances import RaggedInstance, RunnerInstance
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.limited import LimitedInstance

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.labels import OutputClasses
-from repoagent.serving.statistics import RequestTimes
+from repoagent.serving.statistics import ExecutionTimes
 from repoagent.serving.types import Tensor
 
 __all__ = ["InferRequest", "InferResponse", "OutputPlace", "ParameterValue", "RequestTrace", "ResponseSender"]
@@ -98,8 +98,8 @@ class InferRequest:
     """Told what happens to the request, from its acceptance by a model to its final answer; then it is None again."""
     trace_context: Mapping[str, str] | None = None
     """The client's headers ``traceparent`` and ``tracestate``, if a tracer asks for them."""
-    times: RequestTimes | None = None
-    """When what happened to it; set before the answer by what executed it, if it was executed."""
+    times: ExecutionTimes | None = None
+    """When its execution was where; set before the answer by what executed it, if it was executed."""
     classes: OutputClasses | None = None
     """How its outputs are classified; set by the version that takes it."""
     refuses_decoupled: str = ""

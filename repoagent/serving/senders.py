@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.request import InferRequest, InferResponse, RequestTrace, ResponseSender
-from repoagent.serving.statistics import FailureReason, ModelStatistics, RequestTimes
+from repoagent.serving.statistics import ExecutionTimes, FailureReason, ModelStatistics
 
 __all__ = ["CollectingSender", "RecordingSender", "TracingSender", "TrackedSender", "answer_error"]
 
@@ -153,9 +153,9 @@ class RecordingSender:
         self._request.sender = self._inner
         arrival = self._request.arrival_ns
         if error is None:
-            times = RequestTimes(arrival, self._started_ns, self._started_ns, now, now)
+            times = ExecutionTimes(self._started_ns, self._started_ns, now, now)
             self._request.times = times
-            self._statistics.record_success(self._batch_size, times)
+            self._statistics.record_success(self._batch_size, arrival, times)
             return
         cancelled = isinstance(error, CancelledError)
         self._statistics.record_failure(arrival, now, FailureReason.CANCELED if cancelled else FailureReason.BACKEND)

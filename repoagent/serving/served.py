@@ -75,6 +75,7 @@ class ServedModel:
         self.check: Final = RequestChecker(name, config).check
         """Refuses requests that do not fit the model; see :meth:`RequestChecker.check`."""
         self._gate = Gate()
+        self._leave = self._gate.leave
 
     @property
     def running(self) -> int:
@@ -121,7 +122,7 @@ class ServedModel:
                 return self._infer_traced(request, request.trace)
             return self._scheduler.infer(request)
         finally:
-            self._gate.leave()
+            self._leave()
 
     def _infer_traced(self, request: InferRequest, trace: RequestTrace) -> InferResponse:
         request.times = None
@@ -158,7 +159,7 @@ class ServedModel:
             request.times = None
             request.trace.begin(request, self.version, request.arrival_ns)
             request.sender = TracingSender(request, request.trace)
-        request.sender = TrackedSender(request, self._gate.leave)
+        request.sender = TrackedSender(request, self._leave)
         self._scheduler.submit(request)
 
     def retire(self) -> None:

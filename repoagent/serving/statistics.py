@@ -7,12 +7,13 @@ import enum
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from repoagent.serving.latencies import Latencies, Recent
 
-__all__ = ["FailureReason", "ModelStatistics", "RequestTimes", "StatisticsSnapshot"]
+__all__ = ["ExecutionTimes", "FailureReason", "ModelStatistics", "StatisticsSnapshot"]
 
 
 _RECENT: Final = 64
@@ -28,10 +29,9 @@ class FailureReason(enum.Enum):
     OTHER = "OTHER"
 
 
-class RequestTimes(NamedTuple):
-    """Moments of one request: accepted, taken from the queue, inputs ready, outputs computed, answer made."""
+class ExecutionTimes(NamedTuple):
+    """Moments of an execution, the same for all its requests: begun, inputs ready, outputs computed, answers made."""
 
-    arrival_ns: int
     start_ns: int
     input_end_ns: int
     output_start_ns: int
@@ -126,39 +126,58 @@ class ModelStatistics:
         self._failures = dict.fromkeys((reason.value for reason in FailureReason), 0)
         self._batches: dict[int, _Batch] = {}
         self._responses: dict[int, _Response] = {}
-        self._recent: deque[tuple[int, RequestTimes]] = deque()
+        self._recent: deque[tuple[int, int, ExecutionTimes]] = deque()
 
-    def record(self, batch_size: int, times: RequestTimes) -> None:
+    def record(self, batch_size: int, arrival_ns: int, times: ExecutionTimes) -> None:
         """Count one request that succeeded and was executed by itself, as a batch of ``batch_size``."""
         # On the way of every request: adding up many at once costs a tenth of adding each of them.
-        self._recent.append((batch_size, times))
+        self._recent.append((batch_size, arrival_ns, times))
         if len(self._recent) >= _RECENT:
             with self._lock:
                 self._add_recent()
         if self._latencies is not None:
-            self._latencies.add(*_parts(times))
+            self._latencies.add(*_parts(arrival_ns, times))
 
     def _add_recent(self) -> None:
         """Add what :meth:`record` has put aside. Whoever holds the lock to read the counters calls this first."""
-        groups: dict[int, list[RequestTimes]] = {}
+        groups: dict[int, list[tuple[int, ExecutionTimes]]] = {}
         for _ in range(len(self._recent)):
-            batch_size, times = self._recent.popleft()
-            groups.setdefault(batch_size, []).append(times)
+            batch_size, arrival_ns, times = self._recent.popleft()
+            groups.setdefault(batch_size, []).append((arrival_ns, times))
         for batch_size, group in groups.items():
-            sums = RequestTimes(*map(sum, zip(*group, strict=True)))
-            self._add_success(batch_size * len(group), sums, len(group))
-            self._add_execution(batch_size, sums, len(group))
-            since_ns = time.monotonic_ns() - group[-1].end_ns
+            count = len(group)
+            sums = ExecutionTimes(*map(sum, zip(*(times for _, times in group), strict=True)))
+            self._add_success(batch_size * count, sum(arrival_ns for arrival_ns, _ in group), sums, count)
+            self._add_execution(batch_size, sums, count)
+            since_ns = time.monotonic_ns() - group[-1][1].end_ns
             self._last_inference_ms = max(self._last_inference_ms, (time.time_ns() - since_ns) // 1_000_000)
 
-    def record_success(self, batch_size: int, times: RequestTimes) -> None:
+    def record_success(self, batch_size: int, arrival_ns: int, times: ExecutionTimes) -> None:
         """Count one request that succeeded as part of an execution that is counted by :meth:`record_execution`."""
         with self._lock:
-            self._add_success(batch_size, times)
+            self._add_success(batch_size, arrival_ns, times)
         if self._latencies is not None:
-            self._latencies.add(*_parts(times))
+            self._latencies.add(*_parts(arrival_ns, times))
 
-    def record_execution(self, batch_size: int, times: RequestTimes) -> None:
+    def record_together(
+        self, batch_size: int, inferences: int, arrivals_ns: Sequence[int], times: ExecutionTimes
+    ) -> None:
+        """Count one execution of ``batch_size`` inferences together, and the requests of it that succeeded.
+
+        Those came at ``arrivals_ns`` and had ``inferences`` in all.
+        """
+        count = len(arrivals_ns)
+        with self._lock:
+            self._add_success(
+                inferences, sum(arrivals_ns), ExecutionTimes(*(count * moment for moment in times)), count
+            )
+            self._add_execution(batch_size, times)
+            self._last_inference_ms = time.time_ns() // 1_000_000
+        if self._latencies is not None:
+            for arrival_ns in arrivals_ns:
+                self._latencies.add(*_parts(arrival_ns, times))
+
+    def record_execution(self, batch_size: int, times: ExecutionTimes) -> None:
         """Count one execution of ``batch_size`` inferences together."""
         with self._lock:
             self._add_execution(batch_size, times)
@@ -205,29 +224,29 @@ class ModelStatistics:
         """Count one request that an ensemble answered; the parts are what its members spent, added up."""
         with self._lock:
             # Steps may run at once, so the parts need not add up to the whole: each is counted for itself.
-            self._add_success(batch_size, RequestTimes(0, 0, 0, 0, request_ns))
+            self._add_success(batch_size, 0, ExecutionTimes(0, 0, 0, request_ns))
             self._compute_output_ns += output_ns - request_ns
             self._queue_ns += queue_ns
             self._compute_input_ns += input_ns
             self._compute_infer_ns += infer_ns
             self._add_execution(
-                batch_size, RequestTimes(0, 0, input_ns, input_ns + infer_ns, input_ns + infer_ns + output_ns)
+                batch_size, ExecutionTimes(0, input_ns, input_ns + infer_ns, input_ns + infer_ns + output_ns)
             )
             self._last_inference_ms = time.time_ns() // 1_000_000
         if self._latencies is not None:
             self._latencies.add(request_ns, queue_ns, input_ns, infer_ns, output_ns)
 
-    def _add_success(self, inferences: int, times: RequestTimes, count: int = 1) -> None:
+    def _add_success(self, inferences: int, arrival_ns: int, times: ExecutionTimes, count: int = 1) -> None:
         """Add ``count`` requests; the moments may be sums, as only their differences are looked at."""
         self._inference_count += inferences
         self._success.count += count
-        self._success.ns += times.end_ns - times.arrival_ns
-        self._queue_ns += times.start_ns - times.arrival_ns
+        self._success.ns += times.end_ns - arrival_ns
+        self._queue_ns += times.start_ns - arrival_ns
         self._compute_input_ns += times.input_end_ns - times.start_ns
         self._compute_infer_ns += times.output_start_ns - times.input_end_ns
         self._compute_output_ns += times.end_ns - times.output_start_ns
 
-    def _add_execution(self, batch_size: int, times: RequestTimes, count: int = 1) -> None:
+    def _add_execution(self, batch_size: int, times: ExecutionTimes, count: int = 1) -> None:
         self._execution_count += count
         batch = self._batches.get(batch_size)
         if batch is None:
@@ -292,11 +311,11 @@ class ModelStatistics:
             }
 
 
-def _parts(times: RequestTimes) -> tuple[int, ...]:
+def _parts(arrival_ns: int, times: ExecutionTimes) -> tuple[int, ...]:
     """The durations that ``repoagent.serving.latencies.PARTS`` names."""
     return (
-        times.end_ns - times.arrival_ns,
-        times.start_ns - times.arrival_ns,
+        times.end_ns - arrival_ns,
+        times.start_ns - arrival_ns,
         times.input_end_ns - times.start_ns,
         times.output_start_ns - times.input_end_ns,
         times.end_ns - times.output_start_ns,

@@ -30,7 +30,7 @@ from tritonclient.utils import shared_memory
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 from repoagent.server.logs import ServerLog, server_log
 from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.statistics import RequestTimes
+from repoagent.serving.statistics import ExecutionTimes
 from repoagent.serving.tracing.settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.types import Tensor
@@ -183,7 +183,7 @@ class FakeCore:
 
     def _answer(self, model: FakeModel, request: InferRequest) -> None:
         assert request.sender is not None
-        request.times = RequestTimes(0, 0, 0, 0, 0)
+        request.times = ExecutionTimes(0, 0, 0, 0)
         if self.responses is not None:
             for response, final in self.responses:
                 request.sender.send(response, final)

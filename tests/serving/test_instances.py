@@ -7,9 +7,10 @@ import pytest
 from repoagent.config import normalize, read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.backends.base import InstanceSpec
-from repoagent.serving.instances import NativeInstance, RunnerInstance, instance_specs
+from repoagent.serving.instances import NativeInstance, instance_specs
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.reshape import Reshaper
+from repoagent.serving.runner_instances import RunnerInstance
 from repoagent.serving.statistics import ModelStatistics
 
 RequestMaker = Callable[..., InferRequest]
@@ -64,8 +65,8 @@ def test_waiting_for_the_interpreter_makes_a_model_slow_unless_it_only_computes(
     runner.only_computes = only_computes
     instance = RunnerInstance("m", 1, runner, ModelStatistics(), batching=True)
     wall, processor = Ticks(5_000_000), Ticks(1000)
-    monkeypatch.setattr("repoagent.serving.instances.time.monotonic_ns", wall)
-    monkeypatch.setattr("repoagent.serving.instances.time.thread_time_ns", processor)
+    monkeypatch.setattr("repoagent.serving.runner_instances.time.monotonic_ns", wall)
+    monkeypatch.setattr("repoagent.serving.runner_instances.time.thread_time_ns", processor)
     for _ in range(200):
         instance.call(request_of())
         instance.execute([request_of(), request_of()])

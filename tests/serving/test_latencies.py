@@ -2,7 +2,7 @@
 
 from repoagent.config import read_text
 from repoagent.serving.latencies import FIRST_RESPONSE, PARTS, Latencies, LatencyOptions
-from repoagent.serving.statistics import ModelStatistics, RequestTimes
+from repoagent.serving.statistics import ExecutionTimes, ModelStatistics
 
 _DECOUPLED = "model_transaction_policy { decoupled: true }"
 
@@ -40,8 +40,8 @@ def test_only_so_many_are_kept() -> None:
 
 def test_statistics_tell_of_every_kind_of_success() -> None:
     statistics = ModelStatistics(LatencyOptions(summaries=True).start(read_text("")))
-    statistics.record(1, RequestTimes(0, 1, 3, 6, 10))
-    statistics.record_success(1, RequestTimes(0, 10, 30, 60, 100))
+    statistics.record(1, 0, ExecutionTimes(1, 3, 6, 10))
+    statistics.record_success(1, 0, ExecutionTimes(10, 30, 60, 100))
     statistics.record_cache_hit(5, 1, 7)
     statistics.record_composed(1, request_ns=9, queue_ns=1, input_ns=2, infer_ns=3, output_ns=4)
     recent = statistics.snapshot().recent

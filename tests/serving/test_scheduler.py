@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, UnavailableError
-from repoagent.serving.instances import RunnerInstance
 from repoagent.serving.request import InferRequest
+from repoagent.serving.runner_instances import RunnerInstance
 from repoagent.serving.scheduler import DirectScheduler
 from repoagent.serving.statistics import ModelStatistics
 

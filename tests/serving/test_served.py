@@ -4,7 +4,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.instances import RunnerInstance
+from repoagent.serving.runner_instances import RunnerInstance
 from repoagent.serving.scheduler import DirectScheduler
 from repoagent.serving.served import RetiredError, ServedModel
 from repoagent.serving.statistics import ModelStatistics

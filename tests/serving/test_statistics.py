@@ -1,4 +1,4 @@
-from repoagent.serving.statistics import FailureReason, ModelStatistics, RequestTimes
+from repoagent.serving.statistics import ExecutionTimes, FailureReason, ModelStatistics
 
 ZERO = {"count": 0, "ns": 0}
 
@@ -28,7 +28,7 @@ def test_a_fresh_model_has_tritons_json_with_zeros() -> None:
 
 def test_a_request_is_divided_into_its_stages() -> None:
     statistics = ModelStatistics()
-    statistics.record(4, RequestTimes(arrival_ns=100, start_ns=110, input_end_ns=130, output_start_ns=230, end_ns=235))
+    statistics.record(4, 100, ExecutionTimes(start_ns=110, input_end_ns=130, output_start_ns=230, end_ns=235))
     entry = statistics.to_dict("m", 1)
     assert (entry["inference_count"], entry["execution_count"]) == (4, 1)
     assert entry["last_inference"] > 1_700_000_000_000
@@ -50,14 +50,27 @@ def test_a_request_is_divided_into_its_stages() -> None:
 
 def test_batched_requests_count_one_execution_by_its_total_size() -> None:
     statistics = ModelStatistics()
-    times = RequestTimes(0, 1, 2, 3, 4)
-    statistics.record_success(2, times)
-    statistics.record_success(3, times)
+    times = ExecutionTimes(1, 2, 3, 4)
+    statistics.record_success(2, 0, times)
+    statistics.record_success(3, 0, times)
     statistics.record_execution(5, times)
     entry = statistics.to_dict("m", 1)
     assert (entry["inference_count"], entry["execution_count"]) == (5, 1)
     assert entry["inference_stats"]["success"]["count"] == 2
     assert [batch["batch_size"] for batch in entry["batch_stats"]] == [5]
+
+
+def test_requests_counted_together_are_counted_as_one_by_one() -> None:
+    sizes, arrivals, times = (2, 3), (0, 5), ExecutionTimes(10, 20, 30, 40)
+    together, singly = ModelStatistics(), ModelStatistics()
+    together.record_together(6, 5, arrivals, times)  # One inference is a placeholder's.
+    for size, arrival_ns in zip(sizes, arrivals, strict=True):
+        singly.record_success(size, arrival_ns, times)
+    singly.record_execution(6, times)
+    entries = [statistics.to_dict("m", 1) for statistics in (together, singly)]
+    for entry in entries:
+        assert entry.pop("last_inference") > 0
+    assert entries[0] == entries[1]
 
 
 def test_failures_are_counted_by_reason_and_beside_the_successes() -> None:
@@ -79,7 +92,7 @@ def test_a_cache_hit_is_a_success_without_computing() -> None:
 
 def test_a_cache_miss_adds_its_time_to_the_request() -> None:
     statistics = ModelStatistics()
-    statistics.record(1, RequestTimes(0, 0, 0, 10, 10))
+    statistics.record(1, 0, ExecutionTimes(0, 0, 10, 10))
     statistics.record_cache_miss(5)
     stats = statistics.to_dict("m", 1)["inference_stats"]
     assert stats["success"] == {"count": 1, "ns": 15}
@@ -101,8 +114,8 @@ def test_responses_of_decoupled_models_are_counted_by_number() -> None:
 def test_many_requests_of_several_sizes_add_up_whenever_they_are_asked_for() -> None:
     statistics = ModelStatistics()
     for number in range(200):
-        moments = (number, number + 1, number + 3, number + 6, number + 10)
-        statistics.record(1 + number % 2, RequestTimes(*moments))
+        times = ExecutionTimes(number + 1, number + 3, number + 6, number + 10)
+        statistics.record(1 + number % 2, number, times)
         if number % 70 == 0:
             assert statistics.snapshot().success == number + 1
     entry = statistics.to_dict("m", 1)

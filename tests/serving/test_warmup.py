@@ -6,8 +6,9 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.instances import NativeInstance, RunnerInstance
+from repoagent.serving.instances import NativeInstance
 from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.runner_instances import RunnerInstance
 from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.statistics import ModelStatistics
 from repoagent.serving.tensor_data import parse_bytes_tensor

@@ -55,7 +55,7 @@ class Durations:
         if times is None:
             return cls()
         return cls(
-            times.start_ns - times.arrival_ns,
+            times.start_ns - request.arrival_ns,
             times.input_end_ns - times.start_ns,
             times.output_start_ns - times.input_end_ns,
             times.end_ns - times.output_start_ns,

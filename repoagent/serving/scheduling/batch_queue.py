@@ -1,5 +1,7 @@
 """When the requests that wait become a batch: the rules of Triton's dynamic batcher, without threads or a clock."""
 
+from typing import Final
+
 from repoagent.serving.request import InferRequest
 from repoagent.serving.scheduling.priority_queue import PriorityQueue
 from repoagent.serving.scheduling.rules import BatchRule
@@ -8,9 +10,11 @@ from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
 
 __all__ = ["BatchQueue"]
 
+_GONE: Final = EntryState.GONE
+
 
 class BatchQueue:
-    """Requests that wait for each other. Not thread-safe; a :class:`~.steps.BatchSource`.
+    """Requests that wait for each other. Not thread-safe; a :class:`~.steps.FullBatchSource`.
 
     The next requests in order, as many as fit together, are the *pending* ones. Of these go at once:
 
@@ -24,6 +28,7 @@ class BatchQueue:
         self._rule = rule
         self._queue = PriorityQueue(settings)
         self._largest_preferred = max(settings.preferred)
+        self._first_come = settings.first_come
         self._size = 0
         self._ripe_at = 0
         self._key: object = None
@@ -36,13 +41,18 @@ class BatchQueue:
         return self._size >= self._ripe_at
 
     @property
+    def full(self) -> bool:
+        return self._size >= self._largest_preferred and self._first_come and self._queue.deadline_ns is None
+
+    @property
     def deadline_ns(self) -> int | None:
         """When the next request has waited too long."""
         return self._queue.deadline_ns
 
     def put(self, request: InferRequest, now_ns: int) -> bool:
         """Add ``request``; False if there is no room for it."""
-        rule, level = self._rule, self._settings.level_of(request.priority)
+        rule, settings = self._rule, self._settings
+        level = settings.level_of(request.priority) if settings.levels else 0
         entry = Entry(request, rule.size(request), now_ns, rule.key(request), level)
         if not self._queue.put(entry):
             return False
@@ -68,22 +78,22 @@ class BatchQueue:
 
     def _collect(self, refusals: list[Refusal]) -> tuple[list[Entry], bool, int]:
         """The pending entries, whether no more can join them, and how many of them make the best preferred size."""
-        settings = self._settings
+        most, preferred = self._settings.max_batch_size, self._settings.preferred
         pending: list[Entry] = []
         size = best = 0
-        while size < settings.max_batch_size and (entry := self._queue.pop()) is not None:
+        while size < most and (entry := self._queue.pop()) is not None:
             if entry.request.cancelled:
                 refusals.append(self._cancel(entry))
                 continue
             if pending:
                 if size + entry.size > self._largest_preferred and not best:
                     best = len(pending)
-                if size + entry.size > settings.max_batch_size or entry.key != pending[0].key:
+                if size + entry.size > most or entry.key != pending[0].key:
                     self._queue.put_back((entry,))
                     return pending, True, best
             pending.append(entry)
             size += entry.size
-            if size in settings.preferred:
+            if size in preferred:
                 best = len(pending)
         return pending, size >= self._largest_preferred, best
 
@@ -99,13 +109,13 @@ class BatchQueue:
 
     def _take(self, entries: list[Entry]) -> list[InferRequest]:
         for entry in entries:
-            entry.state = EntryState.GONE
+            entry.state = _GONE
             self._size -= entry.size
         self._ripe_at = 0
         return [entry.request for entry in entries]
 
     def _cancel(self, entry: Entry) -> Refusal:
-        entry.state = EntryState.GONE
+        entry.state = _GONE
         self._size -= entry.size
         return Refusal.cancelled(entry.request)
 
@@ -119,7 +129,7 @@ class BatchQueue:
     def drain(self) -> list[InferRequest]:
         requests = []
         while (entry := self._queue.pop()) is not None:
-            entry.state = EntryState.GONE
+            entry.state = _GONE
             requests.append(entry.request)
         self._size = 0
         return requests

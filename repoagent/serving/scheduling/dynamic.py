@@ -4,10 +4,11 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from repoagent.serving.instances import Instance
+from repoagent.serving.instances import Instance, StagedInstance
 from repoagent.serving.pace import common_pace
 from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.refusals import Refuser
@@ -46,6 +47,7 @@ class DynamicBatchScheduler:
         self._instances = tuple(instances)
         self._plain = settings.plain
         self._delayed = settings.delay_ns > 0
+        self._timed = any(policy.timeout_ns for policy in (settings.policy, *settings.level_policies.values()))
         self._clock = clock
         self._refuser = Refuser(statistics, clock)
         self._lock = threading.Lock()
@@ -53,20 +55,37 @@ class DynamicBatchScheduler:
         self._pace = common_pace(instance.pace for instance in instances)
         self._pool = InstancePool(instances)
         thread_name = f"repoagent-{model_name}"
+        self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
         self._workers = BatchWorkers(
-            thread_name, len(instances), self._pool, self._queue, self._lock, clock, self._refuser.answer
+            thread_name,
+            len(instances),
+            self._pool,
+            self._queue,
+            self._lock,
+            clock,
+            self._refuser.answer,
+            self._assistant,
         )
         self._watcher = Watcher(
             f"{thread_name}-timeouts", self._lock, clock, self._due, self._queue.expire, self._refuser.answer
         )
         self._closed = False
 
+    def _new_assistant(self, name: str) -> Assistant | None:
+        """An assistant for the workers, if the instances can be assisted."""
+        staged = [instance for instance in self._instances if isinstance(instance, StagedInstance)]
+        if not staged or len(staged) < len(self._instances):
+            return None
+        return Assistant(
+            name, staged[0], self._pool, self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
+        )
+
     def _due(self) -> int | None:
         return self._queue.deadline_ns
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + (self._assistant.holding if self._assistant is not None else 0)
 
     @property
     def _quick(self) -> bool:
@@ -132,7 +151,8 @@ class DynamicBatchScheduler:
         if not self._queue.put(request, self._clock.now_ns()):
             return Refusal.full(request)
         self._workers.kick()
-        self._watcher.notice()
+        if self._timed or request.timeout_us:
+            self._watcher.notice()
         return None
 
     def _refusal(self, request: InferRequest) -> Refusal:
@@ -140,6 +160,9 @@ class DynamicBatchScheduler:
 
     def retire(self) -> None:
         """What waits for others goes when its time has come."""
+
+    def _turn_away(self, request: InferRequest) -> None:
+        self._refuser.answer(self._refusal(request))
 
     def close(self) -> None:
         with self._lock:
@@ -149,6 +172,6 @@ class DynamicBatchScheduler:
         with self._lock:
             left_over = self._queue.drain()
         for request in left_over:
-            self._refuser.answer(self._refusal(request))
+            self._turn_away(request)
         for instance in self._instances:
             instance.close()

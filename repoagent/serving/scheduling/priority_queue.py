@@ -13,6 +13,8 @@ from repoagent.serving.scheduling.steps import Entry, EntryState
 __all__ = ["PriorityQueue"]
 
 _TOLERATED: Final = 64
+_WAITING: Final = EntryState.WAITING
+_DELAYED: Final = EntryState.DELAYED
 
 
 class _Level:
@@ -27,16 +29,15 @@ class _Level:
         self.count = 0
 
     def line(self, state: EntryState) -> deque[Entry]:
-        return self.waiting if state is EntryState.WAITING else self.delayed
+        return self.waiting if state is _WAITING else self.delayed
 
     def tidy(self) -> None:
         """Throw entries that left before their turn out of memory when they are the most."""
         if len(self.waiting) > 2 * self.count + _TOLERATED:
-            self.waiting = deque(entry for entry in self.waiting if entry.state is EntryState.WAITING)
+            self.waiting = deque(entry for entry in self.waiting if entry.state is _WAITING)
 
     def pop(self) -> Entry | None:
-        for state in (EntryState.WAITING, EntryState.DELAYED):
-            line = self.line(state)
+        for line, state in ((self.waiting, _WAITING), (self.delayed, _DELAYED)):
             while line:
                 entry = line.popleft()
                 if entry.state is state:
@@ -64,15 +65,20 @@ class PriorityQueue:
         policy = level.policy
         if policy.max_size and level.count >= policy.max_size:
             return False
-        time_ns = policy.time_for(entry.request.timeout_us)
-        if time_ns:
-            entry.deadline_ns = entry.enqueued_ns + time_ns
-            self._watch(entry)
-        level.tidy()
+        if policy.timeout_ns or entry.request.timeout_us:
+            self._set_deadline(entry, policy)
+        if self._deadlines:  # Nothing else leaves before its turn.
+            level.tidy()
         level.waiting.append(entry)
         level.count += 1
         self._count += 1
         return True
+
+    def _set_deadline(self, entry: Entry, policy: QueuePolicy) -> None:
+        time_ns = policy.time_for(entry.request.timeout_us)
+        if time_ns:
+            entry.deadline_ns = entry.enqueued_ns + time_ns
+            self._watch(entry)
 
     def _level(self, number: int) -> _Level:
         level = self._levels.get(number)
@@ -112,11 +118,11 @@ class PriorityQueue:
         refused = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             entry = heapq.heappop(self._deadlines)[2]
-            if entry.state is not EntryState.WAITING:
+            if entry.state is not _WAITING:
                 continue
             level = self._levels[entry.level]
             if level.policy.delays:
-                entry.state = EntryState.DELAYED
+                entry.state = _DELAYED
                 level.delayed.append(entry)
                 continue
             entry.state = EntryState.GONE
@@ -128,13 +134,13 @@ class PriorityQueue:
     @property
     def deadline_ns(self) -> int | None:
         """When the next entry's time is over."""
-        while self._deadlines and self._deadlines[0][2].state is not EntryState.WAITING:
+        while self._deadlines and self._deadlines[0][2].state is not _WAITING:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def _watch(self, entry: Entry) -> None:
         # As in _Level.tidy: what is here keeps its request in memory.
         if len(self._deadlines) > 2 * self._count + _TOLERATED:
-            self._deadlines = [item for item in self._deadlines if item[2].state is EntryState.WAITING]
+            self._deadlines = [item for item in self._deadlines if item[2].state is _WAITING]
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (entry.deadline_ns, next(self._numbers), entry))

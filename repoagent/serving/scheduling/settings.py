@@ -104,7 +104,11 @@ class BatchSettings:
         return self.level_policies.get(level, self.policy) if self.levels else self.policy
 
     @property
+    def first_come(self) -> bool:
+        """Whether requests are executed in the order in which they come, and any number of them can wait for it."""
+        return not self.levels and all(policy.trivial for policy in (self.policy, *self.level_policies.values()))
+
+    @property
     def plain(self) -> bool:
         """Whether requests simply wait, one after the other, until they are executed."""
-        policies = (self.policy, *self.level_policies.values())
-        return not self.delay_ns and not self.levels and all(policy.trivial for policy in policies)
+        return self.first_come and not self.delay_ns

@@ -9,7 +9,7 @@ from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.request import InferRequest
 from repoagent.serving.statistics import FailureReason
 
-__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "Refusal", "Step"]
+__all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "FullBatchSource", "Refusal", "Step"]
 
 
 class EntryState(enum.Enum):
@@ -95,3 +95,12 @@ class BatchSource(Protocol):
 
     def drain(self) -> list[InferRequest]:
         """Take everything out."""
+
+
+class FullBatchSource(BatchSource, Protocol):
+    """One that can tell when waiting longer would not make its next batch any better."""
+
+    @property
+    def full(self) -> bool:
+        """As many requests wait as fit into a batch, and nothing can happen to them but that they are executed in the
+        order in which they came, or cancelled."""

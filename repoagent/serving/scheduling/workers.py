@@ -6,6 +6,7 @@ from typing import Final
 
 from repoagent.serving.instances import Instance
 from repoagent.serving.pool import InstancePool
+from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import BatchSource, Refusal, Step
 
@@ -18,7 +19,8 @@ class BatchWorkers:
     """Up to ``count`` threads that take batches out of ``source`` and execute them on the instances of ``pool``.
 
     ``lock`` guards ``source``, and whatever else its owner guards with it. ``refuse`` answers a request that is not
-    executed; it is called without the lock. A thread changes hands once per batch, not once per request.
+    executed; it is called without the lock. A thread changes hands once per batch, not once per request. With an
+    ``assistant`` it need not be the same one that joins, runs and answers a batch.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class BatchWorkers:
         lock: threading.Lock,
         clock: Clock,
         refuse: Callable[[Refusal], None],
+        assistant: Assistant | None = None,
     ) -> None:
         self._name = name
         self._count = count
@@ -38,6 +41,7 @@ class BatchWorkers:
         self._changed = threading.Condition(lock)
         self._clock = clock
         self._refuse = refuse
+        self._assistant = assistant
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._delaying = 0
@@ -49,6 +53,8 @@ class BatchWorkers:
             self._start()
         elif self._idle and (self._source.ripe or not self._delaying):
             self._changed.notify()
+        if self._assistant is not None:
+            self._assistant.kick()
 
     def _start(self) -> None:
         # Only when first needed: an embedder that waits for quick answers never has a thread per model.
@@ -96,14 +102,20 @@ class BatchWorkers:
     def _perform(self, instance: Instance, step: Step) -> None:
         for refusal in step.refusals:
             self._refuse(refusal)
-        if step.batch:
+        if not step.batch:
+            return
+        if self._assistant is None:
             instance.execute(step.batch)
+        else:
+            self._assistant.execute(instance, step.batch)
 
     def stop(self) -> None:
         """Let running batches end and the threads with them; take nothing more out of the source."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
+        if self._assistant is not None:
+            self._assistant.stop()
         for thread in self._threads:
             # Bounded: a request that never ends must not hang the unload; its worker ends with it.
             thread.join(_PATIENCE_SECONDS)

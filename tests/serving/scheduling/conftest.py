@@ -11,9 +11,9 @@ import pytest
 from repoagent.config import ModelConfig, check, normalize, read_text
 from repoagent.serving.backends.base import BatchRunner
 from repoagent.serving.batches import Joiner
-from repoagent.serving.instances import RunnerInstance
 from repoagent.serving.pace import Pace
 from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.runner_instances import RunnerInstance
 from repoagent.serving.scheduler import Scheduler
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.clock import Clock
@@ -137,6 +137,7 @@ class Bench:
         dims: str = "1",
         clock: Clock | None = None,
         cache: ResponseCache | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.config = complete_config(text, dims)
         self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -144,7 +145,7 @@ class Bench:
         self.statistics = ModelStatistics()
         self.batches: list[list[float]] = []
         self.order: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.pace = Pace()
+        self.pace = pace or Pace()
         self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
         self.scheduler: Scheduler = new_scheduler(
             "m",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, UnavailableError
+from repoagent.serving.pace import Pace
 from repoagent.serving.request import InferRequest
 from repoagent.serving.scheduling.clock import MonotonicClock
 
@@ -25,6 +26,13 @@ CONFIGS = {
 }
 
 
+class SlowPace(Pace):
+    """That of a model whose executions always take long, so that an assistant is worth its while."""
+
+    def note(self, duration_ns: int, cpu_ns: int = 0) -> None:
+        pass
+
+
 def traffic(subject: Any, seed: int, asked: list[tuple[InferRequest, float, Any]], failed: list[Exception]) -> None:
     choice = random.Random(seed)
     for number in range(REQUESTS):
@@ -34,7 +42,7 @@ def traffic(subject: Any, seed: int, asked: list[tuple[InferRequest, float, Any]
             rows=choice.randint(1, 4),
             width=choice.choice([1, 1, 1, 2]),
             priority=choice.randint(0, 3),
-            timeout_us=choice.choice([0, 0, 1, 1000]),
+            timeout_us=choice.choice(subject.timeouts_us),
         )
         if choice.random() < 0.1:
             threading.Thread(target=request.cancel).start()
@@ -55,8 +63,14 @@ def wait_for_answer(subject: Any, request: InferRequest, value: float, failed: l
 
 
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS.keys())
-def test_every_request_is_answered_exactly_once_with_its_own_numbers(bench: Callable[..., Any], text: str) -> None:
-    subject = bench(text, instances=2, dims="-1", clock=MonotonicClock())
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize("slow", [False, True])
+def test_every_request_is_answered_exactly_once_with_its_own_numbers(
+    bench: Callable[..., Any], text: str, instances: int, slow: bool
+) -> None:
+    pace = SlowPace() if slow else None
+    subject = bench(text, instances=instances, dims="-1", clock=MonotonicClock(), pace=pace)
+    subject.timeouts_us = [0] if slow else [0, 0, 1, 1000]
     asked: list[tuple[InferRequest, float, Any]] = []
     failed: list[Exception] = []
     threads = [threading.Thread(target=traffic, args=(subject, seed, asked, failed)) for seed in range(THREADS)]
@@ -79,8 +93,9 @@ def test_every_request_is_answered_exactly_once_with_its_own_numbers(bench: Call
     assert sum(snapshot.failures.values()) == len(failed)
 
 
-def test_answers_keep_the_order_under_load(bench: Callable[..., Any]) -> None:
-    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=MonotonicClock())
+@pytest.mark.parametrize("pace", [None, SlowPace()])
+def test_answers_keep_the_order_under_load(bench: Callable[..., Any], pace: Pace | None) -> None:
+    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=MonotonicClock(), pace=pace)
     choice = random.Random(0)
     for number in range(300):
         subject.submit(float(number), rows=choice.randint(1, 4), width=choice.randint(1, 2))

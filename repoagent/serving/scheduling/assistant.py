@@ -1,0 +1,184 @@
+"""A thread that does for the workers what need not be done between two executions."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from repoagent.serving.batches import Batch
+from repoagent.serving.instances import Instance, StagedInstance
+from repoagent.serving.pool import InstancePool
+from repoagent.serving.request import InferRequest
+from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.steps import FullBatchSource, Refusal, Step
+
+__all__ = ["Assistant"]
+
+_PATIENCE_SECONDS: Final = 1.0
+
+
+class Assistant:
+    """While an instance runs a batch, makes the next one, if it would be full, and answers the one before.
+
+    Python does all that on one core, and a model that computes on all of them would wait for it. A batch that would
+    not be full is left in the source: more may come until an instance is free.
+
+    ``lock`` guards ``source``. ``instance`` makes the batches for all instances of ``pool``, which are staged like it.
+    ``refuse`` answers a request that the source refuses, ``turn_away`` one that was taken out of it and then is not
+    executed; they are called without the lock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instance: StagedInstance,
+        pool: InstancePool[Instance],
+        source: FullBatchSource,
+        lock: threading.Lock,
+        clock: Clock,
+        refuse: Callable[[Refusal], None],
+        turn_away: Callable[[InferRequest], None],
+    ) -> None:
+        self._name = name
+        self._instance = instance
+        self._pool = pool
+        self._source = source
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._made = threading.Condition(lock)
+        self._clock = clock
+        self._refuse = refuse
+        self._turn_away = turn_away
+        self._thread: threading.Thread | None = None
+        self._asleep = False
+        self._stopped = False
+        self._running = 0
+        """How many workers are here."""
+        self._making = False
+        self._tried = False
+        """The source has been asked since something happened that could make a batch of what is in it."""
+        self._ready: deque[Batch] = deque()
+        self._unanswered: deque[tuple[StagedInstance, Batch]] = deque()
+
+    @property
+    def holding(self) -> int:
+        """How many requests are in batches that wait for an instance."""
+        return sum(len(batch.requests) for batch in tuple(self._ready))
+
+    # -- for the workers -------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Something was put into the source. Call it with the lock held."""
+        self._tried = False
+        if self._running and (self._asleep or self._thread is None) and self._source.full:
+            self._wake()
+
+    def execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:
+        """Execute ``requests`` on ``instance``, and what is ready whenever it has run a batch."""
+        if instance.pace.brief:  # It is over before another thread has done anything useful.
+            instance.execute(requests)
+            return
+        staged = cast(StagedInstance, instance)
+        batch = staged.prepare(requests)
+        with self._lock:
+            self._running += 1
+            self._tried = False
+            if self._source.full:
+                self._wake()
+        while True:
+            staged.run(batch)
+            following = self._go_on(staged, batch)
+            if following is None:
+                break
+            batch = self._without_cancelled(staged, following)
+        staged.answer(batch)
+
+    def _go_on(self, instance: StagedInstance, done: Batch) -> Batch | None:
+        """The next batch, ``done`` being answered meanwhile; None if there is none, and the worker answers."""
+        with self._lock:
+            while self._making and not self._ready and not self._stopped:
+                self._made.wait()
+            if self._stopped or not self._ready:
+                self._running -= 1
+                return None
+            following = self._ready.popleft()
+            self._unanswered.append((instance, done))
+            self._tried = False
+            self._wake()
+        return following
+
+    def _without_cancelled(self, instance: StagedInstance, batch: Batch) -> Batch:
+        cancelled = [request for request in batch.requests if request.cancelled]
+        if not cancelled:
+            return batch
+        for request in cancelled:
+            self._turn_away(request)
+        return instance.prepare([request for request in batch.requests if request not in cancelled])
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._asleep:
+            self._changed.notify()
+        elif self._thread is None and not self._stopped:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            if isinstance(task, Step):
+                self._make(task)
+            else:
+                instance, batch = task
+                instance.answer(batch)
+
+    def _next(self) -> tuple[StagedInstance, Batch] | Step | None:
+        """A batch to answer, else what a batch is to be made of, waiting for it; None to end."""
+        with self._changed:
+            while not self._unanswered and not self._stopped:
+                if self._should_make:
+                    self._making = self._tried = True
+                    return self._source.next(self._clock.now_ns())
+                self._asleep = True
+                self._changed.wait()
+                self._asleep = False
+            return self._unanswered.popleft() if self._unanswered else None
+
+    @property
+    def _should_make(self) -> bool:
+        if self._tried or len(self._ready) >= self._running or not self._source.full:
+            return False
+        return not self._pool.has_idle  # Else a worker takes it: nobody waits for a busy instance beside an idle one.
+
+    def _make(self, step: Step) -> None:
+        for refusal in step.refusals:
+            self._refuse(refusal)
+        batch = self._instance.prepare(step.batch) if step.batch else None
+        with self._lock:
+            self._making = False
+            self._made.notify_all()
+            if batch is not None or step.refusals:
+                self._tried = False
+            if batch is not None and not self._stopped:
+                self._ready.append(batch)
+                return
+        self._give_up([] if batch is None else [batch])
+
+    def stop(self) -> None:
+        """Answer what is to be answered, turn away what is ready, and let the workers do the rest by themselves."""
+        with self._lock:
+            self._stopped = True
+            self._changed.notify()
+            self._made.notify_all()
+        if self._thread is not None:
+            # Bounded, as elsewhere: a sender that hangs must not hang the unload.
+            self._thread.join(_PATIENCE_SECONDS)
+        with self._lock:
+            ready = list(self._ready)
+            self._ready.clear()
+        self._give_up(ready)
+
+    def _give_up(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            for request in batch.requests:
+                self._turn_away(request)
