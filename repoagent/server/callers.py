@@ -10,6 +10,18 @@ _SERIALS: Final = itertools.count(1)
 _PATIENT: Final = 2
 
 
+class _Habits:
+    """What is known of one thread."""
+
+    __slots__ = ("in_turn", "open", "patient")
+
+    def __init__(self) -> None:
+        self.open = 0
+        """The number of the request whose answer it has not taken yet."""
+        self.in_turn = 0
+        self.patient = False
+
+
 class Caller(threading.local):
     """The current thread. It is *patient* if it took its last answers, one by one, before it asked for the next.
 
@@ -19,25 +31,29 @@ class Caller(threading.local):
     """
 
     def __init__(self) -> None:
-        self._open = 0
-        self._in_turn = 0
-        self.patient = False
+        self._habits = _Habits()  # To look for the thread's own costs more than anything else here.
+
+    @property
+    def patient(self) -> bool:
         """Whether it can be expected to wait for what it has just asked for."""
+        return self._habits.patient
 
     def ask(self) -> int:
         """The thread sends a request; its number is for :meth:`hear`."""
-        if self._open:
-            self._in_turn = 0
-            self.patient = False
-        self._open = serial = next(_SERIALS)
+        habits = self._habits
+        if habits.open:
+            habits.in_turn = 0
+            habits.patient = False
+        habits.open = serial = next(_SERIALS)
         return serial
 
     def hear(self, serial: int) -> None:
         """The thread took the final answer to that request, which may be another thread's."""
-        if serial == self._open:
-            self._open = 0
-            self._in_turn += 1
-            self.patient = self._in_turn >= _PATIENT
+        habits = self._habits
+        if serial == habits.open:
+            habits.open = 0
+            habits.in_turn += 1
+            habits.patient = habits.in_turn >= _PATIENT
 
 
 CALLER: Final = Caller()

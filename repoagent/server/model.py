@@ -25,7 +25,7 @@ class Model:
     object came out of one.
     """
 
-    __slots__ = ("__weakref__", "_server", "name", "reason", "state", "version")
+    __slots__ = ("__weakref__", "_answering", "_server", "name", "reason", "state", "version")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Model:
         self.version = version
         self.state = state
         self.reason = reason
+        self._answering: tuple[str, Model] | None = None
 
     def __str__(self) -> str:
         return str({"name": self.name, "version": self.version, "state": self.state})
@@ -49,6 +50,16 @@ class Model:
     def at_version(self, version: int | str) -> "Model":
         """The same model at one version; an empty text leaves it as it is."""
         return Model(self._server, self.name, int(version)) if version else self
+
+    def answering(self, version: str) -> "Model":
+        """As :meth:`at_version`, and the same object again as long as the same version answers."""
+        known = self._answering
+        if known is not None and known[0] == version:
+            return known[1]
+        model = self.at_version(version)
+        if model is not self:  # That would keep it alive.
+            self._answering = (version, model)
+        return model
 
     # -- requests -------------------------------------------------------------------------------------------------
 

@@ -35,12 +35,13 @@ def make_response(request: "InferenceRequest", response: InferResponse | None, f
     if response is None:
         return InferenceResponse(request.model, request.request_id, final=final)
     made = InferenceResponse(
-        request.model.at_version(response.model_version),
+        request.model.answering(response.model_version),
         response.id or None,
         response.parameters,
         {name: from_core(tensor) for name, tensor in response.outputs.items()},
         response.error,
-        final=final,
+        None,
+        final,
     )
     if request.output_memory_type is not None:
         _move(made, request.output_memory_type)

@@ -23,6 +23,9 @@ from repoagent.serving.types import Tensor as CoreTensor
 __all__ = ["Tensor", "from_core", "to_core"]
 
 _BYTE: Final = np.dtype(np.uint8)
+# To look a member up in its class takes as long as to make a small object.
+_BYTES: Final = DataType.BYTES
+_CPU: Final = MemoryType.CPU
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -192,11 +195,11 @@ def _bytes_tensor(elements: Array) -> Tensor:
 def from_core(tensor: CoreTensor) -> Tensor:
     """The tensor of the serving core as one of the Server API, over the same memory except for BYTES."""
     array = tensor.array
-    if tensor.data_type is DataType.BYTES:
+    if tensor.data_type is _BYTES:
         return _bytes_tensor(as_bytes_array(array))
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    buffer = MemoryBuffer(None, MemoryType.CPU, 0, array.nbytes, array)
+    buffer = MemoryBuffer(None, _CPU, 0, array.nbytes, array)
     return Tensor(tensor.data_type, array.shape, buffer)
 
 

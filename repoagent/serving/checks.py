@@ -74,13 +74,14 @@ class RequestChecker:
         Raises:
             InvalidArgumentError: the request does not fit the model; the text is Triton's.
         """
-        batch = self._batch_size_if_valid(request)
+        batch = self.size_if_valid(request)
         if batch is None:
             self.explain(request)
             return self._batch_size(request)
         return batch
 
-    def _batch_size_if_valid(self, request: InferRequest) -> int | None:
+    def size_if_valid(self, request: InferRequest) -> int | None:
+        """The same for a request that fits in the usual way; None for any other, of which :meth:`check` knows more."""
         inputs = request.inputs
         if not self._minimum <= len(inputs) <= self._maximum:
             return None

@@ -69,7 +69,7 @@ class Pace:
         if cpu_ns:
             self.note(cpu_ns)
         elif self.quick:
-            self.note(min(duration_ns, _MOST_WAIT_NS))
+            self.note(duration_ns if duration_ns < _MOST_WAIT_NS else _MOST_WAIT_NS)
 
 
 def common_pace(paces: Iterable[Pace]) -> Pace:

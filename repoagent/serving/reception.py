@@ -1,5 +1,7 @@
 """Where requests come in: each is traced if it is chosen, and goes to its model, which may be loaded first."""
 
+from typing import Final
+
 from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
 from repoagent.serving.life import ServerLife, ServerState
 from repoagent.serving.on_demand import OnDemand
@@ -10,6 +12,8 @@ from repoagent.serving.table import ModelTable
 from repoagent.serving.tracing.tracer import Tracer
 
 __all__ = ["Reception"]
+
+_READY: Final = ServerState.READY
 
 
 class Reception:
@@ -35,7 +39,7 @@ class Reception:
         """
         if self._tracer.enabled:
             self._trace(request)
-        while self._life.state is ServerState.READY:
+        while self._life.state is _READY:
             served = self._find(request)
             if served is None:
                 self._demand.start(request.model_name).result()
@@ -52,7 +56,9 @@ class Reception:
         ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
         request that would have its model loaded first is not executed.
         """
-        served = self._find_when_ready(request)
+        if self._life.state is not _READY:
+            raise self._life.not_ready()
+        served = self._find(request)
         if served is None or not served.executes_here(patient):
             return None
         if self._tracer.enabled:
@@ -71,7 +77,7 @@ class Reception:
         if self._tracer.enabled:
             self._trace(request)
         try:
-            while self._life.state is ServerState.READY:
+            while self._life.state is _READY:
                 served = self._find(request)
                 if served is None:
                     return self._demand.submit(request, self.submit)
@@ -90,7 +96,7 @@ class Reception:
             NotFoundError: there is no such model or version.
             UnavailableError: the model or the server is not ready.
         """
-        if self._life.state is not ServerState.READY:
+        if self._life.state is not _READY:
             raise self._life.not_ready()
         return self._table.find(request.model_name, request.model_version)
 
@@ -111,7 +117,7 @@ class Reception:
             request.trace = self._tracer.sample(request.model_name, request.trace_context)
 
     def _find_when_ready(self, request: InferRequest) -> ServedModel | None:
-        if self._life.state is not ServerState.READY:
+        if self._life.state is not _READY:
             raise self._life.not_ready()
         return self._find(request)
 

@@ -38,6 +38,10 @@ class Composition:
     """Those of its own, not of its members."""
 
 
+def _never(_patient: bool) -> bool:
+    return False
+
+
 class ServedModel:
     """A loaded version. Requests come through :meth:`infer` and :meth:`submit`, from any thread.
 
@@ -72,10 +76,16 @@ class ServedModel:
         """Given to every request that this version takes."""
         self._backend_model = backend_model
         self._scheduler = scheduler
-        self.check: Final = RequestChecker(name, config).check
+        checker = RequestChecker(name, config)
+        self.check: Final = checker.check
         """Refuses requests that do not fit the model; see :meth:`RequestChecker.check`."""
+        self._size_if_valid = checker.size_if_valid
         self._gate = Gate()
+        self._enter = self._gate.enter
         self._leave = self._gate.leave
+        self._infer = scheduler.infer
+        self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
+        """Whether :meth:`infer` serves a caller better than :meth:`submit`; see :meth:`Scheduler.executes_here`."""
 
     @property
     def running(self) -> int:
@@ -97,10 +107,6 @@ class ServedModel:
         """Whether only another load brings all of it back."""
         return isinstance(self._backend_model, FragileModel) and self._backend_model.broken
 
-    def executes_here(self, patient: bool) -> bool:
-        """Whether :meth:`infer` serves a caller better than :meth:`submit`; see :meth:`Scheduler.executes_here`."""
-        return self._scheduler.executes_here(patient) and not self.decoupled
-
     def infer(self, request: InferRequest) -> InferResponse:
         """Check and execute ``request``, on this thread where the scheduler allows it; its sender is not used.
 
@@ -114,13 +120,14 @@ class ServedModel:
             raise InvalidArgumentError(
                 f"model '{self.name}' is decoupled and may send any number of responses: submit the request instead"
             )
-        self.check(request)
-        if not self._gate.enter():
+        if self._size_if_valid(request) is None:
+            self.check(request)
+        if not self._enter():
             raise RetiredError(self.name)
         try:
             if request.trace is not None:
                 return self._infer_traced(request, request.trace)
-            return self._scheduler.infer(request)
+            return self._infer(request)
         finally:
             self._leave()
 
@@ -149,11 +156,12 @@ class ServedModel:
         try:
             if self.decoupled and request.refuses_decoupled:
                 raise UnsupportedError(request.refuses_decoupled)
-            self.check(request)
+            if self._size_if_valid(request) is None:
+                self.check(request)
         except RepoAgentError as error:
             answer_error(request, error, str(self.version))
             return
-        if not self._gate.enter():
+        if not self._enter():
             raise RetiredError(self.name)
         if request.trace is not None:
             request.times = None

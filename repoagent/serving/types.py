@@ -79,9 +79,10 @@ _FROM_NUMPY: Final = {dtype: kind for kind, dtype in NUMPY_TYPES.items() if kind
 
 def data_type_of(array: Array) -> DataType:
     """The data type of ``array``; text and object arrays are BYTES, a type with no counterpart is INVALID."""
-    if array.dtype.kind in "SU":
-        return DataType.BYTES
-    return _FROM_NUMPY.get(array.dtype, DataType.INVALID)
+    known = _FROM_NUMPY.get(array.dtype)
+    if known is not None:
+        return known
+    return DataType.BYTES if array.dtype.kind in "SU" else DataType.INVALID
 
 
 @dataclass(slots=True)

@@ -156,6 +156,6 @@ def test_the_fast_check_says_yes_exactly_where_the_plain_one_finds_no_fault(
     try:
         rules.explain(candidate)
     except InvalidArgumentError:
-        assert rules._batch_size_if_valid(candidate) is None
+        assert rules.size_if_valid(candidate) is None
     else:
-        assert rules._batch_size_if_valid(candidate) is not None
+        assert rules.size_if_valid(candidate) is not None

@@ -123,7 +123,7 @@ class DynamicBatchScheduler:
             self._pool.give(instance)
 
     def submit(self, request: InferRequest) -> None:
-        instance = self._idle_instance() if self._quick and self._pace.quick else None
+        instance = self._idle_instance() if self._pace.quick and self._quick else None
         if instance is None:
             self._enqueue(request)
             return

@@ -61,7 +61,7 @@ class PriorityQueue:
 
     def put(self, entry: Entry) -> bool:
         """Add ``entry`` at its level; False if the level is full."""
-        level = self._level(entry.level)
+        level = self._levels.get(entry.level) or self._level(entry.level)
         policy = level.policy
         if policy.max_size and level.count >= policy.max_size:
             return False
