@@ -25,7 +25,9 @@ def core_input(value: Any) -> CoreTensor:
         InvalidArgumentError: it is nothing that can be an input, or of a type that models do not have.
     """
     if type(value) is np.ndarray:
-        return _from_array(value)
+        kind = _DIRECT.get(value.dtype)
+        # Here instead of in the function below, as this is on the way of every request.
+        return CoreTensor(kind, value) if kind is not None and value.flags.c_contiguous else _from_array(value)
     if isinstance(value, Tensor):
         return to_core(value)
     if isinstance(value, np.ndarray | np.generic | list):

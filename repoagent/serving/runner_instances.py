@@ -44,6 +44,7 @@ class RunnerInstance:
         self._run = runner.run
         self._run_into = runner.run_into if isinstance(runner, PlacingRunner) else None
         self._statistics = statistics
+        self._record = statistics.record
         self._batching = batching
         self._reshaper = reshaper
         self._joiner = joiner or Joiner()
@@ -74,7 +75,7 @@ class RunnerInstance:
             raise as_repoagent_error(error, self._model_name) from error
         response = InferResponse(self._model_name, self._version, request.id, outputs)
         request.times = times = _times(ExecutionTimes, (start, input_end, output_start, time.monotonic_ns()))
-        self._statistics.record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
+        self._record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
         return response
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
@@ -119,12 +120,12 @@ class RunnerInstance:
         outputs = self._run(batch.inputs, batch.wanted)
         batch.output_start_ns = end = time.monotonic_ns()
         self._note(end - begin, cpu_ns and time.thread_time_ns() - cpu_ns)
-        batch.inputs = {}
         return outputs
 
     def answer(self, batch: Batch) -> None:
         if not batch.joined:
             return
+        batch.inputs = {}
         if batch.error is not None:
             self._fail_together(batch.requests, batch.error)
             return

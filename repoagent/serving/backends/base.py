@@ -50,6 +50,8 @@ class BatchRunner(Protocol):
     def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
         """Run one batch and return the outputs named (all of them for an empty list).
 
+        They may be looked at while the next run goes on, which must leave them alone.
+
         Raises:
             RepoAgentError: the whole batch failed.
         """

@@ -53,7 +53,8 @@ class BatchQueue:
         """Add ``request``; False if there is no room for it."""
         rule, settings = self._rule, self._settings
         level = settings.level_of(request.priority) if settings.levels else 0
-        entry = Entry(request, rule.size(request), now_ns, rule.key(request), level)
+        key = None if rule.trivial else rule.key(request)
+        entry = Entry(request, rule.size(request), now_ns, key, level)
         if not self._queue.put(entry):
             return False
         self._size += entry.size

@@ -141,19 +141,16 @@ class DynamicBatchScheduler:
 
     def _enqueue(self, request: InferRequest) -> None:
         with self._lock:
-            refusal = self._put(request)
-        if refusal is not None:
-            self._refuser.answer(refusal)
-
-    def _put(self, request: InferRequest) -> Refusal | None:
-        if self._closed:
-            return self._refusal(request)
-        if not self._queue.put(request, self._clock.now_ns()):
-            return Refusal.full(request)
-        self._workers.kick()
-        if self._timed or request.timeout_us:
-            self._watcher.notice()
-        return None
+            if self._closed:
+                refusal = self._refusal(request)
+            elif self._queue.put(request, self._clock.now_ns()):
+                self._workers.kick()
+                if self._timed or request.timeout_us:
+                    self._watcher.notice()
+                return
+            else:
+                refusal = Refusal.full(request)
+        self._refuser.answer(refusal)
 
     def _refusal(self, request: InferRequest) -> Refusal:
         return Refusal.cancelled(request) if request.cancelled else Refusal.unloaded(request, self._model_name)

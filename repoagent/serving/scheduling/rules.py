@@ -14,7 +14,7 @@ __all__ = ["BatchRule"]
 class BatchRule:
     """The rule of one model: same shapes apart from the batch, same shape values, same choice of optional inputs."""
 
-    __slots__ = ("_batched", "_optional", "_shapes", "_trivial", "_variable")
+    __slots__ = ("_batched", "_optional", "_shapes", "_variable", "trivial")
 
     def __init__(self, config: "ModelConfig") -> None:
         batching = config.max_batch_size > 0
@@ -25,7 +25,8 @@ class BatchRule:
         self._variable = (*inputs, *states)
         self._shapes = tuple(item.name for item in config.input if item.is_shape_tensor)
         self._optional = tuple(item.name for item in config.input if item.optional)
-        self._trivial = not (self._variable or self._shapes or self._optional)
+        self.trivial = not (self._variable or self._shapes or self._optional)
+        """Any requests may share a batch."""
 
     def size(self, request: InferRequest) -> int:
         """How many inferences ``request`` asks for, at least 1."""
@@ -37,8 +38,8 @@ class BatchRule:
         return 1
 
     def key(self, request: InferRequest) -> Hashable:
-        """Equal for requests that may share a batch."""
-        if self._trivial:
+        """Equal for requests that may share a batch; so is None for all, if the rule is trivial."""
+        if self.trivial:
             return None
         inputs = request.inputs
         return (
