@@ -186,7 +186,8 @@ def test_context_and_generation_logits(start: Start) -> None:
     streamed = _all(executor, Request([5], 2, streaming=True, output_config=output))
     assert [response.result.generation_logits.shape for response in streamed] == [(1, 1, 32)] * 2
     streamed[0].clear_generation_logits()
-    assert streamed[0].result.generation_logits is None
+    streamed[0].clear_context_logits()
+    assert (streamed[0].result.generation_logits, streamed[0].result.context_logits) == (None, None)
 
 
 def test_additional_outputs_by_name(start: Start) -> None:

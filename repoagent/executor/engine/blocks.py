@@ -2,8 +2,6 @@
 
 from typing import Final
 
-from repoagent.executor.errors import EngineError
-
 __all__ = ["BLOCK_TOKENS", "BlockBudget", "blocks_for"]
 
 BLOCK_TOKENS: Final = 32
@@ -45,8 +43,3 @@ class BlockBudget:
     def release(self, owner: int) -> None:
         """Take back what ``owner`` holds."""
         self.free += self._held.pop(owner, 0)
-
-    def check_idle(self) -> None:
-        """Raise if a block is still held; called when nothing runs."""
-        if self._held:
-            raise EngineError(f"KV blocks are held by requests that do not run: {sorted(self._held)}")

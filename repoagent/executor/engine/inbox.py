@@ -52,16 +52,13 @@ class Inbox:
         """How many requests the engine has not taken yet."""
         return len(self._tasks)
 
-    def take(self, *, wait: bool, timeout: float | None = None) -> Mail:
-        """Everything that arrived, or ``NO_MAIL``.
-
-        With ``wait`` blocks until there is something, or the timeout is over.
-        """
+    def take(self, *, wait: bool) -> Mail:
+        """Everything that arrived, or ``NO_MAIL``; with ``wait`` blocks until there is something."""
         if not wait and not (self._tasks or self._cancelled or self._stopping):
             return NO_MAIL
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: bool(self._tasks or self._cancelled or self._stopping), timeout)
+                self._changed.wait_for(lambda: bool(self._tasks or self._cancelled or self._stopping))
             mail = Mail(list(self._tasks), self._cancelled, self._stopping)
             self._tasks.clear()
             self._cancelled = set()

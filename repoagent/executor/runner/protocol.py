@@ -74,11 +74,6 @@ class RunnerInfo:
     lora: LoraShape | None = None
     hidden_size: int | None = None
 
-    @property
-    def kv_tokens_total(self) -> int:
-        """How many tokens all sequences together can hold."""
-        return self.max_seq_len * self.max_sequences
-
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
