@@ -108,10 +108,6 @@ class PluginManager:
                 owners[name] = owner
         return merged
 
-    def observes(self, event_name: str) -> bool:
-        """Whether anybody listens to ``event_name``."""
-        return bool(self._observer(event_name).get_hookimpls())
-
     def notify(self, event_name: str, event: object) -> None:
         """Tell every observer of ``event_name``, soon and on another thread. Never waits, never raises."""
         for implementation in reversed(self._observer(event_name).get_hookimpls()):

@@ -85,7 +85,6 @@ class ScriptedBackend:
     name: ClassVar[str] = "scripted"
     platforms: ClassVar[tuple[str, ...]] = ()
     default_model_filename: ClassVar[str] = "model.txt"
-    needs_local_files: ClassVar[bool] = False
     keeps_files_open: ClassVar[bool] = False
 
     def __init__(self) -> None:

@@ -115,8 +115,6 @@ class Backend(Protocol):
     platforms: ClassVar[tuple[str, ...]]
     """Values of ``platform`` that mean this backend, such as ``onnxruntime_onnx``."""
     default_model_filename: ClassVar[str]
-    needs_local_files: ClassVar[bool]
-    """True if ``load`` must have real paths (``ModelFiles.local_path``) rather than bytes."""
     keeps_files_open: ClassVar[bool]
     """True if files are read after ``load`` has returned; a confidential plaintext then stays until unload."""
 

@@ -54,7 +54,6 @@ class ExampleBackend:
     name: ClassVar[str]
     platforms: ClassVar[tuple[str, ...]] = ()
     default_model_filename: ClassVar[str] = ""
-    needs_local_files: ClassVar[bool] = False
     keeps_files_open: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:

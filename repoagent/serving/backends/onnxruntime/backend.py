@@ -32,7 +32,6 @@ class OnnxRuntimeBackend:
     name: ClassVar[str] = "onnxruntime"
     platforms: ClassVar[tuple[str, ...]] = ("onnxruntime_onnx",)
     default_model_filename: ClassVar[str] = "model.onnx"
-    needs_local_files: ClassVar[bool] = False
     keeps_files_open: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:

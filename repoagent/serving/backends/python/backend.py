@@ -34,7 +34,6 @@ class PythonBackend:
     name: ClassVar[str] = "python"
     platforms: ClassVar[tuple[str, ...]] = ()
     default_model_filename: ClassVar[str] = "model.py"
-    needs_local_files: ClassVar[bool] = True
     keeps_files_open: ClassVar[bool] = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:

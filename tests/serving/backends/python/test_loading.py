@@ -185,6 +185,5 @@ def test_a_model_without_the_function_is_left_as_it_is(complete: Callable[..., M
     assert complete(EMPTY) == read_text('name: "m"')
 
 
-def test_the_backend_needs_real_files_as_long_as_the_model_lives() -> None:
-    assert PythonBackend.needs_local_files
+def test_the_backend_needs_the_files_as_long_as_the_model_lives() -> None:
     assert PythonBackend.keeps_files_open
