@@ -8,6 +8,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedEr
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent_server.codec.infer_request import OutputForm, read_infer
 from repoagent_server.codec.infer_response import write_infer
+from repoagent_server.codec.known import KnownRequests
 from repoagent_server.codec.raw_request import read_raw
 from repoagent_server.core import Core
 from repoagent_server.handlers.forwarding import HeaderForwarding
@@ -51,6 +52,7 @@ class InferRoute:
         self._regions = regions
         self._forwarding = forwarding
         self._loop = loop
+        self._known = KnownRequests()
         self._waiting: list[tuple[Request, Params, Exchange]] = []
         self._bytes = 0
         self._busy = False
@@ -113,7 +115,12 @@ class InferRoute:
             length = _json_length(request.frame.json_length, len(body))
             if length == 0:
                 return read_raw(body, self._core.model_config(model, version), model, version)
-            return read_infer(body, length, model, version, self._regions)
+            known = self._known.read(body, length, model, version)
+            if known is not None:
+                return known
+            read = read_infer(body, length, model, version, self._regions)
+            self._known.remember(body, length, *read)
+            return read
         except RepoAgentError:
             # A model that does not exist is the first thing that Triton complains about.
             self._core.model_metadata(model, version)
