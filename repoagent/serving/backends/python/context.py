@@ -25,8 +25,8 @@ class CoreAccess(Protocol):
     def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> object:
         """Load a model; raises a RepoAgentError."""
 
-    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """Unload a model."""
+    def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
+        """Unload a model; without ``wait`` return as soon as no new request reaches it."""
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Whether the model answers requests."""

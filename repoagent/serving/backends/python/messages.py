@@ -32,7 +32,7 @@ class InferenceResponse:
     ) -> None:
         self._tensors = list(output_tensors)
         self._error = error
-        self._parameters = dict(parameters or {})
+        self._parameters = _checked(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._tensors
@@ -144,7 +144,7 @@ class InferenceRequest:
             model_version=str(model_version) if model_version > 0 else "",
             id=request_id,
             requested_outputs=tuple(requested_output_names),
-            parameters=dict(parameters or {}),
+            parameters=_checked(parameters),
             correlation_id=correlation_id,
             timeout_us=timeout,
         )
@@ -262,6 +262,16 @@ class InferenceRequest:
                 f"model '{self._core.model_name}' sent {len(responses)} responses; call exec(decoupled=True)"
             )
         return responses[0]
+
+
+def _checked(parameters: Mapping[str, ParameterValue] | None) -> dict[str, ParameterValue]:
+    for name, value in (parameters or {}).items():
+        if not (isinstance(name, str) and isinstance(value, bool | int | float | str)):
+            raise TritonModelException(
+                f"parameter {name!r} has a value of type {type(value).__name__}; names must be text, and values bool, "
+                "int, float or str"
+            )
+    return dict(parameters or {})
 
 
 def _from_core(response: InferResponse) -> InferenceResponse:

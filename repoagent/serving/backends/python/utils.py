@@ -125,7 +125,8 @@ def _control(context: ModelContext | None) -> dict[str, Any]:
         (context or current()).core.load(model_name, config=config or None, files=contents or None)
 
     def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-        (context or current()).core.unload(model_name, unload_dependents=unload_dependents)
+        # As under Triton it does not wait for running requests: the model's own may be among them.
+        (context or current()).core.unload(model_name, unload_dependents=unload_dependents, wait=False)
 
     def is_model_ready(model_name: str, model_version: str = "") -> bool:
         return (context or current()).core.model_ready(model_name, model_version)

@@ -111,8 +111,8 @@ class FakeCore:
     def load(self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
         self.calls.append(("load", name, config, files))
 
-    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        self.calls.append(("unload", name, unload_dependents))
+    def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
+        self.calls.append(("unload", name, unload_dependents, wait))
 
     def model_ready(self, name: str, version: str = "") -> bool:
         self.calls.append(("ready", name, version))

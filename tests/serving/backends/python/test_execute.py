@@ -76,6 +76,15 @@ class TritonPythonModel:
     assert list(answers.responses[0].outputs) == ["y"]
 
 
+@pytest.mark.parametrize("parameters", ["{'a': [1]}", "{'a': None}", "{5: 'x'}", "{'a': np.int64(1)}"])
+@pytest.mark.parametrize("call", ["InferenceResponse([], parameters=%s)", "InferenceRequest(parameters=%s)"])
+def test_parameters_that_no_protocol_can_send_are_refused_where_they_are_given(
+    run_model: Any, call: str, parameters: str
+) -> None:
+    text = run_model("import numpy as np\n" + failing(f"pb_utils.{call % parameters}")).error()
+    assert "TritonModelException: parameter " in text
+
+
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
@@ -341,7 +350,7 @@ class TritonPythonModel:
     model = run_anywhere(body)
     assert model.core.calls == [
         ("load", "a", "{}", {"1/model.py": b"x"}),
-        ("unload", "a", True),
+        ("unload", "a", True, False),
         ("ready", "double", "1"),
     ]
     assert model.ask([1.0])[0].responses[0].parameters == {"ready": True}

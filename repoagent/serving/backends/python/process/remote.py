@@ -55,8 +55,8 @@ class RemoteCore:
         tensors = [packer.add(path, Tensor.of(np.frombuffer(data, np.uint8))) for path, data in (files or {}).items()]
         self.ask("load", [name, config, None if files is None else tensors], packer)
 
-    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        self.ask("unload", [name, unload_dependents])
+    def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
+        self.ask("unload", [name, unload_dependents, wait])
 
     def model_ready(self, name: str, version: str = "") -> bool:
         return bool(self.ask("model_ready", [name, version]))

@@ -92,7 +92,9 @@ class Services:
             work = (
                 self._load(message)
                 if question == "load"
-                else lambda: self._core.unload(arguments[0], unload_dependents=bool(arguments[1]))
+                else lambda: self._core.unload(
+                    arguments[0], unload_dependents=bool(arguments[1]), wait=bool(arguments[2])
+                )
             )
             name = f"repoagent-{self._model_name}-{question}"
             threading.Thread(target=self._answer, args=(child, number, work), name=name, daemon=True).start()
