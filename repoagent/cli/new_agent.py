@@ -50,7 +50,7 @@ class Names:
                 f"letter, words joined by single '-' or '_', at most {_LONGEST} characters, for example 'scan-weights'"
             )
         if name in taken:
-            raise AlreadyExistsError(f"there is an agent '{name}' already; choose another name")
+            raise AlreadyExistsError(f"'{name}' is the name of another agent; choose another one")
         return cls(name)
 
     @property

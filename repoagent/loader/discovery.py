@@ -14,14 +14,17 @@ from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
 from repoagent.loader.directory import DEFAULT_DIRECTORY, directory_candidates
 from repoagent.loader.packages import AGENTS_GROUP, distribution_metadata, package_candidates
 
-__all__ = ["OFFICIAL_AGENTS", "AgentDetails", "AgentInfo", "AgentRegistry"]
+__all__ = ["OFFICIAL_AGENTS", "RESERVED_NAMES", "AgentDetails", "AgentInfo", "AgentRegistry"]
 
 _Found = dict[str, list[Candidate]]
 
 logger = logging.getLogger("repoagent.loader")
 
-OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt", "fetch", "verify")
+OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt")
 """Names whose package is ``repoagent-NAME``; a message about one that is missing says how to get it."""
+
+RESERVED_NAMES: Final = (*OFFICIAL_AGENTS, "fetch", "verify")
+"""Names that new agents of others should not take: of the official agents, those that are planned included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def test_a_bad_name_is_refused_with_what_a_good_one_is(name: str) -> None:
 def test_the_name_of_another_agent_is_refused(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(agents, ["new", name, "--directory", str(tmp_path / "x")])
     assert isinstance(result.exception, AlreadyExistsError)
-    assert str(result.exception) == f"there is an agent '{name}' already; choose another name"
+    assert str(result.exception) == f"'{name}' is the name of another agent; choose another one"
     assert not (tmp_path / "x").exists()
 
 

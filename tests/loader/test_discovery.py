@@ -282,7 +282,7 @@ def test_a_misspelt_name_gets_a_suggestion_and_the_list(
     )
 
 
-@pytest.mark.parametrize("name", ["checksum", "convert", "decrypt", "fetch", "verify"])
+@pytest.mark.parametrize("name", ["checksum", "convert", "decrypt"])
 def test_a_known_agent_that_is_missing_says_what_to_install(name: str) -> None:
     with pytest.raises(AgentNotFoundError) as caught:
         AgentRegistry(None, group=GROUP).load(name)
@@ -290,6 +290,13 @@ def test_a_known_agent_that_is_missing_says_what_to_install(name: str) -> None:
         f"agent '{name}': no such agent in the installed packages; to get it: pip install repoagent-{name}; "
         "installed agents: none"
     )
+
+
+@pytest.mark.parametrize("name", ["fetch", "verify"])
+def test_nobody_is_told_to_install_an_agent_that_does_not_exist_yet(name: str) -> None:
+    with pytest.raises(AgentNotFoundError) as caught:
+        AgentRegistry(None, group=GROUP).load(name)
+    assert str(caught.value) == f"agent '{name}': no such agent in the installed packages; installed agents: none"
 
 
 def test_a_misspelt_known_agent_gets_both_hints() -> None:
