@@ -96,7 +96,7 @@ def opened(folder: Path, drafter: Path, length: int) -> Iterator[Executor]:
     config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
     config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
     if length:
-        config.speculative_config = DraftTargetDecodingConfig(length, drafter)
+        config.speculative_config = DraftTargetDecodingConfig(length, drafter, max_concurrency=16)
     with Executor(folder, ModelType.DECODER_ONLY, config) as executor:
         yield executor
 

@@ -21,7 +21,7 @@ class DraftTargetDecodingConfig:
 
     max_draft_len: int
     speculative_model_dir: str | Path | None = None
-    max_concurrency: int = 2
+    max_concurrency: int = 1
     runner_options: RunnerOptions | None = None
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ def _answers(folder: Path, requests: list[Request], drafter: Path | None, togeth
     config = ExecutorConfig()
     config.runner_options = OPTIONS
     if drafter is not None:
-        config.speculative_config = DraftTargetDecodingConfig(3, drafter)
+        config.speculative_config = DraftTargetDecodingConfig(3, drafter, max_concurrency=2)
     found: list[Result] = []
     with Executor(folder, ModelType.DECODER_ONLY, pickle.loads(pickle.dumps(config))) as executor:
         for start in range(0, len(requests), together):
