@@ -199,6 +199,25 @@ def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:
     assert (len(two[0].result.output_token_ids[0]), two[0].client_id) == (1, 2)
 
 
+def test_lists_of_a_request_that_were_changed_in_place_harm_nobody(start: Start) -> None:
+    executor, runner = start()
+    request = Request(PROMPT, 5, stop_words=[[99]], output_config=OutputConfig(exclude_input_from_output=True))
+    first = executor.enqueue_request(request)
+    assert runner.reached.wait(120)
+    assert request.stop_words is not None
+    request.stop_words[0][:] = range(3)
+    request.stop_words.extend([token] for token in range(32))
+    request.input_token_ids.extend([1] * 500)
+    waiting = executor.enqueue_request(Request(PROMPT, 5))
+    request.stop_words.append("no tokens")  # type: ignore[arg-type]
+    bad = executor.enqueue_request(request)
+    runner.gate.set()
+    answers = executor.await_responses([first, waiting, bad], LIMIT)
+    assert len(answers[0][0].result.output_token_ids[0]) == 5
+    assert not answers[1][0].has_error()
+    assert "Request.stop_words" in answers[2][0].error_msg
+
+
 def test_a_configuration_may_be_changed_for_another_executor(start: Start) -> None:
     named = LogitsPostProcessorConfig({"first": lambda *_: None})
     executor, runner = start(logits_post_processor_config=named, kv_cache_config=(cache := KvCacheConfig()))

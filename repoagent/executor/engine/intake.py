@@ -26,6 +26,7 @@ from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
 from repoagent.executor.types.enums import KvCacheTransferMode, RequestType
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.request import Request, extras_of
+from repoagent.executor.types.rules import tokens
 
 __all__ = ["Intake"]
 
@@ -77,8 +78,7 @@ class Intake:
 
         The caller may change the request afterwards and send it again: the task has a copy of its own.
         """
-        request = copy(request)
-        request.output_config = copy(request.output_config)
+        request = _own(request)
         _check_supported(request)
         self._check_beams(request)
         self._check_outputs(request)
@@ -281,6 +281,15 @@ class Intake:
         if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
             raise CheckError("external draft tokens are not possible with a logits post-processor")
         return config.tokens[: max_new_tokens - 1]
+
+
+def _own(request: Request) -> Request:
+    """A copy with lists of its own; what was put into the caller's is checked once more. Tensors stay the caller's."""
+    own = copy(request)
+    own.output_config = copy(request.output_config)
+    vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
+    own.bad_words, own.stop_words = request.bad_words, request.stop_words
+    return own
 
 
 def _check_draft_logits(logits: npt.NDArray[Any], vocab_size: int) -> None:
