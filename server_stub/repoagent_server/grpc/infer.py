@@ -12,6 +12,7 @@ from repoagent.serving.request import InferRequest, InferResponse
 from repoagent_server.backlog import Backlog
 from repoagent_server.core import Core
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.details import details
 from repoagent_server.grpc.known import KnownRequests
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
@@ -69,7 +70,7 @@ class InferCalls:
             self._in_flight.finished()
         # Not inside of ``except``, and without a name for the error: grpc keeps what abort raises, and with it this
         # frame, and would keep the memory of the request that failed.
-        await context.abort(status, text)
+        await context.abort(status, details(text))
         raise AssertionError("abort raises")
 
     async def _infer(self, received: Received, context: Context) -> bytes:

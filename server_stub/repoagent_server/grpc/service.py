@@ -11,6 +11,7 @@ import grpc
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls
 from repoagent_server.grpc.log_settings import log_changes, log_message
 from repoagent_server.grpc.response import STATUS, config_message, statistics_message
@@ -106,7 +107,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, method, message)
             except RepoAgentError as error:
-                await context.abort(STATUS[error.code], error.message)
+                await context.abort(STATUS[error.code], details(error.message))
             finally:
                 self._in_flight.finished()
 
