@@ -12,6 +12,7 @@ from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
@@ -41,6 +42,12 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
     options = replace(options, extra_outputs=tuple(dict.fromkeys((*options.extra_outputs, *names))))
     if speculation_of(config) is not None:
         options = replace(options, yielding=True)
+    return _open(spec, options)
+
+
+def _open(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
+    if options.mixed:
+        return OrtMixedRunner(spec, options)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 
@@ -55,7 +62,7 @@ def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> OrtRunner | N
     check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
     options = wanted.runner_options or _options(config)
     options = replace(options, max_sequences=wanted.max_concurrency, extra_outputs=(), lora=False, yielding=True)
-    return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
+    return _open(spec, options)
 
 
 def _options(config: ExecutorConfig) -> RunnerOptions:

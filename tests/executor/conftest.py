@@ -12,6 +12,7 @@ from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
+from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from tests.executor.reference import Reference
 
@@ -77,7 +78,8 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
         loaded_lora: bool = False,
         **options: Any,
     ) -> OrtRunner:
-        cls = OrtGqaRunner if form is Form.GQA else OrtStdRunner
+        gqa = OrtMixedRunner if options.get("mixed") else OrtGqaRunner
+        cls = gqa if form is Form.GQA else OrtStdRunner
         settings = {
             "threads": 1,
             "spinning": False,
@@ -92,3 +94,29 @@ def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]
     yield make
     for runner in opened:
         runner.close()
+
+
+class CountingSession:
+    """Counts the runs of a session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.runs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        self.runs += 1
+        self._session.run_with_iobinding(binding)
+
+
+@pytest.fixture
+def counted_runs() -> Callable[[OrtRunner], CountingSession]:
+    """Puts a counter before a runner's session."""
+
+    def count(runner: OrtRunner) -> CountingSession:
+        counting = runner._session = CountingSession(runner._session)
+        return counting
+
+    return count

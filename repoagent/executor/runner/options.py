@@ -15,7 +15,8 @@ class RunnerOptions:
     faster while they own their cores and much slower when they do not. ``yielding``: they stop when a step ends, for
     another session's sake; always so for both models where one drafts. ``max_seq_len``: None takes the model's context
     length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the graph was
-    not built for them.
+    not built for them. ``mixed``: one run for a piece of a prompt and the rows that go on meanwhile; only without
+    adapters and extra outputs.
     """
 
     threads: int | None = None
@@ -25,6 +26,7 @@ class RunnerOptions:
     extra_outputs: tuple[str, ...] = ()
     lora: bool = False
     yielding: bool = False
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""

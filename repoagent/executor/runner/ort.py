@@ -15,14 +15,15 @@ import numpy.typing as npt
 from repoagent.executor.errors import EngineError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.adapter_rows import AdapterRows
+from repoagent.executor.runner.binding import Run, bind_input, bind_output
 from repoagent.executor.runner.feeds import FormFeeds
 from repoagent.executor.runner.logit_rows import LogitRows
 from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.pieces import is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.prompts import group_prompts
 from repoagent.executor.runner.protocol import (
     AdapterWeights,
     DecodeRound,
-    Logits,
     LoraShape,
     RunnerInfo,
     Segment,
@@ -40,16 +41,6 @@ _DEFAULT_TOKENS = 2048
 
 
 @dataclass(slots=True)
-class _Run:
-    """A bound run: the arrays that it reads."""
-
-    binding: Any
-    tokens: npt.NDArray[np.int64]
-    index: npt.NDArray[np.int64]
-    feeds: dict[str, npt.NDArray[Any]]
-
-
-@dataclass(slots=True)
 class _Layout:
     """Where the sequences of a round lie; kept while the same ones go on.
 
@@ -63,15 +54,17 @@ class _Layout:
     lengths: npt.NDArray[np.int64]
     grow: npt.NDArray[np.int64]
     longest: int | None
-    run: _Run
+    run: Run
     result: StepResult
 
 
 class OrtRunner:
     """A ModelRunner over a session and a slab; what differs between the two graph forms is in ``feeds``."""
 
+    _mixed = False  # whether its graph is changed by mix_runs
+
     def __init__(self, spec: DecoderSpec, options: RunnerOptions, feeds: FormFeeds) -> None:
-        self._session = make_session(spec, options)
+        self._session = make_session(spec, options, mixed=self._mixed)
         self._spec = spec
         self._feeds = feeds
         inputs = {item.name: item for item in self._session.get_inputs()}
@@ -103,7 +96,7 @@ class OrtRunner:
         )
         self._no_embeddings = np.zeros((0, 2), np.int64), np.zeros((0, spec.hidden_size), dtype)
         self._rows_out = LogitRows(options.max_sequences, spec.vocab_size)
-        self._decode_runs: dict[tuple[int, int, bool], _Run] = {}
+        self._decode_runs: dict[tuple[int, int, bool], Run] = {}
         self._layout: _Layout | None = None
 
     @property
@@ -218,16 +211,29 @@ class OrtRunner:
         """Any mixture of pieces."""
         self._check(segments)
         self._layout = None
-        if self._rows_out.ensure(sum(map(_rows_wanted, segments))):
+        if self._rows_out.ensure(sum(map(rows_wanted, segments))):
             self.forget_bindings()
         rows = [slice(0, 0)] * len(segments)
         extras: list[dict[str, npt.NDArray[Any]]] = [{} for _ in segments]
-        single = [i for i, segment in enumerate(segments) if _is_single(segment)]
-        done = self._decode(segments, single, rows, extras) if single else 0
-        longer = [i for i, segment in enumerate(segments) if not _is_single(segment)]
-        for group in group_prompts([self._piece(segments[i]) for i in longer]):
-            done += self._read(segments, [longer[place] for place in group], done, rows, extras)
+        single = [i for i, segment in enumerate(segments) if is_single(segment)]
+        longer = [i for i, segment in enumerate(segments) if not is_single(segment)]
+        grouped = group_prompts([self._piece(segments[i]) for i in longer])
+        groups = [[longer[place] for place in group] for group in grouped]
+        done = self._begin(segments, single, groups, rows, extras)
+        for group in groups:
+            done += self._read(segments, group, done, rows, extras)
         return StepResult(self._rows_out.logits[:done], rows, self._rows_out.argmax[:done], extras)
+
+    def _begin(
+        self,
+        segments: Sequence[Segment],
+        single: list[int],
+        groups: list[list[int]],
+        rows: list[slice],
+        extras: list[dict[str, npt.NDArray[Any]]],
+    ) -> int:
+        """The run for segments of one token; how many rows of logits there are. May take groups that go along."""
+        return self._decode(segments, single, rows, extras) if single else 0
 
     def _piece(self, segment: Segment) -> tuple[int, int, bool]:
         row = self._slab.row(segment.seq)
@@ -251,15 +257,11 @@ class OrtRunner:
     ) -> int:
         """One run over rows 0 to the last one wanted; rows between that sit out write behind their end."""
         where = {self._slab.row(segments[i].seq): i for i in single}
-        batch = max(where) + 1
-        asked = sorted(row for row, i in where.items() if segments[i].logits is not Logits.NONE)
-        run = self._decode_run(batch, len(asked))
-        for row in range(batch):
-            run.tokens[row, 0] = segments[where[row]].tokens[0] if row in where else 0
+        asked = rows_asked(segments, where)
+        run = self._decode_run(max(where) + 1, len(asked))
+        lengths = self._slab.lengths[: len(run.tokens)]
+        self._fill_rows(run, segments, where, lengths)
         run.index[:] = asked
-        lengths = self._slab.lengths[:batch]
-        self._feeds.fill(run.feeds, lengths, int(lengths.max()), 1)
-        self._slab.note(0, batch, 1)
         names = tuple({name for i in single for name in segments[i].extras})
         found = self._execute(run, names)
         for place, row in enumerate(asked):
@@ -269,7 +271,16 @@ class OrtRunner:
             extras[i] = {name: found[name][row].copy() for name in segments[i].extras}
         return len(asked)
 
-    def _decode_run(self, batch: int, asked: int) -> _Run:
+    def _fill_rows(
+        self, run: Run, segments: Sequence[Segment], where: Mapping[int, int], lengths: npt.NDArray[np.int64]
+    ) -> None:
+        """The tokens of rows 0 to the last one wanted; ``where``: the segment of a row."""
+        for row in range(len(lengths)):
+            run.tokens[row, 0] = segments[where[row]].tokens[0] if row in where else 0
+        self._feeds.fill(run.feeds, lengths, int(lengths.max()), 1)
+        self._slab.note(0, len(lengths), 1)
+
+    def _decode_run(self, batch: int, asked: int) -> Run:
         key = (batch, asked, self._adapters.any(0, batch))
         run = self._decode_runs.get(key)
         if run is None:
@@ -286,39 +297,48 @@ class OrtRunner:
     ) -> int:
         """One run for longer pieces of neighbouring rows, padded to the longest; how many rows of logits there are."""
         pieces = [segments[i] for i in group]
-        counts = np.array([len(piece.tokens) for piece in pieces])
-        wanted = [_rows_wanted(piece) for piece in pieces]
-        row, width = self._slab.row(pieces[0].seq), int(counts.max())
-        run = self._bind(row, len(group), width, first, sum(wanted))
-        lengths = self._slab.lengths[row : row + len(group)]
-        self._feeds.fill(run.feeds, lengths, int(lengths.max()), width, counts)
-        self._slab.note(row, row + len(group), width)
-        begin = first
-        for line, (i, piece) in enumerate(zip(group, pieces, strict=True)):
-            run.tokens[line, : counts[line]] = piece.tokens
-            rows[i] = slice(begin, begin + wanted[line])
-            end = line * width + counts[line]
-            run.index[begin - first : rows[i].stop - first] = np.arange(end - wanted[line], end)
-            begin = rows[i].stop
+        row, width, wanted = self._extent(pieces)
+        run = self._bind(row, len(group), width, first, wanted)
+        self._fill_pieces(run, row, pieces)
+        for i, places in zip(group, places_wanted(pieces, width, run.index), strict=True):
+            rows[i] = slice(first + places.start, first + places.stop)
         self._embed(run, pieces)
         found = self._execute(run, tuple({name for piece in pieces for name in piece.extras}))
-        lengths += counts
         for line, (i, piece) in enumerate(zip(group, pieces, strict=True)):
-            extras[i] = {name: found[name][line, : counts[line]] for name in piece.extras}
-        return sum(wanted)
+            self._slab.lengths[row + line] += len(piece.tokens)
+            extras[i] = {name: found[name][line, : len(piece.tokens)] for name in piece.extras}
+        return wanted
 
-    def _embed(self, run: _Run, pieces: Sequence[Segment]) -> None:
+    def _extent(self, pieces: Sequence[Segment]) -> tuple[int, int, int]:
+        """(first row, columns, rows of logits) of a run for pieces."""
+        width = max(len(piece.tokens) for piece in pieces)
+        return self._slab.row(pieces[0].seq), width, sum(map(rows_wanted, pieces))
+
+    def _fill_pieces(self, run: Run, row: int, pieces: Sequence[Segment]) -> None:
+        counts = np.array([len(piece.tokens) for piece in pieces])
+        lengths = self._slab.lengths[row : row + len(pieces)]
+        width = int(counts.max())
+        self._feeds.fill(run.feeds, lengths, int(lengths.max()), width, counts)
+        self._slab.note(row, row + len(pieces), width)
+        for line, piece in enumerate(pieces):
+            run.tokens[line, : counts[line]] = piece.tokens
+
+    def _embed(self, run: Run, pieces: Sequence[Segment]) -> None:
         """Bind the rows that stand in for embeddings, where there are any."""
         given = [(line, piece.embeddings) for line, piece in enumerate(pieces) if piece.embeddings is not None]
         if not given:
             return
-        places = np.concatenate([np.stack([np.full_like(e.places, line), e.places], axis=1) for line, e in given])
+        places = np.concatenate([self._token_places(line, e.places, run.tokens.shape[1]) for line, e in given])
         rows = np.concatenate([e.rows for _, e in given]).astype(self._no_embeddings[1].dtype)
-        run.feeds.update({surgery.PROMPT_PLACES: places, surgery.PROMPT_ROWS: rows})  # keeps them alive
-        _bind_input(run.binding, surgery.PROMPT_PLACES, places)
-        _bind_input(run.binding, surgery.PROMPT_ROWS, rows)
+        run.kept += [places, rows]
+        bind_input(run.binding, surgery.PROMPT_PLACES, places)
+        bind_input(run.binding, surgery.PROMPT_ROWS, rows)
 
-    def _execute(self, run: _Run, extras: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    def _token_places(self, line: int, columns: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+        """Where tokens of a line of a run lie: [n, 2]."""
+        return np.stack([np.full_like(columns, line), columns], axis=1)
+
+    def _execute(self, run: Run, extras: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Run; with extra outputs, bind them for this run only."""
         for name in extras:
             run.binding.bind_output(name, "cpu")
@@ -329,33 +349,38 @@ class OrtRunner:
         # Outputs come in the order in which they were bound, and these were bound last.
         return dict(zip(extras, (value.numpy() for value in run.binding.get_outputs()[-len(extras) :]), strict=True))
 
-    def _bind(self, row: int, batch: int, width: int, first: int, asked: int) -> _Run:
+    def _bind(self, row: int, batch: int, width: int, first: int, asked: int) -> Run:
         """Bind the cache of ``batch`` rows from ``row`` on, and ``asked`` rows of logits from ``first`` on."""
-        run = _Run(
+        run = Run(
             self._session.io_binding(),
             np.zeros((batch, width), np.int64),
             np.zeros(asked, np.int64),
             self._feeds.arrays(batch, width),
         )
-        _bind_input(run.binding, "input_ids", run.tokens)
-        _bind_input(run.binding, surgery.INDEX, run.index)
+        bind_input(run.binding, "input_ids", run.tokens)
         for name, array in run.feeds.items():
             if name != "position_ids" or self._takes_positions:
-                _bind_input(run.binding, name, array)
-        if self._info.hidden_size is not None:
-            _bind_input(run.binding, surgery.PROMPT_PLACES, self._no_embeddings[0])
-            _bind_input(run.binding, surgery.PROMPT_ROWS, self._no_embeddings[1])
+                bind_input(run.binding, name, array)
         for name, array in self._adapters.window(row, row + batch).items():
-            _bind_input(run.binding, name, array)
-        _bind_output(run.binding, surgery.ROW_LOGITS, self._rows_out.logits[first : first + asked])
-        _bind_output(run.binding, surgery.ARGMAX, self._rows_out.argmax[first : first + asked])
+            bind_input(run.binding, name, array)
+        self._bind_ends(run, first)
         for layer in range(self._spec.layers):
             names = zip(self._spec.past(layer), self._spec.present(layer), strict=True)
             for part, (past, present) in enumerate(names):
                 window = self._slab.data[layer, part, row : row + batch]
-                _bind_input(run.binding, past, window)
-                _bind_output(run.binding, present, window)
+                bind_input(run.binding, past, window)
+                bind_output(run.binding, present, window)
         return run
+
+    def _bind_ends(self, run: Run, first: int) -> None:
+        """Bind rows of logits from ``first`` on, and no rows in the place of embeddings."""
+        stop = first + len(run.index)
+        bind_input(run.binding, surgery.INDEX, run.index)
+        bind_output(run.binding, surgery.ROW_LOGITS, self._rows_out.logits[first:stop])
+        bind_output(run.binding, surgery.ARGMAX, self._rows_out.argmax[first:stop])
+        if self._info.hidden_size is not None:
+            bind_input(run.binding, surgery.PROMPT_PLACES, self._no_embeddings[0])
+            bind_input(run.binding, surgery.PROMPT_ROWS, self._no_embeddings[1])
 
     def forget_bindings(self) -> None:
         """Drop the kept runs; they point at arrays that are about to be replaced."""
@@ -367,21 +392,3 @@ def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
     names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
     return {name: (inputs[f"lora.{name}.a"].shape[1], inputs[f"lora.{name}.b"].shape[2]) for name in names}
-
-
-def _is_single(segment: Segment) -> bool:
-    return len(segment.tokens) == 1 and segment.embeddings is None
-
-
-def _rows_wanted(segment: Segment) -> int:
-    if segment.logits is Logits.ALL:
-        return len(segment.tokens)
-    return 1 if segment.logits is Logits.LAST else 0
-
-
-def _bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-
-def _bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

@@ -13,7 +13,7 @@ from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 __all__ = ["make_session"]
 
 
-def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
+def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = False) -> Any:
     """An inference session on the changed graph; weights stay in the folder's own file.
 
     Raises ``InvalidArgumentError`` for a graph that cannot be loaded, or that is not what the specification says.
@@ -30,7 +30,7 @@ def make_session(spec: DecoderSpec, options: RunnerOptions) -> Any:
     elif spec.weights:
         values = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in spec.weights.values()]
         settings.add_external_initializers(list(spec.weights), values)
-    graph = surgery.operate(spec, options.extra_outputs, lora=options.lora)
+    graph = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed)
     try:
         session = ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # it has errors of its own for weights that are missing, and for much else

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.adapter_surgery import take_adapters
+from repoagent.executor.runner.mixed_surgery import mix_runs
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 
 __all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
@@ -30,10 +31,10 @@ PROMPT_ROWS: Final = "prompt_rows"
 _HEADS: Final = ("MatMul", "MatMulNBits", "Gemm")
 
 
-def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool = False) -> bytes:
+def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool = False, mixed: bool = False) -> bytes:
     """The serialized graph of ``spec`` with our inputs and outputs, and ``extra_outputs`` by name.
 
-    ``lora``: let its linear layers take adapters.
+    ``lora``: let its linear layers take adapters. ``mixed``: let a run carry rows and longer pieces (see mix_runs).
     """
     model, path = _load(spec), spec.place
     graph = model.graph
@@ -44,6 +45,8 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
     _take_embeddings(graph, spec)
     if lora:
         take_adapters(graph, path)
+    if mixed:
+        mix_runs(graph, spec)
     _finish_logits(graph, spec, keep_name=spec.logits in extra_outputs)
     _add_outputs(graph, extra_outputs, path)
     _drop_unused(graph)

@@ -32,25 +32,10 @@ def test_neighbouring_fresh_prompts_of_like_length_go_together(
     assert group_prompts(pieces) == groups
 
 
-class CountingSession:
-    """Counts the runs of a session."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.runs = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-    def run_with_iobinding(self, binding: Any) -> None:
-        self.runs += 1
-        self._session.run_with_iobinding(binding)
-
-
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gpt2"])
 def test_prompts_that_share_a_run_get_what_each_gets_alone(
-    kind: str, form: Form, open_runner: Callable[..., OrtRunner]
+    kind: str, form: Form, open_runner: Callable[..., OrtRunner], counted_runs: Callable[[OrtRunner], Any]
 ) -> None:
     """Then all go on decoding, beside one that was there before: what padding wrote is never read."""
     runner = open_runner(kind, form, extra_outputs=("last_hidden",))
@@ -73,7 +58,7 @@ def test_prompts_that_share_a_run_get_what_each_gets_alone(
             alone[-1][2].append(runner.step([Segment(seq, np.array([token], np.int32))]).logits.copy())
         runner.free(seq)
 
-    counting = runner._session = CountingSession(runner._session)
+    counting = counted_runs(runner)
     old = opened()
     runner.step([Segment(old, prompts[0][:20])])
     seqs = [opened() for _ in prompts]
