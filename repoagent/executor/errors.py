@@ -1,12 +1,23 @@
 """Errors of the executor. Each is a ``RuntimeError``, as callers of TensorRT-LLM's bindings expect."""
 
-from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.errors import ConfigError, InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 
-__all__ = ["CheckError", "EngineError", "ExecutorStoppedError", "QueueFullError", "UnsupportedFeatureError"]
+__all__ = [
+    "CheckError",
+    "DecoderError",
+    "EngineError",
+    "ExecutorStoppedError",
+    "QueueFullError",
+    "UnsupportedFeatureError",
+]
 
 
 class CheckError(InvalidArgumentError, RuntimeError):
     """A value breaks a rule of its class; the text names the field and what it must be."""
+
+
+class DecoderError(ConfigError, RuntimeError):
+    """A folder or an engine buffer is no decoder that a runner can load; the text says what is wrong, and where."""
 
 
 class EngineError(InternalError, RuntimeError):

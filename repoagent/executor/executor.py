@@ -96,7 +96,7 @@ class Executor:
     def __init__(self, *args: Any, **named: Any) -> None:
         """Load a model and start.
 
-        Raises ``ConfigError`` or ``InvalidArgumentError`` for what is no decoder ("File does not exist"),
+        Raises ``DecoderError`` for what is no decoder ("File does not exist"),
         ``UnsupportedFeatureError`` for what no runner here can do.
         """
         args = tuple(_positional(args, named))

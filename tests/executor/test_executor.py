@@ -732,7 +732,7 @@ def test_configurations_that_cannot_be_done_are_refused_by_name(config: Executor
 
 def test_the_other_constructors_are_refused_by_name(tmp_path: Path) -> None:
     config = ExecutorConfig()
-    with pytest.raises(Exception, match="File does not exist"):
+    with pytest.raises(RuntimeError, match="File does not exist"):
         Executor(tmp_path / "nowhere", ModelType.DECODER_ONLY, config)
     with pytest.raises(RuntimeError, match="ENCODER_ONLY"):
         Executor(tmp_path, ModelType.ENCODER_ONLY, config)

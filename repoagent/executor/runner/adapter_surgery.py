@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from onnx import helper
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.executor.errors import DecoderError
 
 __all__ = ["take_adapters"]
 
@@ -18,7 +18,7 @@ _OPS: Final = ("MatMul", "MatMulNBits")
 def take_adapters(graph: Any, place: str) -> None:
     """Add to each linear layer of attention and MLP the two inputs that ``repoagent.executor.builder`` gives it.
 
-    Does nothing where they are there already; raises ``InvalidArgumentError`` for a graph whose layers have other
+    Does nothing where they are there already; raises ``DecoderError`` for a graph whose layers have other
     names.
     """
     if any(item.name.startswith("lora.") for item in graph.input):
@@ -36,7 +36,7 @@ def take_adapters(graph: Any, place: str) -> None:
             graph.input.append(helper.make_tensor_value_info(f"lora.{site}.b", element, ["batch", rank, outputs]))
             _insert(graph, node, site)
     if not found:
-        raise InvalidArgumentError(f"{place}: no linear layer has a name by which it could take a LoRA adapter")
+        raise DecoderError(f"{place}: no linear layer has a name by which it could take a LoRA adapter")
 
 
 def _site(node: Any) -> str | None:

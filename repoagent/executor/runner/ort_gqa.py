@@ -49,6 +49,6 @@ class OrtGqaRunner(OrtRunner):
     def __init__(self, model: Path | DecoderSpec, options: RunnerOptions | None = None) -> None:
         """Load a folder, or what a specification names.
 
-        Raises ``ConfigError`` or ``InvalidArgumentError`` when it is no decoder of this form.
+        Raises ``DecoderError`` when it is no decoder of this form.
         """
         super().__init__(check_form(model, standard=False), options or RunnerOptions(), _GqaFeeds())

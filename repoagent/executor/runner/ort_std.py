@@ -39,6 +39,6 @@ class OrtStdRunner(OrtRunner):
     def __init__(self, model: Path | DecoderSpec, options: RunnerOptions | None = None) -> None:
         """Load a folder, or what a specification names.
 
-        Raises ``ConfigError`` or ``InvalidArgumentError`` when it is no decoder of this form.
+        Raises ``DecoderError`` when it is no decoder of this form.
         """
         super().__init__(check_form(model, standard=True), options or RunnerOptions(), _StdFeeds())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.executor.errors import DecoderError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
@@ -16,7 +16,7 @@ __all__ = ["make_session"]
 def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = False) -> Any:
     """An inference session on the changed graph; weights stay in the folder's own file.
 
-    Raises ``InvalidArgumentError`` for a graph that cannot be loaded, or that is not what the specification says.
+    Raises ``DecoderError`` for a graph that cannot be loaded, or that is not what the specification says.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
@@ -34,7 +34,7 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     try:
         session = ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # it has errors of its own for weights that are missing, and for much else
-        raise InvalidArgumentError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
+        raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
     _check_cache(session, spec)
     return session
 
@@ -44,9 +44,9 @@ def _check_cache(session: Any, spec: DecoderSpec) -> None:
     shapes = {item.name: item.shape for item in session.get_inputs()}
     wanted = {name for layer in range(spec.layers) for name in spec.past(layer)}
     if not wanted <= shapes.keys() or spec.past(spec.layers)[0] in shapes:
-        raise InvalidArgumentError(f"{spec.place}: the graph has not the {spec.layers} layers that {CONFIG_NAME} names")
+        raise DecoderError(f"{spec.place}: the graph has not the {spec.layers} layers that {CONFIG_NAME} names")
     for name in wanted:
         for place, what, said in ((1, "KV heads", spec.kv_heads), (3, "values in a head", spec.head_size)):
             found = shapes[name][place]
             if isinstance(found, int) and found != said:
-                raise InvalidArgumentError(f"{spec.place}: {name} has {found} {what}, {CONFIG_NAME} says {said}")
+                raise DecoderError(f"{spec.place}: {name} has {found} {what}, {CONFIG_NAME} says {said}")

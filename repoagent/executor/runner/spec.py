@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from repoagent.errors import ConfigError
-from repoagent.executor.errors import CheckError
+from repoagent.executor.errors import CheckError, DecoderError
 
 __all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "check_form", "parse_spec", "read_spec"]
 
@@ -61,10 +60,10 @@ class DecoderSpec:
 
 
 def read_spec(folder: Path) -> DecoderSpec:
-    """The folder's specification; raises ``ConfigError`` that names the file and the key that is missing or wrong."""
+    """The folder's specification; raises ``DecoderError`` that names the file and the key that is missing or wrong."""
     path = folder / CONFIG_NAME
     if not path.is_file():
-        raise ConfigError(
+        raise DecoderError(
             f"File does not exist. A decoder folder needs {CONFIG_NAME}, as onnxruntime-genai's model builder and "
             "'repoagent.executor.builder' write it",
             source=str(path),
@@ -81,9 +80,9 @@ def _parse(folder: Path, text: str, source: str) -> DecoderSpec:
     try:
         return _spec(folder, json.loads(text)["model"])
     except KeyError as error:
-        raise ConfigError(f"the key {error} is missing", source=source) from error
+        raise DecoderError(f"the key {error} is missing", source=source) from error
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", source=source) from error
+        raise DecoderError(f"cannot be read: {error}", source=source) from error
 
 
 def _spec(folder: Path, model: Mapping[str, Any]) -> DecoderSpec:

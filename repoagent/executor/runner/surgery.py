@@ -13,8 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
-from repoagent.errors import InvalidArgumentError
-from repoagent.executor.errors import CheckError
+from repoagent.executor.errors import CheckError, DecoderError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
@@ -56,13 +55,13 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
 def _load(spec: DecoderSpec) -> Any:
     path = spec.folder / spec.filename
     if spec.graph is None and not path.is_file():
-        raise InvalidArgumentError(f"{spec.place}: File does not exist")
+        raise DecoderError(f"{spec.place}: File does not exist")
     try:
         if spec.graph is None:
             return onnx.load(str(path), load_external_data=False)
         model = onnx.load_model_from_string(spec.graph)
     except DecodeError as error:
-        raise InvalidArgumentError(f"{spec.place} is not an ONNX model: {error}") from error
+        raise DecoderError(f"{spec.place} is not an ONNX model: {error}") from error
     _check_weights(model.graph, spec.weights)
     return model
 
@@ -89,7 +88,7 @@ def _check_vocabulary(graph: Any, spec: DecoderSpec) -> None:
     logits = next((item for item in graph.output if item.name == spec.logits), None)
     sizes = [] if logits is None else [dim.dim_value for dim in logits.type.tensor_type.shape.dim]
     if sizes and sizes[-1] not in (0, spec.vocab_size):  # 0: the graph does not say
-        raise InvalidArgumentError(
+        raise DecoderError(
             f"{spec.place}: the graph's vocabulary has {sizes[-1]} tokens, {CONFIG_NAME} says {spec.vocab_size}"
         )
 
@@ -101,7 +100,7 @@ def _producers(graph: Any) -> dict[str, Any]:
 def _feed_lengths(graph: Any, path: str) -> None:
     nodes = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
     if not nodes:
-        raise InvalidArgumentError(
+        raise DecoderError(
             f"{path}: no GroupQueryAttention node; folders for CPU are made with onnxruntime-genai's builder (-e cpu) "
             "or with repoagent.executor.builder"
         )
@@ -118,7 +117,7 @@ def _gather_rows(graph: Any, logits: str, path: str) -> None:
     while head is not None and head.op_type not in _HEADS:
         head = producers.get(head.input[0])
     if head is None:
-        raise InvalidArgumentError(f"{path}: no LM head ({', '.join(_HEADS)}) leads to the output {logits!r}")
+        raise DecoderError(f"{path}: no LM head ({', '.join(_HEADS)}) leads to the output {logits!r}")
     flatten = helper.make_node("Flatten", [head.input[0]], ["rows.all"], axis=2)
     gather = helper.make_node("Gather", ["rows.all", INDEX], ["rows.wanted"], axis=0)
     head.input[0] = "rows.wanted"
@@ -135,7 +134,7 @@ def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
     if lookup is None or table is None:
         return  # an embedding of another kind: prompt tables are refused by name then
     if table.dims[1] != spec.hidden_size:
-        raise InvalidArgumentError(
+        raise DecoderError(
             f"{spec.place}: an embedding has {table.dims[1]} values, {CONFIG_NAME} says a hidden size of "
             f"{spec.hidden_size}"
         )
@@ -171,7 +170,7 @@ def _add_outputs(graph: Any, names: Iterable[str], path: str) -> None:
         if name not in known:
             close = sorted(item for item in known if name.lower() in item.lower())[:5]
             hint = f"; names like it: {', '.join(close)}" if close else ""
-            raise InvalidArgumentError(f"{path}: no tensor is named {name!r}, so it cannot be an output{hint}")
+            raise DecoderError(f"{path}: no tensor is named {name!r}, so it cannot be an output{hint}")
         graph.output.append(onnx.ValueInfoProto(name=name))
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.executor.builder import Form
-from repoagent.executor.errors import CheckError
+from repoagent.executor.errors import CheckError, DecoderError
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
@@ -45,7 +44,7 @@ def test_the_file_of_weights_is_not_touched_and_extra_outputs_must_exist(decoder
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False, extra_outputs=("layers.0.mlp_out",))).close()
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    with pytest.raises(InvalidArgumentError, match=r"no tensor is named 'hidden'.*last_hidden"):
+    with pytest.raises(DecoderError, match=r"no tensor is named 'hidden'.*last_hidden"):
         OrtGqaRunner(folder, RunnerOptions(extra_outputs=("hidden",)))
 
 
@@ -73,15 +72,15 @@ def test_folders_of_the_other_form_are_refused(decoder_folder: Callable[..., Pat
 
 
 def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigError, match=r"genai_config\.json: File does not exist"):
+    with pytest.raises(DecoderError, match=r"genai_config\.json: File does not exist"):
         OrtGqaRunner(tmp_path)
     config = json.loads((decoder_folder("llama") / "genai_config.json").read_text())
     del config["model"]["decoder"]["head_size"]
     (tmp_path / "genai_config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="'head_size' is missing"):
+    with pytest.raises(DecoderError, match="'head_size' is missing"):
         OrtGqaRunner(tmp_path)
     (tmp_path / "genai_config.json").write_text("{")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(DecoderError, match="cannot be read"):
         OrtGqaRunner(tmp_path)
 
 
@@ -104,20 +103,20 @@ def test_a_graph_that_the_configuration_does_not_describe_is_refused(
     config = json.loads((folder / "genai_config.json").read_text())
     (config["model"] if section == "model" else config["model"]["decoder"])[key] = value
     (folder / "genai_config.json").write_text(json.dumps(config))
-    with pytest.raises(InvalidArgumentError, match=text):
+    with pytest.raises(DecoderError, match=text):
         (OrtGqaRunner if form is Form.GQA else OrtStdRunner)(folder)
 
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path, decoder_folder: Callable[..., Path]) -> None:
     folder = Path(shutil.copytree(decoder_folder("llama"), tmp_path / "folder"))
     (folder / "model.onnx.data").write_bytes(b"short")
-    with pytest.raises(InvalidArgumentError, match=r"model\.onnx: ONNX Runtime cannot load it"):
+    with pytest.raises(DecoderError, match=r"model\.onnx: ONNX Runtime cannot load it"):
         OrtGqaRunner(folder)
     (folder / "model.onnx").write_bytes(b"no graph" * 9)
-    with pytest.raises(InvalidArgumentError, match=r"model\.onnx is not an ONNX model"):
+    with pytest.raises(DecoderError, match=r"model\.onnx is not an ONNX model"):
         OrtGqaRunner(folder)
     (folder / "model.onnx").unlink()
-    with pytest.raises(InvalidArgumentError, match=r"model\.onnx: File does not exist"):
+    with pytest.raises(DecoderError, match=r"model\.onnx: File does not exist"):
         OrtGqaRunner(folder)
 
 
@@ -136,5 +135,5 @@ def test_a_graph_without_the_operator_is_refused(tmp_path: Path, decoder_folder:
     del model.graph.node[:]
     model.graph.node.extend(kept)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(InvalidArgumentError, match="no GroupQueryAttention node"):
+    with pytest.raises(DecoderError, match="no GroupQueryAttention node"):
         OrtGqaRunner(tmp_path)
