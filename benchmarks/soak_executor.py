@@ -19,6 +19,7 @@ import numpy as np
 
 from repoagent.executor import (
     CapacitySchedulerPolicy,
+    DraftTargetDecodingConfig,
     Executor,
     ExecutorConfig,
     ExternalDraftTokensConfig,
@@ -170,15 +171,16 @@ def soak(requests: int, seed: int = 0) -> Report:
         guided_decoding_config=GuidedDecodingConfig(LLGUIDANCE, TEXTS),
         kv_cache_config=KvCacheConfig(max_tokens=640, host_cache_size=40 * 32 * 4, event_buffer_max_size=100),
     )
-    runner = FaultyRunner(seed)
-    with Executor.from_runner(runner, config) as executor:
+    config.speculative_config = DraftTargetDecodingConfig(3, max_concurrency=6)
+    runner, drafter = FaultyRunner(seed), FaultyRunner(seed + 2)
+    with Executor.from_runner(runner, config, drafter) as executor:
         _drive(executor, requests // 10, chance, report)
         gc.collect()
         before = _resident()
         _drive(executor, requests - requests // 10, chance, report)
         gc.collect()
         report.memory_growth = _resident() - before
-        _check_idle(executor, runner, report)
+        _check_idle(executor, runner, drafter, report)
     _shut_down_in_the_middle(seed, chance, report)
     report.seconds = time.monotonic() - began
     return report
@@ -220,13 +222,14 @@ def _count(response: Any, report: Report) -> None:
     report.reasons[name] = report.reasons.get(name, 0) + 1
 
 
-def _check_idle(executor: Executor, runner: FakeRunner, report: Report) -> None:
+def _check_idle(executor: Executor, runner: FakeRunner, drafter: FakeRunner, report: Report) -> None:
     parts = executor._assembly
     deadline = time.monotonic() + 60
-    while runner.open_sequences and time.monotonic() < deadline:
+    while (runner.open_sequences or drafter.open_sequences) and time.monotonic() < deadline:
         time.sleep(0.01)
     held = {
         "sequences": runner.open_sequences,
+        "sequences of the draft model": drafter.open_sequences,
         "KV blocks": parts.budget.used,
         "waiting requests": len(parts.scheduler.waiting),
         "running requests": len(parts.scheduler.running),

@@ -97,5 +97,6 @@ def _check_decoding(config: DecodingConfig | None) -> None:
     mode = config.decoding_mode
     if mode.isMedusa() or mode.isEagle() or mode.isExplicitDraftTokens():
         raise UnsupportedFeatureError(
-            f"DecodingMode.{mode.name}", "speculative decoding takes ExternalDraftTokensConfig or lookahead here"
+            f"DecodingMode.{mode.name}",
+            "speculative decoding takes ExternalDraftTokensConfig, lookahead or a draft model here",
         )
