@@ -25,14 +25,14 @@ class UniqueToken:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheCreatedData:
-    """The cache exists: blocks per level (computing, retained)."""
+    """The cache exists: how many blocks running requests may hold, and how many are retained."""
 
     num_blocks_per_cache_level: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheStoredBlockData:
-    """One block that can be reused from now on."""
+    """One block that can be reused from now on. ``cache_level`` is 0: retained blocks have one level."""
 
     block_hash: int
     tokens: list[UniqueToken]
