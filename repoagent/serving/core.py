@@ -48,6 +48,9 @@ __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "Serving
 
 logger = logging.getLogger(__name__)
 
+_UNLOAD_THREADS: Final = 16
+"""How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""
+
 
 class ServingCore:
     """A model server without a network. Every method may be called from any thread.
@@ -64,7 +67,8 @@ class ServingCore:
         self.options = options
         self._life = ServerLife()
         self._pool = LoadPool(options.load_threads)
-        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool, self._pool.begin)))
+        self._unloads = LoadPool(_UNLOAD_THREADS)
+        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool, self._unloads)))
         dependencies = Dependencies(self._table.members)
         with ExitStack() as resources:
             plugins = resources.enter_context(PluginManager())
@@ -190,7 +194,8 @@ class ServingCore:
         self._poller.end()
         in_time = self._unloader.unload_everything(deadline)
         self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
-        self._pool.close(wait=in_time)
+        for pool in (self._unloads, self._pool):
+            pool.close(wait=in_time)
         self.tracer.close()
         self._life.end()
         if not in_time:

@@ -40,27 +40,14 @@ class LoadPool:
             self._jobs.append(job)
             self._start_threads()
 
-    def begin(self, job: Callable[[], None], /) -> None:
-        """Run ``job``, which must not raise, at once, however many are at work.
-
-        Raises:
-            RuntimeError: :meth:`close` was called.
-        """
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("no further loads and unloads: the pool is closed")
-            self._start_thread(job)
-
     def _start_threads(self) -> None:
         # Threads end when there is nothing to do, so each that runs and does not wait has a job already.
         while self._jobs and self._threads - self._waiting < self._size:
-            self._start_thread(self._jobs.popleft())
-
-    def _start_thread(self, job: Callable[[], None]) -> None:
-        self._threads += 1
-        self._named += 1
-        name = f"repoagent-load-{self._named}"
-        threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
+            self._threads += 1
+            self._named += 1
+            job = self._jobs.popleft()
+            name = f"repoagent-load-{self._named}"
+            threading.Thread(target=self._work, args=(job,), name=name, daemon=True).start()
 
     def _work(self, job: Callable[[], None]) -> None:
         following: Callable[[], None] | None = job

@@ -34,13 +34,13 @@ class _Job(Generic[T]):
 class SerialQueue:
     """A first-in first-out line of jobs over a shared pool. A waiting job occupies no thread of the pool.
 
-    Up to and including an urgent job the line does not wait for its turn in the pool: ``begin`` runs at once what it is
-    given. Without it no job is urgent.
+    Up to and including an urgent job the line does not wait for its turn there, but in the pool ``urgent``, if there
+    is one.
     """
 
-    def __init__(self, pool: Submitter, begin: Callable[[Callable[[], None]], object] | None = None) -> None:
+    def __init__(self, pool: Submitter, urgent: Submitter | None = None) -> None:
         self._pool = pool
-        self._begin = begin or pool.submit
+        self._urgent = urgent or pool
         self._lock = threading.Lock()
         self._jobs: deque[_Job[object]] = deque()
         self._at_work = False
@@ -60,8 +60,8 @@ class SerialQueue:
     def _ask_for_turn(self) -> None:
         self._ticket += 1
         self._due = True
-        submit = self._begin if any(job.urgent for job in self._jobs) else self._pool.submit
-        submit(partial(self._run_next, self._ticket))
+        pool = self._urgent if any(job.urgent for job in self._jobs) else self._pool
+        pool.submit(partial(self._run_next, self._ticket))
 
     def _run_next(self, ticket: int) -> None:
         with self._lock:

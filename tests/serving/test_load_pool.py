@@ -64,21 +64,3 @@ def test_a_closed_pool_drops_what_has_not_begun() -> None:
         pool.submit(lambda: None)
     pool.close(wait=True)
     assert not ran.is_set()
-
-
-def test_what_is_begun_does_not_wait_for_its_turn() -> None:
-    pool, hold, waiting, begun = LoadPool(1), threading.Event(), threading.Event(), threading.Event()
-    pool.submit(lambda: _wait(hold))
-    pool.submit(waiting.set)
-    pool.begin(begun.set)
-    assert begun.wait(60)
-    assert not waiting.is_set()
-    hold.set()
-    pool.close(wait=True)
-    assert waiting.is_set()
-    with pytest.raises(RuntimeError, match="closed"):
-        pool.begin(begun.set)
-
-
-def _wait(event: threading.Event) -> None:
-    assert event.wait(60)

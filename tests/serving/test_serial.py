@@ -67,9 +67,9 @@ def test_a_cancelled_job_is_skipped(pool: ThreadPoolExecutor) -> None:
 
 
 def test_an_urgent_job_and_those_before_it_do_not_wait_for_the_pool() -> None:
-    pool, hold = LoadPool(1), threading.Event()
+    pool, urgent, hold = LoadPool(1), LoadPool(1), threading.Event()
     pool.submit(lambda: _wait(hold))
-    queue, order = SerialQueue(pool, pool.begin), list[str]()
+    queue, order = SerialQueue(pool, urgent), list[str]()
     queue.submit(lambda: order.append("earlier"))
     queue.submit(lambda: order.append("urgent"), urgent=True).result(60)
     assert order == ["earlier", "urgent"]
