@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from io import TextIOWrapper
 from typing import Any, Final
 
 import click
@@ -102,6 +103,8 @@ def program() -> None:
 
 def main() -> None:
     """The console script: errors of the project become one line on stderr and exit status 1."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: a name need not be text here
     try:
         sys.exit(program(prog_name="repoagent", standalone_mode=False))
     except click.Abort:  # click's name for an interrupt

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from repoagent.api.agent import Agent
 from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
 from repoagent.loader.candidates import Candidate
+from repoagent.storage.paths import is_text
 
 __all__ = ["DEFAULT_DIRECTORY", "directory_candidates"]
 
@@ -34,7 +35,7 @@ def directory_candidates(directory: Path) -> Iterator[Candidate]:
         raise UnavailableError(
             f"the repository-agent directory {directory} cannot be read: {error.strerror}"
         ) from error
-    for entry in entries:
+    for entry in filter(lambda entry: is_text(entry.name), entries):
         try:
             yield from _offers(entry)
         except OSError as error:

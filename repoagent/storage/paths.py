@@ -7,7 +7,7 @@ from pathlib import Path
 
 from repoagent.errors import UnsafePathError
 
-__all__ = ["check_component", "check_tree", "file_label", "join_inside", "object_parts", "relative_parts"]
+__all__ = ["check_component", "check_tree", "file_label", "is_text", "join_inside", "object_parts", "relative_parts"]
 
 _SHOWN = 200
 
@@ -83,6 +83,15 @@ def join_inside(root: Path | str, relative: str) -> Path:
     if not _is_below(os.path.realpath(path), real_root):
         raise UnsafePathError(f"{_shown(relative)} is a link that leaves the model's directory")
     return path
+
+
+def is_text(name: str) -> bool:
+    """Whether a name that was read from a disk is UTF-8: a configuration, or a client, can say no other."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def file_label(text: str) -> str:

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.storage.faults import storage_faults
 from repoagent.storage.filesystems import open_filesystem
 from repoagent.storage.listing import list_directories
-from repoagent.storage.paths import check_component
+from repoagent.storage.paths import check_component, is_text
 from repoagent.storage.sources import ModelSource
 from repoagent.storage.url import RepositoryUrl, parse_url
 
@@ -76,7 +77,7 @@ class Repository:
         return [name for name in names if self._is_text(name)]
 
     def _is_text(self, name: str) -> bool:
-        if _is_utf8(name):
+        if is_text(name):
             return True
         if name not in self._unspeakable:
             self._unspeakable.add(name)
@@ -88,19 +89,14 @@ class Repository:
 
         Raises:
             UnsafePathError: ``name`` is not one plain name.
+            InvalidArgumentError: it is not UTF-8.
             UnavailableError: the filesystem does not answer.
         """
+        if not is_text(name):
+            raise InvalidArgumentError(f"{name!a} cannot be the name of a model: it is not UTF-8; rename the directory")
         place = self._url.child(check_component(name))
         with storage_faults("look into", self.url):
             self._fs.invalidate_cache()
             if not self._fs.isdir(place.path):
                 return None
         return ModelSource(name, fs=self._fs, root=place.path, location=place.text)
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

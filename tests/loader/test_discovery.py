@@ -386,6 +386,12 @@ def test_what_may_not_be_looked_into_spoils_only_itself(
     assert str(caught.value) == f"agent 'closed': {directory / 'closed'} cannot be read: Permission denied"
 
 
+def test_a_name_that_no_configuration_can_hold_is_passed_over(registry: AgentRegistry, directory: Path) -> None:
+    put(directory, "near")
+    put(directory, "b\udcff")
+    assert [info.name for info in registry.list()] == ["near"]
+
+
 def test_a_directory_that_cannot_be_read_is_named(
     registry: AgentRegistry, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,8 @@ def test_a_directory_whose_name_is_no_text_is_left_out_and_told_of_once(
     assert [repository.model_names() for _ in range(3)] == [["good"]] * 3
     told = f"the directory 'bad\\udcffname' of {tmp_path} is no model: its name is not UTF-8; rename it"
     assert caplog.messages == [told]
+    with pytest.raises(InvalidArgumentError, match=r"'bad\\udcffname' cannot be the name of a model: it is not UTF-8"):
+        repository.model("bad\udcffname")
 
 
 def test_a_local_model_gives_config_versions_and_location(tmp_path: Path, write_tree: Write) -> None:
