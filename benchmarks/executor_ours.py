@@ -10,6 +10,8 @@ from repoagent.executor.builder import Precision, build
 
 THREADS = 2
 LENGTH = 256
+#: Tokens of an iteration in which requests wait for their next token.
+BUDGET = 40
 
 
 def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Path:
@@ -18,16 +20,27 @@ def decoder_folder(checkpoint: Path, precision: Precision = Precision.FP32, bloc
     return target if target.exists() else build(checkpoint, target, precision=precision, block=block)
 
 
-def open_ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Executor:
-    """Our executor; the cache of prefixes is off, so that repeated prompts are computed."""
-    config = ExecutorConfig(max_batch_size=16, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
-    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH)
+def open_ours(
+    checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32, *, mixed: bool = False
+) -> Executor:
+    """Our executor; the cache of prefixes is off, so that repeated prompts are computed.
+
+    While requests generate, prompts are read in small pieces.
+    """
+    config = ExecutorConfig(
+        max_batch_size=16,
+        enable_chunked_context=True,
+        kv_cache_config=KvCacheConfig(enable_block_reuse=False),
+    )
+    config.max_num_tokens_generating = BUDGET
+    config.runner_options = RunnerOptions(threads=THREADS, max_seq_len=LENGTH, mixed=mixed)
     return Executor(decoder_folder(checkpoint, precision, block), ModelType.DECODER_ONLY, config)
 
 
 def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
     """repoagent.executor, streaming."""
-    executor = open_ours(checkpoint, precision, block)
+    # Runs with float32 weights wait for memory, so that it pays to share them.
+    executor = open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32)
 
     def serve(trace: Trace) -> Run:
         run, numbers, left = Run(len(trace)), dict[int, int](), len(trace)

@@ -30,7 +30,7 @@ from repoagent.executor.types.executor_config import ExecutorConfig
 __all__ = ["Assembly", "assemble"]
 
 # Tokens of one iteration in which running requests wait for their next token.
-_TOKENS_GENERATING = 128
+_TOKENS_GENERATING = 64
 # And of one in which nothing waits but what is being read; new requests and cancellations wait for its end.
 _TOKENS = 2048
 
