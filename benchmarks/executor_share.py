@@ -1,8 +1,9 @@
-"""Python's share of an iteration of the executor: what its thread does outside the session's run.
+"""Python's share of an iteration of the executor: what its thread does outside the sessions' runs.
 
     python benchmarks/executor_share.py [--size 125m] [--size 5m] [--requests 1,16]
 
 Both are CPU time of that thread, which computes along with the session's own, so that other processes are left out.
+"drawing": the run of the session that draws tokens, which is no Python. "tok/s": of all requests, prompts included.
 Random models, whose distributions are flat: the worst case for top-p. Streaming requests of 64 new tokens; medians over
 the iterations in which all of them are past their prompts. "others": what other processes took of the machine.
 The aim is less than 3 % at 125 M parameters and less than 10 % at 5 M; the exit status is 1 where it is missed.
@@ -23,6 +24,7 @@ from quiet import quiet_samples
 
 from repoagent.executor import Executor, Request, SamplingConfig
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent.executor.engine import choice
 
 AIMS = {"125m": 0.03, "5m": 0.10}
 WAYS: dict[str, dict[str, Any]] = {
@@ -34,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Meter:
-    """Notes the thread's CPU seconds of every iteration, and those of them that the session took."""
+    """Notes the thread's CPU seconds of every iteration, and those of them that the model and the drawing took."""
 
     def __init__(self, executor: Executor, requests: int) -> None:
         self._engine: Any = executor._assembly.engine
@@ -43,21 +45,36 @@ class Meter:
         self._session = self._runner._session
         self._iterate = self._engine._iterate
         self._requests = requests
-        self._inside = 0.0
-        self.found: list[tuple[float, float]] = []
+        self._runs: dict[str, Any] = {name: getattr(choice._Lot, name) for name in ("_run", "_run_again")}
+        self._model = self._drawing = 0.0
+        self.found: list[tuple[float, float, float]] = []
 
     def __enter__(self) -> "Meter":
         self._engine._iterate, self._runner._session = self._timed, self
+        for name, run in self._runs.items():
+            setattr(choice._Lot, name, self._timed_drawing(run))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._engine._iterate, self._runner._session = self._iterate, self._session
+        for name, run in self._runs.items():
+            setattr(choice._Lot, name, run)
+
+    def _timed_drawing(self, run: Any) -> Any:
+        def draw(*args: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return run(*args)
+            finally:
+                self._drawing += time.thread_time() - began
+
+        return draw
 
     def run_with_iobinding(self, binding: Any) -> None:
         """In the session's place."""
         began = time.thread_time()
         self._session.run_with_iobinding(binding)
-        self._inside += time.thread_time() - began
+        self._model += time.thread_time() - began
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -65,28 +82,31 @@ class Meter:
     def _timed(self, mail: Any) -> None:
         running = self._scheduler.running
         decoding = len(running) == self._requests and all(task.started for task in running)
-        self._inside = 0.0
+        self._model = self._drawing = 0.0
         began = time.thread_time()
         self._iterate(mail)
         if decoding:
-            self.found.append((time.thread_time() - began, self._inside))
+            self.found.append((time.thread_time() - began, self._model, self._drawing))
 
 
-def measure(executor: Executor, vocab_size: int, requests: int, sampling: dict[str, Any]) -> tuple[float, float]:
-    """(CPU seconds of an iteration, those of them outside the session), medians."""
+def measure(executor: Executor, vocab_size: int, requests: int, sampling: dict[str, Any]) -> tuple[float, ...]:
+    """Medians of the CPU seconds of an iteration, of its drawing, and outside all sessions; tokens per second."""
     wanted = [
         Request(
             arrival.prompt, arrival.new_tokens, streaming=True, sampling_config=SamplingConfig(seed=number, **sampling)
         )
         for number, arrival in enumerate(all_at_once(requests, vocab_size))
     ]
+    began = time.perf_counter()
     with Meter(executor, requests) as meter:
         left = set(executor.enqueue_requests(wanted))
         while left:
             for response in executor.await_responses():
                 if response.result.is_final:
                     left.discard(response.request_id)
-    return median(whole for whole, _ in meter.found), median(whole - inside for whole, inside in meter.found)
+    speed = sum(request.max_tokens for request in wanted) / (time.perf_counter() - began)
+    parts = [(whole, drawing, whole - model - drawing) for whole, model, drawing in meter.found]
+    return (*map(median, zip(*parts, strict=True)), speed)
 
 
 def main() -> None:
@@ -97,7 +117,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine, per line")
     args = parser.parse_args()
     missed = False
-    print(f"{'':36}iteration ms   Python us   share  others")
+    print(f"{'':36}iteration ms  drawing us   Python us   share   tok/s  others")
     for size in args.size or SIZES:
         with tempfile.TemporaryDirectory() as place:
             checkpoint = synthetic_checkpoint(Path(place) / "checkpoint", scale=SCALE, **SIZES[size])
@@ -110,10 +130,11 @@ def main() -> None:
                             3,
                             args.patience,
                         )
-                        whole, outside = (median(column) for column in zip(*samples, strict=True))
+                        whole, drawing, outside, speed = (median(column) for column in zip(*samples, strict=True))
                         share = outside / whole
                         missed |= share >= AIMS[size]
-                        numbers = f"{1e3 * whole:12.2f}{1e6 * outside:12.0f}{share:8.1%}{others:8.0%}"
+                        times = f"{1e3 * whole:12.2f}{1e6 * drawing:12.0f}{1e6 * outside:12.0f}"
+                        numbers = f"{times}{share:8.1%}{speed:8.0f}{others:8.0%}"
                         print(f"{size:5}{count:3} x {name:27}{numbers}", flush=True)
     sys.exit(missed)
 

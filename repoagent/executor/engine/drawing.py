@@ -15,28 +15,23 @@ import numpy.typing as npt
 
 __all__ = [
     "BLOCK",
-    "HEAD",
     "NOTHING_FOLLOWS",
-    "TRIES",
     "Limits",
-    "block_starts",
     "distribution",
     "draw",
     "draw_from",
     "draw_plain",
-    "exponentials",
     "log_softmax",
-    "pick_by_value",
-    "weight_above",
 ]
 
 Row = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.float64]
-#: Top-k up to this many tokens is found by blocks.
-HEAD: Final = 256
-#: A flat distribution with a small top-p may refuse most draws; then it is sorted after all.
-TRIES: Final = 8
+# Top-k up to this many tokens is found by blocks.
+_HEAD: Final = 256
+# A flat distribution with a small top-p may refuse most draws; then it is sorted after all.
+_TRIES: Final = 8
+#: Tokens of a block; a row's running sums are taken of blocks first.
 BLOCK: Final = 256
 #: Why a request fails when its row of logits leaves no choice.
 NOTHING_FOLLOWS: Final = "no token can follow: every logit is -inf, or one is infinite or not a number"
@@ -65,23 +60,23 @@ def draw(row: Row, limits: Limits, random: Callable[[], float], scratch: Row | N
     ``scratch``: an array like ``row`` that may be overwritten; with it nothing large is allocated.
     """
     size = len(row)
-    if 0 < limits.top_k <= min(HEAD, size - 1):
+    if 0 < limits.top_k <= min(_HEAD, size - 1):
         tokens = _largest_by_blocks(row, limits.top_k)
-        return _pick(tokens, exponentials(row[tokens], row[tokens[0]]), limits, random())
-    weights = exponentials(row, row.max(), scratch)
+        return _pick(tokens, _exponentials(row[tokens], row[tokens[0]]), limits, random())
+    weights = _exponentials(row, row.max(), scratch)
     if 0 < limits.top_k < size or limits.min_p > 0.0:
-        return pick_by_value(weights, min(limits.top_k or size, size), limits, random())
-    sums = np.add.reduceat(weights, block_starts(size)).cumsum(dtype=np.float64)
+        return _pick_by_value(weights, min(limits.top_k or size, size), limits, random())
+    sums = np.add.reduceat(weights, _block_starts(size)).cumsum(dtype=np.float64)
     if limits.top_p >= 1.0:
         return _place_in_blocks(weights, sums, random())
-    for _ in range(TRIES):
+    for _ in range(_TRIES):
         token = _place_in_blocks(weights, sums, random())
-        if weight_above(weights, token) < limits.top_p * sums[-1]:
+        if _weight_above(weights, token) < limits.top_p * sums[-1]:
             return token
-    return pick_by_value(weights, size, limits, random())
+    return _pick_by_value(weights, size, limits, random())
 
 
-def exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) -> Row:
+def _exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) -> Row:
     """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats.
 
     All NaN, without a warning, where ``largest`` is infinite: nothing can be drawn from such a row, and a warning would
@@ -94,7 +89,7 @@ def exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) ->
 
 
 @cache
-def block_starts(size: int) -> Places:
+def _block_starts(size: int) -> Places:
     """Where each block of a row of ``size`` tokens begins."""
     return np.arange(0, size, BLOCK)
 
@@ -110,7 +105,7 @@ def _place_in_blocks(weights: Row, sums: Sums, uniform: float) -> int:
     return start + int(np.searchsorted(inside, target, side="right"))
 
 
-def weight_above(weights: Row, token: int) -> float:
+def _weight_above(weights: Row, token: int) -> float:
     """The weight of all tokens that come before ``token`` in the order from the most to the least likely."""
     weight = weights[token]
     equal = int(np.count_nonzero(weights[:token] == weight))
@@ -130,14 +125,14 @@ def _largest_by_blocks(row: Row, count: int) -> Places:
 
 def draw_plain(row: Row, limits: Limits, uniform: float) -> int:
     """The token that ``uniform`` picks from those that are kept, laid out from the most to the least likely."""
-    weights = exponentials(row, row.max())
+    weights = _exponentials(row, row.max())
     count = limits.top_k if 0 < limits.top_k < len(row) else len(row)
     return _pick(*_largest(weights, count), limits, uniform)
 
 
 def distribution(row: Row, limits: Limits) -> npt.NDArray[np.float64]:
     """The probability with which ``draw`` picks each token."""
-    weights = exponentials(row, row.max())
+    weights = _exponentials(row, row.max())
     count = limits.top_k if 0 < limits.top_k < len(row) else len(row)
     # Sorting weights alone takes a tenth of the time of sorting tokens by them.
     ordered = np.sort(weights)[::-1][:count]
@@ -177,7 +172,7 @@ def _pick(tokens: Places, ordered: Row, limits: Limits, uniform: float) -> int:
     return int(tokens[_place(running[:kept], uniform)])
 
 
-def pick_by_value(weights: Row, count: int, limits: Limits, uniform: float) -> int:
+def _pick_by_value(weights: Row, count: int, limits: Limits, uniform: float) -> int:
     """The same by sorting the weights alone, which is much faster than sorting tokens by their weights."""
     ordered = np.sort(weights)[::-1][:count]
     running = ordered.cumsum(dtype=np.float64)

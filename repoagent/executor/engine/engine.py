@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from repoagent.executor.engine.blocks import BlockBudget
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
+from repoagent.executor.engine.choice import TokenChoice
 from repoagent.executor.engine.debug import DebugTensors
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.inbox import NO_MAIL, Inbox, Mail
@@ -21,7 +22,6 @@ from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
 from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
 from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
-from repoagent.executor.engine.together import settle_together
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.result import Response
@@ -57,6 +57,7 @@ class Engine:
         self._board = board
         self._debug = debug
         self._drafting = drafting
+        self._choice = TokenChoice(runner.info.vocab_size)
         self._live: dict[int, Task] = {}
         self._with_deadline: set[int] = set()
         self._iteration = 0
@@ -163,14 +164,10 @@ class Engine:
             self._note_pieces(plan.works, result)
         else:
             self._note_round(plan.works)
-        largest = None if result.argmax is None else result.argmax.tolist()
-        for number, work in enumerate(plan.works):
+        for number, (work, token) in enumerate(zip(plan.works, self._choice.choose(plan, result), strict=True)):
             task, strand = work.task, work.strand
-            if not task.plain or task.drafts or largest is None:
-                if work.complete:
-                    self._collect(work, result, number, ready)
-            elif work.complete:
-                add_token(task, strand, largest[result.rows[number].start])
+            if token is not None:
+                add_token(task, strand, token)
                 self._note_token(task, now)
                 if strand.reason is not FinishReason.NOT_FINISHED:
                     touched.append(task)
@@ -178,6 +175,8 @@ class Engine:
                     self._outgoing.append(self._results.streamed(task, strand))
                 elif task.request.streaming:
                     touched.append(task)
+            elif work.complete:
+                self._collect(work, result, number, ready)
         if ready:
             touched += self._choose(list(ready.values()), now)
         self._answer(touched)
@@ -259,7 +258,6 @@ class Engine:
     def _choose(self, ready: list[Ready], now: float) -> list[Task]:
         """Post-processors, then each group's own way to the next tokens."""
         failed = {task.id: error for task, error in self._processors.run(ready)}
-        settle_together([item for item in ready if item.task.id not in failed])
         chosen = []
         for item in ready:
             task = item.task

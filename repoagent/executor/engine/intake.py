@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.beam_group import BeamGroup
 from repoagent.executor.engine.blocks import blocks_for
+from repoagent.executor.engine.choice import MOST_DRAWN
+from repoagent.executor.engine.drawing_graph import Way, drawing_session
 from repoagent.executor.engine.guide import GuideFactory
 from repoagent.executor.engine.logits import LogitsRules
 from repoagent.executor.engine.lookahead import Lookahead
@@ -123,7 +125,13 @@ class Intake:
         task.draftable = _is_draftable(task)
         task.lookahead = self._lookahead(task)
         task.steady = isinstance(group, SamplingGroup) and group.width == 1 and not (task.lookahead or extras)
-        task.plain = self._is_plain(task)
+        if _needs_no_logits(task):
+            sampler = group.strands[0].sampler
+            task.plain = sampler.greedy and not task.rules.active
+            task.drawn = sampler.simple and sampler.top_k <= min(MOST_DRAWN, self._info.vocab_size - 1)
+            if task.drawn:  # made here, lest the engine's thread wait for it
+                for way in [Way.TOP_K] if sampler.top_k else [Way.TOP_P, Way.TOP_P_AGAIN]:
+                    drawing_session(self._info.vocab_size, way)
         task.streams_tokens = _streams_tokens(task)
         return task
 
@@ -152,18 +160,6 @@ class Intake:
                     f"Request.lookahead_config: {name} {getattr(wanted, name)} is more than the executor's "
                     f"({getattr(most, name)})"
                 )
-
-    def _is_plain(self, task: Task) -> bool:
-        request, first = task.request, task.group.strands[0]
-        return (
-            task.steady
-            and first.sampler.greedy
-            and first.guide is None
-            and not (task.rules.active or task.want_log_probs or task.drafts)
-            and not (request.output_config.return_generation_logits or request.output_config.return_context_logits)
-            and request.logits_post_processor is None
-            and request.logits_post_processor_name is None
-        )
 
     def _group(self, request: Request) -> Group:
         config = request.sampling_config
@@ -299,6 +295,20 @@ def _check_draft_logits(logits: npt.NDArray[Any], vocab_size: int) -> None:
         raise CheckError(f"draft logits must be numbers, not {logits.dtype}")
     if not np.isfinite(logits.max(axis=1)).all():
         raise CheckError("draft logits hold values that are infinite or no numbers, or rows of nothing but -inf")
+
+
+def _needs_no_logits(task: Task) -> bool:
+    """Whether the next token is all that is wanted of a row of logits, and nothing but a temperature changes it."""
+    request, wanted = task.request, task.request.output_config
+    return (
+        task.steady
+        and task.rules.only_temperature
+        and task.group.strands[0].guide is None
+        and not (task.want_log_probs or task.drafts)
+        and not (wanted.return_generation_logits or wanted.return_context_logits)
+        and request.logits_post_processor is None
+        and request.logits_post_processor_name is None
+    )
 
 
 def _is_draftable(task: Task) -> bool:

@@ -32,8 +32,6 @@ class Sampler:
         )
         asked = top_k > 1 or (top_k == 0 and (config.top_p is not None or bool(config.min_p)))
         self.greedy = not asked or config.temperature == 0.0
-        self._simple = not self.greedy and self._limits.min_p == 0.0
-        self.settled: int | None = None
         self._first_top_p = self._limits.top_p
         self._decay = 1.0 if config.top_p_decay is None else config.top_p_decay
         self._top_p_min = DEFAULT_TOP_P_MIN if config.top_p_min is None else config.top_p_min
@@ -42,33 +40,39 @@ class Sampler:
         self._seeds = [config.seed or 0, index]
         self._random = None if self.greedy else np.random.Generator(np.random.Philox(self._seeds))
         self._guessing: np.random.Generator | None = None
+        self._peeked: list[float] = []
+        #: Whether top-p stays as it is.
+        self.steady = self._decay == 1.0
 
     @property
-    def simple_limits(self) -> Limits | None:
-        """What limits the next token, where that is top-k, top-p or both, and nothing else."""
-        limits = self._limits
-        return limits if self._simple and (limits.top_k or limits.top_p < 1.0) else None
+    def simple(self) -> bool:
+        """Whether top-k, top-p and the temperature are all that decides, and a random number."""
+        return not self.greedy and self._limits.min_p == 0.0
+
+    @property
+    def top_k(self) -> int:
+        """The top-k of every token; 0: none."""
+        return self._limits.top_k
 
     @property
     def top_p(self) -> float:
         """The top-p of the next token."""
         return self._limits.top_p
 
-    def random(self) -> float:
-        """The next of this sequence's random numbers."""
+    def peek(self, count: int = 1) -> list[float]:
+        """This sequence's next random numbers, so many at least; ``accept``, ``choose`` and ``verify`` use them up."""
         assert self._random is not None
-        return self._random.random()
+        while len(self._peeked) < count:
+            self._peeked.append(self._random.random())
+        return self._peeked
 
-    def settle(self, token: int) -> None:
-        """A token was drawn for this sequence: choose it when asked."""
-        self.settled = token
-
-    def take_settled(self) -> int:
-        """The token of ``settle``."""
-        assert self.settled is not None
-        token, self.settled = self.settled, None
+    def accept(self, token: int, used: int = 1) -> None:
+        """A token was drawn by the first ``used`` numbers of ``peek``."""
+        del self._peeked[:used]
         self._move_top_p(token)
-        return token
+
+    def _next_random(self) -> float:
+        return self.peek().pop(0)
 
     def choose(self, row: npt.NDArray[np.float32]) -> int:
         """The next token of a row of logits."""
@@ -77,7 +81,7 @@ class Sampler:
         if self._scratch is None or self._scratch.shape != row.shape:
             self._scratch = np.empty_like(row)
         try:
-            token = draw(row, self._limits, self._random.random, self._scratch)
+            token = draw(row, self._limits, self._next_random, self._scratch)
         except IndexError:  # no running sum reaches what is no number
             raise EngineError(NOTHING_FOLLOWS) from None
         _check_drawn(row, token)
@@ -97,11 +101,11 @@ class Sampler:
         wanted = distribution(row, self._limits)
         guessed = np.exp(log_softmax(draft_row), dtype=np.float64)
         ratio = wanted[draft] / max(guessed[draft], np.finfo(np.float64).tiny)
-        limit = self._random.random() if threshold is None else threshold
+        limit = self._next_random() if threshold is None else threshold
         token = draft
         if ratio < limit or wanted[draft] == 0.0:
             rest = np.maximum(wanted - guessed, 0.0)
-            token = draw_from(rest if rest.any() else wanted, self._random.random())
+            token = draw_from(rest if rest.any() else wanted, self._next_random())
         _check_drawn(row, token)
         self._move_top_p(token)
         return token

@@ -95,10 +95,7 @@ class SamplingGroup:
     def _choose_one(
         self, task: Task, strand: Strand, row: npt.NDArray[np.float32], draft: int | None, place: int
     ) -> int:
-        if strand.sampler.settled is not None:
-            token = strand.sampler.take_settled()
-        else:
-            token = self._draw_one(task, strand, row, draft, place)
+        token = self._draw_one(task, strand, row, draft, place)
         before = len(strand.tokens)
         if strand.guide is not None and strand.guide.is_end(token):
             strand.reason = FinishReason.END_ID

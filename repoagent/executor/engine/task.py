@@ -71,9 +71,9 @@ class Task:
     """A request inside the engine.
 
     ``steady``: one sequence of which nothing but logits is wanted; without drafts it takes one token an iteration.
-    ``plain``: steady and greedy, without anything that needs logits on the host. ``streams_tokens``: one sequence whose
-    tokens are streamed as they come, and nothing else of it. ``draftable``: a draft model may guess for it.
-    ``draft_logits``: the drafter's, after temperature.
+    ``plain``: steady and greedy, without anything that needs logits on the host; ``drawn``: the same, but drawn in a
+    graph. ``streams_tokens``: one sequence whose tokens are streamed as they come, and nothing else of it.
+    ``draftable``: a draft model may guess for it. ``draft_logits``: the drafter's, after temperature.
     """
 
     id: int
@@ -86,6 +86,7 @@ class Task:
     deadline: float | None = None
     steady: bool = False
     plain: bool = False
+    drawn: bool = False
     streams_tokens: bool = False
     want_log_probs: bool = False
     extra_names: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Requests whose tokens are drawn together: the same texts as alone, and a bad row hurts no other."""
+"""Tokens drawn in one run: the texts of requests alone and of the plain way; a bad row hurts no other."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Result, SamplingConfig
-from repoagent.executor.engine import drawing_together, engine, together
+from repoagent.executor.engine import choice, intake
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
@@ -26,8 +26,8 @@ SAMPLING: list[dict[str, Any]] = [
     {"top_p": 0.9, "num_return_sequences": 2},
     {},
 ]
-# How many of them sample by top-p alone, and by a top-k of 5.
-TOP_P, TOP_K = 5, 4
+# How many of them sample by top-p alone, and with a top-k.
+TOP_P, TOP_K = 5, 5
 
 
 def _requests(**options: Any) -> list[Request]:
@@ -62,18 +62,13 @@ def _comparable(results: list[Result | str]) -> Any:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many were drawn at once, each time."""
     noted: list[int] = []
+    real = choice._Lot._run
 
-    def note(name: str) -> None:
-        real = getattr(drawing_together, name)
+    def noting(lot: choice._Lot) -> None:
+        noted.append(len(lot._samplers))
+        real(lot)
 
-        def noting(rows: Any, *rest: Any) -> Any:
-            noted.append(len(rows))
-            return real(rows, *rest)
-
-        monkeypatch.setattr(together, name, noting)
-
-    note("draw_together")
-    note("draw_largest_together")
+    monkeypatch.setattr(choice._Lot, "_run", noting)
     return noted
 
 
@@ -82,14 +77,36 @@ def test_texts_are_those_of_requests_alone(sizes: list[int]) -> None:
     assert {TOP_P, TOP_K} <= set(sizes)
     sizes.clear()
     assert at_once == [_texts([request])[0] for request in _requests()]
-    assert not sizes, "one alone goes the plain way"
+    assert set(sizes) == {1}
 
 
-def test_log_probs_are_those_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = OutputConfig(return_log_probs=True)
-    at_once = _texts(_requests(output_config=wanted))
-    monkeypatch.setattr(engine, "settle_together", lambda ready: None)
-    assert at_once == _texts(_requests(output_config=wanted))
+@pytest.mark.parametrize("streaming", [True, False])
+def test_texts_are_those_of_the_plain_way(sizes: list[int], streaming: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _texts(_requests(streaming=streaming))
+    assert sizes
+    sizes.clear()
+    monkeypatch.setattr(intake, "_needs_no_logits", lambda task: False)
+    assert _texts(_requests(streaming=streaming)) == drawn
+    assert not sizes
+
+
+def test_log_probs_do_not_change_the_texts() -> None:
+    at_once = _texts(_requests())
+    with_log_probs = _texts(_requests(output_config=OutputConfig(return_log_probs=True)))
+    assert [[ids for ids, _ in text] for text in with_log_probs] == [[ids for ids, _ in text] for text in at_once]
+
+
+def test_a_model_that_leaves_no_choice_fails_its_requests(sizes: list[int]) -> None:
+    def nothing(history: list[int]) -> Any:
+        return np.full(300, -np.inf, np.float32)
+
+    with Executor.from_runner(FakeRunner(logits=nothing, vocab_size=300), ExecutorConfig()) as executor:
+        ids = executor.enqueue_requests(
+            [Request([3], 4, sampling_config=SamplingConfig(**item)) for item in SAMPLING[:9]]
+        )
+        for responses in executor.await_responses(ids, LIMIT):
+            assert "no token can follow" in responses[0].error_msg
+    assert sizes
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
