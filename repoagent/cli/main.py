@@ -102,7 +102,7 @@ def program() -> None:
 
 
 def main() -> None:
-    """The console script: errors of the project become one line on stderr and exit status 1."""
+    """The console script: errors of the project and of the machine become one line on stderr and exit status 1."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: a name need not be text here
     try:
@@ -115,4 +115,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except RepoAgentError as error:
         click.echo(f"repoagent: {error.message}", err=True)
+        sys.exit(1)
+    except OSError as error:  # the disk under our output is full, a file of the machine's cannot be read
+        click.echo(f"repoagent: {error}", err=True)
         sys.exit(1)

@@ -1,6 +1,9 @@
 """The program itself: which commands it has, and what it says of one that it has not."""
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -32,3 +35,11 @@ def test_a_command_whose_package_is_missing_is_suggested_and_says_what_to_instal
 def test_the_collector_of_garbage_works_while_a_command_runs() -> None:
     assert CliRunner().invoke(program, ["version"]).exit_code == 0
     assert gc.isenabled()
+
+
+def test_output_onto_a_full_disk_is_one_line_of_complaint() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "repoagent", "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "repoagent: [Errno 28] No space left on device\n")
