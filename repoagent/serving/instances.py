@@ -14,7 +14,7 @@ from repoagent.serving.backends.base import BackendInstance, InstanceSpec
 from repoagent.serving.batches import Batch
 from repoagent.serving.pace import Pace, unpredictable
 from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import CollectingSender, RecordingSender, answer_error
+from repoagent.serving.senders import CollectingSender, RecordingSender, answer_error, submit_and_wait
 from repoagent.serving.statistics import ExecutionTimes, ModelStatistics
 
 if TYPE_CHECKING:
@@ -126,14 +126,7 @@ class NativeInstance:
         self.pace = unpredictable()  # It may do anything, also wait for another request.
 
     def call(self, request: InferRequest) -> InferResponse:
-        own = request.sender
-        collector = CollectingSender()
-        request.sender = collector
-        try:
-            self.execute((request,))
-            return collector.result(self._model_name)
-        finally:
-            request.sender = own
+        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         started = time.monotonic_ns()

@@ -11,7 +11,7 @@ from repoagent.serving.instances import as_repoagent_error, batch_size
 from repoagent.serving.pace import Pace
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.reshape import Reshaper
-from repoagent.serving.senders import CollectingSender, answer_error
+from repoagent.serving.senders import answer_error, submit_and_wait
 from repoagent.serving.statistics import ExecutionTimes, FailureReason, ModelStatistics
 from repoagent.serving.types import Tensor
 
@@ -185,13 +185,7 @@ class RaggedInstance(RunnerInstance):
         return bool(requests)
 
     def call(self, request: InferRequest) -> InferResponse:
-        own, collector = request.sender, CollectingSender()
-        request.sender = collector
-        try:
-            self.execute((request,))
-            return collector.result(self._model_name)
-        finally:
-            request.sender = own
+        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
 
     def rehearse(self, request: InferRequest) -> None:
         self._run(self._joiner.join((request,)), ())

@@ -9,7 +9,7 @@ from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.request import InferRequest, InferResponse, RequestTrace, ResponseSender
 from repoagent.serving.statistics import ExecutionTimes, FailureReason, ModelStatistics
 
-__all__ = ["CollectingSender", "RecordingSender", "TracingSender", "TrackedSender", "answer_error"]
+__all__ = ["CollectingSender", "RecordingSender", "TracingSender", "TrackedSender", "answer_error", "submit_and_wait"]
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,22 @@ class CollectingSender:
         for response in self._responses:
             if response.error is not None:
                 raise response.error
+
+
+def submit_and_wait(submit: Callable[[InferRequest], None], request: InferRequest, model_name: str) -> InferResponse:
+    """Give ``request`` to ``submit`` and return its one answer; the request's own sender is not used.
+
+    Raises:
+        RepoAgentError: the answer is an error.
+    """
+    own = request.sender
+    collector = CollectingSender()
+    request.sender = collector
+    try:
+        submit(request)
+        return collector.result(model_name)
+    finally:
+        request.sender = own
 
 
 class RecordingSender:

@@ -7,7 +7,7 @@ from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.ensembles.plan import EnsemblePlan
 from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome, StepRequest
 from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import CollectingSender, answer_error
+from repoagent.serving.senders import answer_error, submit_and_wait
 from repoagent.serving.statistics import FailureReason, ModelStatistics
 
 __all__ = ["EnsembleScheduler"]
@@ -41,13 +41,7 @@ class EnsembleScheduler:
 
     def infer(self, request: InferRequest) -> InferResponse:
         """See :class:`~repoagent.serving.scheduler.Scheduler`. The calling thread waits, and works where it can."""
-        own, collector = request.sender, CollectingSender()
-        request.sender = collector
-        try:
-            self.submit(request)
-            return collector.result(self._plan.name)
-        finally:
-            request.sender = own
+        return submit_and_wait(self.submit, request, self._plan.name)
 
     def submit(self, request: InferRequest) -> None:
         """See :class:`~repoagent.serving.scheduler.Scheduler`."""

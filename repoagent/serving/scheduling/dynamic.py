@@ -15,9 +15,9 @@ from repoagent.serving.scheduling.refusals import Refuser
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
-from repoagent.serving.scheduling.waiting import submit_and_wait
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
+from repoagent.serving.senders import submit_and_wait
 from repoagent.serving.statistics import ModelStatistics
 
 __all__ = ["DynamicBatchScheduler"]

@@ -5,7 +5,7 @@ from collections import deque
 
 from repoagent.serving.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.scheduler import Scheduler
-from repoagent.serving.scheduling.waiting import submit_and_wait
+from repoagent.serving.senders import submit_and_wait
 
 __all__ = ["OrderKeeper", "OrderedScheduler"]
 

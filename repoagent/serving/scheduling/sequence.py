@@ -21,9 +21,9 @@ from repoagent.serving.scheduling.sequences import SequenceTable, Slot
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.scheduling.steps import Entry, Refusal
-from repoagent.serving.scheduling.waiting import submit_and_wait
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
+from repoagent.serving.senders import submit_and_wait
 from repoagent.serving.statistics import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
