@@ -12,6 +12,7 @@ from repoagent.executor import (
     KvCacheConfig,
     OutputConfig,
     Request,
+    Result,
     SamplingConfig,
     SchedulerConfig,
 )
@@ -20,7 +21,21 @@ from repoagent.executor.runner.fake import hashed_logits
 from tests.executor.drafting_kit import LENGTH, LIMIT, Pair, drafting, mostly, plain
 
 NEW_ONLY = OutputConfig(exclude_input_from_output=True)
+COUNTED = OutputConfig(return_perf_metrics=True)
 MODEL = hashed_logits(64)
+SAMPLING: list[dict[str, Any]] = [
+    {"top_k": 5},
+    {"top_k": 64, "temperature": 0.5},
+    {"top_p": 0.8},
+    {"top_p": 0.05, "temperature": 3.0},  # most numbers are refused
+    {"top_p": 0.9, "top_p_decay": 0.9, "top_p_min": 0.2, "top_p_reset_ids": 7},
+    {"top_k": 9, "top_p": 0.7, "temperature": 2.0},
+    {"top_k": 9, "top_p": 0.99, "top_p_decay": 0.95},
+    {"min_p": 0.05},
+    {"top_p": 0.9, "min_p": 0.02, "temperature": 1.5},
+    {"top_p": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7, "min_tokens": 9},
+    {"top_k": 8, "no_repeat_ngram_size": 2},
+]
 
 
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
@@ -184,26 +199,51 @@ def test_sampled_texts_follow_the_model_exactly() -> None:
     expected = count * np.einsum("a,ab,bc->abc", wanted[1] @ wanted, wanted, wanted)
     error = ((found - expected) ** 2 / expected).sum()
     assert abs(error - 63) < 5 * np.sqrt(2 * 63)
-    # A draft is kept as often as the two distributions agree, behind the token that the prompt gives.
-    right = np.minimum(wanted, guessed)
+    # A draft is kept as often as a number falls on the same token in both, behind the token that the prompt gives.
+    (ends, starts), (guessed_ends, guessed_starts) = ((t.cumsum(1), t.cumsum(1) - t) for t in (wanted, guessed))
+    right = np.maximum(np.minimum(ends, guessed_ends) - np.maximum(starts, guessed_starts), 0)
     one, two = wanted[1] @ right.sum(axis=1), wanted[1] @ right @ right.sum(axis=1)
     kept = np.bincount([item.num_accepted_tokens for item in stats if item.num_draft_tokens == 2], minlength=3)
     np.testing.assert_allclose(kept / kept.sum(), [1 - one, one - two, two], atol=0.03)
 
 
-def test_the_same_seed_gives_the_same_text() -> None:
-    def texts() -> list[list[int]]:
-        found = []
-        with Pair(drafting(), mostly(MODEL)) as pair:
-            for seed in (1, 2, 1):
-                sampling = SamplingConfig(top_p=0.8, top_p_decay=0.9, seed=seed, temperature=0.3)
-                found += pair.ask(Request([2, 3], 40, sampling_config=sampling))[0].output_token_ids
-        assert len(pair.steps.seen) < 100
-        return found
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_a_seed_gives_the_same_text_with_and_without_drafts(sampling: dict[str, Any]) -> None:
+    requests = [
+        Request(
+            [2, 3 + seed], 20 + 4 * seed, sampling_config=SamplingConfig(seed=seed, **sampling), output_config=COUNTED
+        )
+        for seed in range(5)
+    ]
+    expected = [result.output_token_ids for result in plain(*requests)]
+    same = requests[0], Request([2, 3], 20, sampling_config=SamplingConfig(seed=1, **sampling))
+    assert expected[0] != plain(*same)[1].output_token_ids, "it is drawn"
+    for guess, least, most in ((MODEL, 1.0, 1.0), (mostly(MODEL), 0.2, 0.9)):
+        with Pair(drafting(crowd=1), guess) as pair:
+            alone = [pair.ask(request)[0] for request in requests]
+            assert [result.output_token_ids for result in alone] == expected
+            assert least <= _rate(alone) <= most
+            # Nothing is drafted in company: only for the last one, when the others have ended.
+            company = pair.ask(*requests)
+            assert [result.output_token_ids for result in company] == expected
+            assert [_drafted(result) > 0 for result in company] == [False] * 4 + [True]
 
-    first = texts()
-    assert first == texts()
-    assert first[0] == first[2] != first[1]
+
+def test_drafts_that_bring_logits_are_verified_by_them_and_the_next_ones_are_not() -> None:
+    logits = np.stack([MODEL([9]), MODEL([8])])
+    requests = [
+        Request(
+            [4, seed],
+            20,
+            sampling_config=SamplingConfig(top_k=8, seed=seed),
+            external_draft_tokens_config=ExternalDraftTokensConfig([seed, 3], logits),
+        )
+        for seed in range(8)
+    ]
+    with Pair(drafting(), MODEL) as pair:
+        found = [pair.ask(request)[0].output_token_ids for request in requests]
+        assert len(pair.steps.seen) < 8 * 10
+    assert found == [result.output_token_ids for result in plain(*requests)]
 
 
 def test_pauses_change_nothing() -> None:
@@ -236,3 +276,14 @@ def test_a_long_history_is_read_in_pieces() -> None:
     with Pair(drafting(), MODEL) as pair:
         assert pair.ask(request)[0].output_token_ids == plain(request)[0].output_token_ids
     assert pair.guesses.seen[:2] == [[512], [190]]
+
+
+def _drafted(result: Result) -> int:
+    assert result.request_perf_metrics is not None
+    return result.request_perf_metrics.speculative_decoding.total_draft_tokens
+
+
+def _rate(results: list[Result]) -> float:
+    """The share of all drafts that were right."""
+    metrics = [item.request_perf_metrics.speculative_decoding for item in results if item.request_perf_metrics]
+    return sum(item.total_accepted_draft_tokens for item in metrics) / sum(map(_drafted, results))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repoagent.executor import (
@@ -15,13 +16,14 @@ from repoagent.executor import (
     LookaheadDecodingConfig,
     ModelType,
     Request,
+    SamplingConfig,
 )
 from repoagent.executor.builder import build
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.errors import CheckError
-from repoagent.executor.runner.fake import FakeRunner
+from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 from repoagent.executor.runner.protocol import Segment, Seq
-from tests.executor.drafting_kit import LIMIT, drafting, plain
+from tests.executor.drafting_kit import LIMIT, Pair, drafting, plain
 
 
 class Broken(FakeRunner):
@@ -79,6 +81,22 @@ def test_a_draft_model_with_less_room_stops_earlier(caplog: pytest.LogCaptureFix
     assert response.result.output_token_ids == plain(request)[0].output_token_ids
     # Guesses behind 3, 7, 11 ... 27 tokens; there it can read one more, and so guess two. The rest is said one by one.
     assert [item.num_draft_tokens for item in stats] == [item.num_accepted_tokens for item in stats] == [3] * 6 + [2]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 5}, {"top_p": 0.9}])
+def test_where_it_says_nothing_nothing_is_guessed(
+    sampling: dict[str, Any], value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sometimes(history: list[int]) -> Any:
+        return hashed_logits(64)(history) if len(history) % 3 else np.full(64, value, np.float32)
+
+    request = Request([1, 2], 30, sampling_config=SamplingConfig(**sampling))
+    with Pair(drafting(), sometimes) as pair:
+        (result,) = pair.ask(request)
+    assert result.output_token_ids == plain(request)[0].output_token_ids
+    assert len(pair.steps.seen) < 24
     assert caplog.messages == []
 
 

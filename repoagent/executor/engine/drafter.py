@@ -3,6 +3,10 @@
 It has a cache of its own. Each text has a line, a sequence of it; before a line is continued, what was guessed wrongly
 is forgotten and what the large model said instead is read. Lines outlive pauses, and lose their place when others need
 it.
+
+Guesses do not change what is said. The large model chooses as it does without them, and a guess is kept where it is the
+same token. Guesses of a drawn text are drawn by a copy of its sampler, with the random numbers that the choice will
+use, so that from similar distributions mostly the same token comes.
 """
 
 import logging
@@ -45,7 +49,7 @@ class _Draft:
         self._history = list(self._strand.tokens)
         self._most = most
         self._tokens: list[int] = []
-        self._rows: list[Row] = []
+        self._sampler = self._strand.sampler.fork()
         self._guide: Guide | None = None
         self._over = False
 
@@ -66,7 +70,7 @@ class _Draft:
         return Segment(self.line.seq, np.array(tokens, np.int32), Logits.LAST)
 
     def add(self, row: Row) -> None:
-        """Guess from a row of logits as the task will choose: its guide, its rules, its limits."""
+        """Guess from a row of logits as the task will choose: its guide, its rules, its limits, its random numbers."""
         if self._over:
             return
         strand, rules, row = self._strand, self.task.rules, row.copy()
@@ -74,11 +78,11 @@ class _Draft:
             self._guide = self._guide or strand.guide.fork()
             self._guide.mask(row)
         rules.apply(row, self._history, strand.generated + len(self._tokens))
-        if strand.sampler.greedy:
-            token = int(row.argmax())
-        else:
-            token, chances = strand.sampler.guess(row)
-            self._rows.append(chances)
+        try:
+            token = self._sampler.choose(row)
+        except EngineError:  # nothing can follow, says the draft model
+            self._over = True
+            return
         self._tokens.append(token)
         self._history.append(token)
         ended = self._guide is not None and self._guide.is_end(token)
@@ -90,8 +94,6 @@ class _Draft:
     def hand_over(self) -> None:
         """Let the task have its drafts."""
         self.task.drafts = self._tokens
-        self.task.draft_logits = np.stack(self._rows) if self._rows else None
-        self.task.draft_threshold = None
 
 
 class DraftModel:

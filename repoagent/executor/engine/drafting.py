@@ -36,7 +36,8 @@ class Drafting:
 
     def settle(self, task: Task, strand: Strand, counts: IterationCounts) -> None:
         """Forget what was computed for drafts that were wrong, and count."""
-        drafted, task.drafts = len(task.drafts), []
+        drafted = len(task.drafts)
+        task.drafts, task.draft_logits = [], None  # whatever is drafted next brings no logits
         strand.computed = min(len(strand.tokens), strand.computed - drafted + task.right)
         for kept in (strand.generation_logits, *strand.extras.values()):
             del kept[strand.generated :]

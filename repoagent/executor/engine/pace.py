@@ -9,7 +9,7 @@ _LONGEST_REST: Final = 32
 
 
 class Pace:
-    """Starts with ``most`` guesses for a step. Depends on the text alone, not on time, so that seeds stay good."""
+    """Starts with ``most`` guesses for a step. Depends on the text alone, not on time, so that runs repeat."""
 
     def __init__(self, most: int) -> None:
         self._most = self._next = most

@@ -1,5 +1,8 @@
 """Sampler: chooses the tokens of one sequence, from its own random numbers, so neighbours do not matter."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +20,6 @@ from repoagent.executor.types.sampling import SamplingConfig
 __all__ = ["Sampler"]
 
 DEFAULT_TOP_P_MIN = 1e-6
-# Tells the random numbers of a sequence's drafts from its own.
-_GUESSES = 0x64726166
 
 
 class Sampler:
@@ -37,12 +38,19 @@ class Sampler:
         self._top_p_min = DEFAULT_TOP_P_MIN if config.top_p_min is None else config.top_p_min
         self._reset_id = -1 if config.top_p_reset_ids is None else config.top_p_reset_ids
         self._scratch: npt.NDArray[np.float32] | None = None
-        self._seeds = [config.seed or 0, index]
-        self._random = None if self.greedy else np.random.Generator(np.random.Philox(self._seeds))
-        self._guessing: np.random.Generator | None = None
+        seeds = [config.seed or 0, index]
+        self._random = None if self.greedy else np.random.Generator(np.random.Philox(seeds))
         self._peeked: list[float] = []
         #: Whether top-p stays as it is.
         self.steady = self._decay == 1.0
+
+    def fork(self) -> "Sampler":
+        """An independent copy in the same state: from like rows it chooses what this one is going to choose."""
+        twin = copy.copy(self)  # shares the scratch, which holds nothing from one choice to the next
+        twin._limits = replace(self._limits)
+        twin._random = copy.deepcopy(self._random)
+        twin._peeked = list(self._peeked)
+        return twin
 
     @property
     def simple(self) -> bool:
@@ -91,7 +99,7 @@ class Sampler:
     def verify(
         self, row: npt.NDArray[np.float32], draft: int, draft_row: npt.NDArray[np.float32], threshold: float | None
     ) -> int:
-        """The next token where a drafter with these logits guessed ``draft``; greedy search ignores the guess.
+        """The next token where the caller's drafter with these logits drew ``draft``; greedy search ignores the guess.
 
         A guess is kept with probability p / q (the model's over the drafter's), or when p / q reaches ``threshold``.
         Otherwise the token comes from what p has more than q; so, without a threshold, tokens follow p exactly.
@@ -109,17 +117,6 @@ class Sampler:
         _check_drawn(row, token)
         self._move_top_p(token)
         return token
-
-    def guess(self, row: npt.NDArray[np.float32]) -> tuple[int, npt.NDArray[np.float32]]:
-        """A draft from a drafter's row, within this sequence's limits, and the logarithms of its chances.
-
-        Its random numbers are others than those of ``choose`` and ``verify``, or guesses would decide about themselves.
-        """
-        if self._guessing is None:
-            self._guessing = np.random.Generator(np.random.Philox([*self._seeds, _GUESSES]))
-        guessed = distribution(row, self._limits)
-        with np.errstate(divide="ignore"):
-            return draw_from(guessed, self._guessing.random()), np.log(guessed).astype(np.float32)
 
     def _move_top_p(self, token: int) -> None:
         """Top-p shrinks with every token and starts anew after the reset token."""

@@ -73,7 +73,8 @@ class Task:
     ``steady``: one sequence of which nothing but logits is wanted; without drafts it takes one token an iteration.
     ``plain``: steady and greedy, without anything that needs logits on the host; ``drawn``: the same, but drawn in a
     graph. ``streams_tokens``: one sequence whose tokens are streamed as they come, and nothing else of it.
-    ``draftable``: a draft model may guess for it. ``draft_logits``: the drafter's, after temperature.
+    ``draftable``: a draft model may guess for it. ``draft_logits``: those that the request brought with its drafts,
+    after temperature.
     """
 
     id: int

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Result, SamplingConfig
+from repoagent.executor import (
+    DraftTargetDecodingConfig,
+    Executor,
+    ExecutorConfig,
+    OutputConfig,
+    Request,
+    Result,
+    SamplingConfig,
+)
 from repoagent.executor.engine import choice, intake
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
@@ -37,9 +45,15 @@ def _requests(**options: Any) -> list[Request]:
     ]
 
 
-def _texts(requests: list[Request]) -> list[Any]:
-    runner = FakeRunner(logits=hashed_logits(300), vocab_size=300, max_sequences=16)
-    with Executor.from_runner(runner, ExecutorConfig()) as executor:
+def _runner() -> FakeRunner:
+    return FakeRunner(logits=hashed_logits(300), vocab_size=300, max_sequences=16)
+
+
+def _texts(requests: list[Request], crowd: int = 0) -> list[Any]:
+    """What the model says; it guesses for itself while no more than ``crowd`` requests run."""
+    config = ExecutorConfig()
+    config.speculative_config = DraftTargetDecodingConfig(3, max_concurrency=crowd) if crowd else None
+    with Executor.from_runner(_runner(), config, _runner() if crowd else None) as executor:
         ids = executor.enqueue_requests(requests)
         found: dict[int, list[Result | str]] = {request_id: [] for request_id in ids}
         left = set(ids)
@@ -78,6 +92,9 @@ def test_texts_are_those_of_requests_alone(sizes: list[int]) -> None:
     sizes.clear()
     assert at_once == [_texts([request])[0] for request in _requests()]
     assert set(sizes) == {1}
+    assert at_once == [_texts([request], crowd=1)[0] for request in _requests()]
+    for crowd in (1, 6, len(SAMPLING)):  # few or many of them are drafted for beside others
+        assert at_once == _texts(_requests(), crowd)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
