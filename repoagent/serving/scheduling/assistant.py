@@ -7,7 +7,6 @@ from typing import Final, cast
 
 from repoagent.serving.batches import Batch
 from repoagent.serving.instances import Instance, StagedInstance
-from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import FullBatchSource, Refusal, Step
@@ -23,16 +22,16 @@ class Assistant:
     Python does all that on one core, and a model that computes on all of them would wait for it. A batch that would
     not be full is left in the source: more may come until an instance is free.
 
-    ``lock`` guards ``source``. ``instance`` makes the batches for all instances of ``pool``, which are staged like it.
-    ``refuse`` answers a request that the source refuses, ``turn_away`` one that was taken out of it and then is not
-    executed; they are called without the lock.
+    ``lock`` guards ``source``. ``instance`` makes the batches for all instances, which are staged like it; there are as
+    many as ``workers``. ``refuse`` answers a request that the source refuses, ``turn_away`` one that was taken out of
+    it and then is not executed; they are called without the lock.
     """
 
     def __init__(
         self,
         name: str,
         instance: StagedInstance,
-        pool: InstancePool[Instance],
+        workers: int,
         source: FullBatchSource,
         lock: threading.Lock,
         clock: Clock,
@@ -41,7 +40,7 @@ class Assistant:
     ) -> None:
         self._name = name
         self._instance = instance
-        self._pool = pool
+        self._workers = workers
         self._source = source
         self._lock = lock
         self._changed = threading.Condition(lock)
@@ -146,9 +145,10 @@ class Assistant:
 
     @property
     def _should_make(self) -> bool:
-        if self._tried or len(self._ready) >= self._running or not self._source.full:
+        # A worker that is not here takes it itself: nobody waits for a busy instance beside an idle one.
+        if self._tried or self._running < self._workers:
             return False
-        return not self._pool.has_idle  # Else a worker takes it: nobody waits for a busy instance beside an idle one.
+        return len(self._ready) < self._running and self._source.full
 
     def _make(self, step: Step) -> None:
         for refusal in step.refusals:

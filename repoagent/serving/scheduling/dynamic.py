@@ -77,7 +77,7 @@ class DynamicBatchScheduler:
         if not staged or len(staged) < len(self._instances):
             return None
         return Assistant(
-            name, staged[0], self._pool, self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
+            name, staged[0], len(staged), self._queue, self._lock, self._clock, self._refuser.answer, self._turn_away
         )
 
     def _due(self) -> int | None:
