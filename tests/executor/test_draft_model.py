@@ -87,9 +87,9 @@ def test_a_draft_model_that_is_always_wrong_changes_nothing() -> None:
         (result,) = pair.ask(request)
     assert result.output_token_ids == plain(request)[0].output_token_ids
     assert len(pair.steps.seen) == 30
-    # Three guesses, one, and after 1, 2, 4 and 8 steps without any one more.
-    assert [len(lengths) for lengths in pair.guesses.seen] == [1] * 8
-    assert [sum(lengths) for lengths in pair.guesses.seen] == [2, 1, 1, 1, 2, 3, 5, 9]
+    # Three guesses, one three times, and one more after 2, 4 and 8 steps without any.
+    assert [len(lengths) for lengths in pair.guesses.seen] == [1] * 9
+    assert [sum(lengths) for lengths in pair.guesses.seen] == [2, 1, 1, 1, 1, 1, 3, 5, 9]
 
 
 def test_two_requests_are_drafted_together_and_a_crowd_is_not() -> None:

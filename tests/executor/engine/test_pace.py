@@ -1,5 +1,7 @@
 """How many tokens are guessed next."""
 
+from collections.abc import Callable
+
 from repoagent.executor.engine.pace import Pace
 
 
@@ -13,25 +15,37 @@ def test_what_is_right_is_followed_by_more() -> None:
     assert pace.take() == 5
 
 
-def test_misses_in_a_row_are_followed_by_longer_and_longer_rests() -> None:
-    pace, found = Pace(3), ""
-    for _ in range(110):
+def _tries(pace: Pace, right: Callable[[int], int], steps: int) -> list[int]:
+    """How many tokens are guessed in each of ``steps``, of which ``right(number of the try)`` are right, if so many."""
+    found, tries = [], 0
+    for _ in range(steps):
         guessed = pace.take()
-        found += str(guessed)
+        found.append(guessed)
         if guessed:
-            pace.note(guessed, 0)
-    rests = [0, 1, 2, 4, 8, 16, 32, 32]
-    assert found == ("3" + "".join("0" * rest + "1" for rest in rests) + "0" * 32)[:110]
+            pace.note(guessed, min(guessed, right(tries)))
+            tries += 1
+    return found
 
 
-def test_one_guess_that_is_right_ends_the_rests() -> None:
+def test_misses_are_followed_by_longer_and_longer_rests() -> None:
+    found = "".join(map(str, _tries(Pace(3), lambda _: 0, 130)))
+    rests = [0, 0, 0, 2, 4, 8, 16, 32, 32, 32]
+    assert found == ("3" + "".join("0" * rest + "1" for rest in rests))[:130]
+
+
+def test_a_guess_that_is_right_by_chance_does_not_end_the_rests() -> None:
+    found = _tries(Pace(3), lambda tries: int(tries % 6 == 5), 400)
+    assert sum(1 for guessed in found[100:] if guessed) < 40
+
+
+def test_guesses_that_are_right_again_end_the_rests() -> None:
     pace = Pace(3)
-    for _ in range(3):
-        while not (guessed := pace.take()):
-            pass
-        pace.note(guessed, 0)
-    assert [pace.take() for _ in range(3)] == [0, 0, 1]
-    pace.note(1, 1)
-    assert pace.take() == 2
-    pace.note(2, 0)
-    assert pace.take() == 1
+    _tries(pace, lambda _: 0, 40)
+    found = _tries(pace, lambda _: 3, 60)
+    assert found[-20:] == [3] * 20
+    assert all(_tries(pace, lambda _: 0, 6))  # and it takes some misses until the next one
+
+
+def test_half_of_the_guesses_right_is_worth_guessing() -> None:
+    found = _tries(Pace(3), lambda tries: (0, 1, 2, 3)[tries % 4], 200)
+    assert all(found)
