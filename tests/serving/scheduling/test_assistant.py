@@ -282,17 +282,24 @@ def test_of_several_instances_the_one_that_is_free_first_goes_on(bench: Any) -> 
 
 def test_a_batch_is_not_kept_for_a_busy_instance_while_a_worker_has_an_idle_one(bench: Any) -> None:
     subject = bench(PAIRS, instances=2)
-    subject.runners[0].free.clear()
-    subject.runners[1].free.clear()
+    for runner in subject.runners:
+        runner.free.clear()
+    asleep = threading.Event()
+    changed = subject.scheduler._assistant._changed
+    wait = changed.wait
+
+    def sleep() -> None:
+        asleep.set()
+        wait()
+
+    changed.wait = sleep
     answers = [subject.submit(1, rows=2)]
     subject.wait_for_run([1, 1])
     pool = subject.scheduler._pool
     instance = pool.take()  # as a worker that has come too late for the first request
     answers.append(subject.submit(2, rows=2))
-    assistant = subject.scheduler._assistant
-    while assistant._thread is None or not assistant._asleep:  # it looks at the queue, makes nothing or all, and sleeps
-        time.sleep(0.001)
-    assert assistant.holding == 0
+    assert asleep.wait(60)  # it has looked at the queue, and made all that it was going to
+    assert subject.scheduler._assistant.holding == 0
     pool.give(instance)
     subject.wait_for_run([2, 2])
     subject.unplug()
