@@ -1,5 +1,7 @@
 """The executor's tokens and scores equal transformers', one at a time and all at once."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,6 +15,7 @@ from repoagent.executor.runner.ort import OrtRunner
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 LIMIT = timedelta(seconds=120)
+DRAWS = 300
 
 
 @pytest.fixture
@@ -74,6 +77,22 @@ def test_penalties_and_bans(kind: str, oracle: dict[str, Any], start: Callable[.
         )
     found = [result.output_token_ids[0] for result in _results(executor, requests)]
     assert found == [entry["tokens"] for entry in entries]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: Callable[..., Executor]) -> None:
+    """The seeds are fixed, so the frequencies are too: the test cannot fail by chance."""
+    executor = start(kind)
+    for entry in oracle["models"][kind]["drawn"]:
+        options = {key: value or None for key, value in entry["options"].items()}
+        samples = [SamplingConfig(seed=seed, **options) for seed in range(DRAWS)]
+        requests = [Request(entry["prompt"], 1, sampling_config=s, output_config=_new_tokens()) for s in samples]
+        found = Counter(result.output_token_ids[0][0] for result in _results(executor, requests))
+        expected = {int(token): chance for token, chance in entry["probabilities"].items()}
+        assert found.keys() <= expected.keys()
+        for token, chance in expected.items():
+            # Four standard deviations, and one token: some chances are too small for their frequencies to be normal.
+            assert abs(found[token] - DRAWS * chance) <= 4 * math.sqrt(DRAWS * chance * (1 - chance)) + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

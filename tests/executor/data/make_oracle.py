@@ -45,6 +45,13 @@ PENALTIES: list[dict[str, Any]] = [
     {"bad_words_ids": [[7], [9, 17]]},
     {"min_new_tokens": 12},
 ]
+DRAWS: list[dict[str, Any]] = [
+    {"temperature": 0.7, "top_k": 12},
+    {"temperature": 1.4, "top_k": 0, "top_p": 0.8},
+    {"temperature": 1.2, "top_k": 20, "top_p": 0.7},
+    {"temperature": 1.3, "top_k": 0, "min_p": 0.03},
+    {"temperature": 1.1, "top_k": 30, "top_p": 0.9, "repetition_penalty": 1.4},
+]
 NEW_TOKENS = 20
 END_ID = 2
 
@@ -64,6 +71,23 @@ def generate(model: Any, prompt: list[int], **options: Any) -> Any:
     )
 
 
+def distribution(model: Any, prompt: list[int], **options: Any) -> dict[str, float]:
+    """From which the next token is drawn: the probability of each token that may come."""
+    ids = torch.tensor([prompt])
+    found = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=1,
+        do_sample=True,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+        **options,
+    )
+    probabilities = found.scores[0][0].softmax(-1).tolist()
+    return {str(token): round(value, 6) for token, value in enumerate(probabilities) if value > 0}
+
+
 def trim(tokens: list[int]) -> list[int]:
     """Generated tokens up to the end token, which is left out."""
     return tokens[: tokens.index(END_ID)] if END_ID in tokens else tokens
@@ -71,7 +95,7 @@ def trim(tokens: list[int]) -> list[int]:
 
 def describe(model: Any) -> dict[str, Any]:
     """Everything stored for one model."""
-    entry: dict[str, Any] = {"logits": [], "greedy": [], "penalised": [], "beams": []}
+    entry: dict[str, Any] = {"logits": [], "greedy": [], "penalised": [], "beams": [], "drawn": []}
     for prompt in PROMPTS:
         with torch.no_grad():
             logits = model(torch.tensor([prompt])).logits[0]
@@ -82,6 +106,9 @@ def describe(model: Any) -> dict[str, Any]:
             found = generate(model, prompt, eos_token_id=END_ID, **options)
             tokens = trim(found.sequences[0, len(prompt) :].tolist())
             entry["penalised"].append({"prompt": prompt, "options": options, "tokens": tokens})
+        for options in DRAWS:
+            chances = distribution(model, prompt, **options)
+            entry["drawn"].append({"prompt": prompt, "options": options, "probabilities": chances})
         for options in BEAMS:
             found = generate(model, prompt, eos_token_id=END_ID, num_return_sequences=options["num_beams"], **options)
             entry["beams"].append(
