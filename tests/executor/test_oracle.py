@@ -84,7 +84,7 @@ def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: 
     """The seeds are fixed, so the frequencies are too: the test cannot fail by chance."""
     executor = start(kind)
     for entry in oracle["models"][kind]["drawn"]:
-        options = {key: value or None for key, value in entry["options"].items()}
+        options: dict[str, Any] = {key: value or None for key, value in entry["options"].items()}
         samples = [SamplingConfig(seed=seed, **options) for seed in range(DRAWS)]
         requests = [Request(entry["prompt"], 1, sampling_config=s, output_config=_new_tokens()) for s in samples]
         found = Counter(result.output_token_ids[0][0] for result in _results(executor, requests))
