@@ -6,6 +6,7 @@ It reads the checkpoint itself and recomputes every token from the first, as the
 import json
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,28 @@ def read_tensors(path: Path) -> dict[str, Array]:
     return tensors
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """What a request may do to logits: the temperature first, then each token of the whole history is penalised."""
+
+    temperature: float = 1.0
+    repetition: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+
+    def apply(self, logits: Array, tokens: Sequence[int]) -> Array:
+        """The logits of what follows ``tokens``, changed."""
+        scaled = logits / self.temperature
+        for token in set(tokens):
+            value = float(scaled[token])
+            value = value * self.repetition if value < 0 else value / self.repetition
+            scaled[token] = value - self.presence - self.frequency * list(tokens).count(token)
+        return scaled
+
+
+PLAIN = Scaling()
+
+
 class Reference:
     """A checkpoint folder's model. ``changes``: tensors that stand in for the folder's."""
 
@@ -45,9 +68,9 @@ class Reference:
         x = self.embed(tokens) if embedded is None else embedded
         return self._gpt2_logits(x) if self._gpt2 else self._llama_logits(x)
 
-    def log_probs(self, tokens: Sequence[int], temperature: float = 1.0) -> Array:
+    def log_probs(self, tokens: Sequence[int], scaling: Scaling = PLAIN) -> Array:
         """Log-probabilities of what follows ``tokens``."""
-        return log_softmax(self.logits(tokens)[-1] / temperature)
+        return log_softmax(scaling.apply(self.logits(tokens)[-1], tokens))
 
     def _llama_logits(self, x: Array) -> Array:
         tensors, config = self.tensors, self.config
@@ -100,24 +123,26 @@ class Reference:
         scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.config["layer_norm_epsilon"])
         return np.asarray(scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"])
 
-    def greedy(self, prompt: Sequence[int], count: int, end_id: int = -1) -> list[int]:
+    def greedy(self, prompt: Sequence[int], count: int, end_id: int = -1, scaling: Scaling = PLAIN) -> list[int]:
         """Up to ``count`` new tokens; the end token is not among them."""
         tokens = list(prompt)
         for _ in range(count):
-            token = int(self.logits(tokens)[-1].argmax())
+            token = int(self.log_probs(tokens, scaling).argmax())
             if token == end_id:
                 break
             tokens.append(token)
         return tokens[len(prompt) :]
 
-    def beams(self, prompt: Sequence[int], count: int, widths: Sequence[int]) -> list[tuple[list[int], float]]:
+    def beams(
+        self, prompt: Sequence[int], count: int, widths: Sequence[int], scaling: Scaling = PLAIN
+    ) -> list[tuple[list[int], float]]:
         """The best texts of ``count`` tokens with their summed log-probabilities; ``widths``: of each step, the
         last one from then on."""
         beams: list[tuple[list[int], float]] = [([], 0.0)]
         for step in range(count):
             grown = []
             for text, total in beams:
-                log_probs = self.log_probs([*prompt, *text])
+                log_probs = self.log_probs([*prompt, *text], scaling)
                 grown += [([*text, token], total + float(value)) for token, value in enumerate(log_probs)]
             grown.sort(key=lambda item: -item[1])
             beams = grown[: widths[min(step, len(widths) - 1)]]

@@ -10,7 +10,7 @@ import pytest
 from repoagent.executor import Executor, ExecutorConfig, OutputConfig, Request, Result, SamplingConfig
 from repoagent.executor.builder import Form
 from repoagent.executor.runner.ort import OrtRunner
-from tests.executor.reference import Array, Reference, log_softmax
+from tests.executor.reference import Array, Reference, Scaling, log_softmax
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 LIMIT = timedelta(seconds=120)
@@ -124,7 +124,7 @@ def test_tokens_are_drawn_as_often_as_they_should_be(
     reference: Callable[[str], Reference],
 ) -> None:
     """400 seeds. The seeds are fixed, so the frequencies are too: the test cannot fail by chance."""
-    log_probs = reference(kind).log_probs(PROMPT[:7], temperature)
+    log_probs = reference(kind).log_probs(PROMPT[:7], Scaling(temperature))
     expected = _cut(np.exp(log_probs), top_k, top_p)
     requests = [
         Request(

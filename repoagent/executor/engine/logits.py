@@ -1,7 +1,7 @@
 """What happens to a row of logits between the model and the choice of a token.
 
-In this order: embedding bias; bad words, repeated n-grams, the end token before ``min_tokens``; repetition, presence
-and frequency penalties; temperature. Post-processors and grammars come before all of these.
+In this order: embedding bias; bad words, repeated n-grams, the end token before ``min_tokens``; temperature;
+repetition, presence and frequency penalties. Post-processors and grammars come before all of these.
 """
 
 from collections.abc import Collection, Sequence
@@ -73,10 +73,10 @@ class LogitsRules:
         if self.bias is not None:
             row += self.bias
         self._ban(row, tokens, generated)
-        if self.repetition != 1.0 or self.presence or self.frequency:
-            self._penalise(row, tokens, generated)
         if self.temperature != 1.0:
             row /= np.float32(self.temperature)
+        if self.repetition != 1.0 or self.presence or self.frequency:
+            self._penalise(row, tokens)
 
     def _ban(self, row: Row, tokens: Sequence[int], generated: int) -> None:
         banned = banned_by_words(tokens, self.bad_words) if self.bad_words else []
@@ -89,16 +89,14 @@ class LogitsRules:
         if banned:
             row[[token for token in banned if token < len(row)]] = -np.inf
 
-    def _penalise(self, row: Row, tokens: Sequence[int], generated: int) -> None:
-        """Repetition counts the prompt too; presence and frequency count what was generated."""
-        if self.repetition != 1.0:
-            seen = np.unique(np.asarray(tokens, np.int64))
-            seen = seen[seen < len(row)]  # tokens of a prompt table have no logit
-            values = row[seen]
-            row[seen] = np.where(values < 0, values * self.repetition, values / self.repetition)
-        if generated and (self.presence or self.frequency):
-            new, counts = np.unique(np.asarray(tokens[-generated:], np.int64), return_counts=True)
-            row[new] -= (self.presence + self.frequency * counts).astype(np.float32)
+    def _penalise(self, row: Row, tokens: Sequence[int]) -> None:
+        """All three count the prompt too, as TensorRT-LLM's do."""
+        seen, counts = np.unique(np.asarray(tokens, np.int64), return_counts=True)
+        known = int(np.searchsorted(seen, len(row)))  # tokens of a prompt table have no logit
+        seen, counts = seen[:known], counts[:known]
+        values = row[seen]
+        values = np.where(values < 0, values * self.repetition, values / self.repetition)
+        row[seen] = values - (self.presence + self.frequency * counts).astype(np.float32)
 
 
 def _or(value: float | None, default: float) -> float:

@@ -29,10 +29,16 @@ def test_repetition_counts_the_prompt_and_treats_signs_apart() -> None:
     assert _apply(LogitsRules(-1, repetition=2.0), [0, 1], 0) == [0.5, -2.0, 2.0, 0.5]
 
 
-def test_presence_and_frequency_count_generated_tokens_only() -> None:
+def test_presence_and_frequency_count_the_prompt_too() -> None:
     rules = LogitsRules(-1, presence=0.5, frequency=1.0)
-    assert _apply(rules, [0, 2, 2, 3], 3) == [1.0, -1.0, -0.5, -1.0]
-    assert _apply(rules, [0, 2], 0) == [1.0, -1.0, 2.0, 0.5]
+    assert _apply(rules, [0, 2, 2, 3], 3) == [-0.5, -1.0, -0.5, -1.0]
+    assert _apply(rules, [0, 2], 0) == [-0.5, -1.0, 0.5, 0.5]
+    assert _apply(rules, [4, 9], 0) == [1.0, -1.0, 2.0, 0.5]  # a prompt table's tokens
+
+
+def test_penalties_come_after_the_temperature() -> None:
+    rules = LogitsRules(-1, repetition=2.0, presence=0.25, frequency=0.5, temperature=0.5)
+    assert _apply(rules, [0, 1, 1], 0) == [0.25, -5.25, 4.0, 1.0]
 
 
 def test_the_end_token_is_banned_until_enough_was_generated() -> None:
