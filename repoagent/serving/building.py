@@ -259,7 +259,7 @@ def _serve(
         for group in config.instance_group:
             for spec in group_specs(group):
                 make = partial(_instance, name, version, config, model, spec, statistics, pace)
-                instances.append(_limited(make, group, spec, limiter, statistics))
+                instances.append(_limited(make, group, spec, limiter))
                 undo.callback(instances[-1].close)
         warm_up(config, files, instances, states)
         undo.pop_all()
@@ -316,7 +316,6 @@ def _limited(
     group: ModelInstanceGroup,
     spec: InstanceSpec,
     limiter: RateLimiter | None,
-    statistics: ModelStatistics,
 ) -> Instance:
     """A new instance; it waits for the resources that its group names, if the server has a limiter."""
     demand = Demand.of(group.rate_limiter, spec.device_id) if limiter is not None else None
@@ -325,7 +324,7 @@ def _limited(
     with ExitStack() as undo:
         ticket = limiter.ticket(demand)
         undo.callback(ticket.close)
-        instance = LimitedInstance(make(), ticket, statistics)
+        instance = LimitedInstance(make(), ticket)
         undo.pop_all()
     return instance
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
 
+from repoagent.serving.request import InferRequest
+
 __all__ = ["InstancePool"]
 
 T = TypeVar("T")
@@ -24,6 +26,9 @@ class _Waiter(Generic[T]):
         self.since_ns = time.monotonic_ns()
         self.called = False
 
+    def look_again(self) -> None:
+        self.mail.put(None)
+
 
 class InstancePool(Generic[T]):
     """Items of which each is held by one thread at a time.
@@ -33,17 +38,24 @@ class InstancePool(Generic[T]):
     millisecond is handed the next item that is given back, so nobody starves.
     """
 
+    for_one = False
+    """An item that was taken is for one execution; then it must be given back."""
+
     def __init__(self, items: Iterable[T]) -> None:
-        self._idle = list(items)
+        self.items = tuple(items)
+        self._idle = list(self.items)
         self._waiters: deque[_Waiter[T]] = deque()
         self._lock = threading.Lock()
 
-    def take(self, timeout: float | None = None) -> T | None:
-        """An item, which is the caller's until :meth:`give`; None if none was free for ``timeout`` seconds."""
+    def take(self, timeout: float | None = None, request: InferRequest | None = None) -> T | None:
+        """An item, which is the caller's until :meth:`give`.
+
+        None if none was free for ``timeout`` seconds, or until ``request`` was cancelled.
+        """
         try:
             return self._idle.pop()
         except IndexError:
-            return self._wait(timeout)
+            return self._wait(timeout, request)
 
     def take_idle(self) -> T | None:
         """An item if one is free at the moment and nobody waits for it."""
@@ -66,9 +78,14 @@ class InstancePool(Generic[T]):
             with self._lock:
                 self._call_first()
 
-    def _wait(self, timeout: float | None) -> T | None:
+    def close(self) -> None:
+        """Nothing will be executed any more: who waits need not."""
+
+    def _wait(self, timeout: float | None, request: InferRequest | None) -> T | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         waiter: _Waiter[T] = _Waiter()
+        if request is not None:
+            request.on_cancel = waiter.look_again
         with self._lock:
             self._waiters.append(waiter)
         # An item given back before this thread stood in the line called nobody: look once more before sleeping.
@@ -76,6 +93,8 @@ class InstancePool(Generic[T]):
             item = self._leave_with_idle(waiter)
             if item is not None:
                 return item
+            if request is not None and request.cancelled:
+                return self._leave(waiter)
             try:
                 item = waiter.mail.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
             except Empty:

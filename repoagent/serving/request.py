@@ -5,7 +5,7 @@ through ``request.sender``. One request has one or more responses, the last one 
 streaming and cancellation need no second road.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -110,7 +110,12 @@ class InferRequest:
     """The inputs lie in memory that the client can change meanwhile: what is remembered of them must be a copy."""
     placeholder: bool = False
     """Fills an empty slot of a sequence batch: nobody waits for its answer and it is not counted."""
+    on_cancel: Callable[[], None] | None = None
+    """Called by :meth:`cancel`. Who lets the request wait sets it, before a last look at ``cancelled``, in order to
+    answer it at once; it is called from any thread, perhaps long after the wait, and must return soon."""
 
     def cancel(self) -> None:
         """Give the request up. It still gets exactly one final response (usually a CancelledError)."""
         self.cancelled = True
+        if (on_cancel := self.on_cancel) is not None:
+            on_cancel()

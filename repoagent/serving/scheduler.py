@@ -6,18 +6,20 @@ submitted, and a worker that is woken up takes all that waits, not one.
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.instances import Instance
 from repoagent.serving.pace import common_pace
-from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import answer_error
-from repoagent.serving.statistics import FailureReason, ModelStatistics
+from repoagent.serving.scheduling.clock import Clock, MonotonicClock
+from repoagent.serving.scheduling.deadlines import Deadlines
+from repoagent.serving.scheduling.limited import new_pool
+from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.steps import Entry, Refusal
+from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.statistics import ModelStatistics
 
 __all__ = ["DirectScheduler", "Scheduler"]
 
@@ -60,43 +62,58 @@ class Scheduler(Protocol):
 class DirectScheduler:
     """First come, first served; every request is executed by itself."""
 
-    def __init__(self, model_name: str, instances: Sequence[Instance], statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        instances: Sequence[Instance],
+        statistics: ModelStatistics,
+        clock: Clock | None = None,
+    ) -> None:
         self._model_name = model_name
         self._instances = tuple(instances)
-        self._statistics = statistics
+        self._clock = clock or MonotonicClock()
+        self._refuser = Refuser(statistics, self._clock)
         self._pace = common_pace(instance.pace for instance in instances)
-        self._pool = InstancePool(instances)
-        self._waiting: SimpleQueue[InferRequest | None] = SimpleQueue()
+        self._pool = new_pool(instances)
+        self._line: SimpleQueue[Entry | None] = SimpleQueue()
+        self._waiting: dict[Entry, Entry] = {}
+        """What nobody has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
+        self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
         self._lock = threading.Lock()
+        self._watcher = Watcher(
+            f"repoagent-{model_name}-timeouts",
+            self._lock,
+            self._clock,
+            self._due,
+            self._expire,
+            self._sweep,
+            self._refuser.answer,
+        )
         self._workers: list[threading.Thread] = []
         self._closed = False
 
     @property
     def waiting(self) -> int:
-        return self._waiting.qsize()
+        return len(self._waiting)
 
     def executes_here(self, patient: bool) -> bool:
         pace = self._pace
-        return pace.brief or (patient and pace.short and self._pool.has_idle and self._waiting.empty())
+        return pace.brief or (patient and pace.short and self._pool.has_idle and not self._waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None)
+        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
         if instance is None:
-            raise self._refuse(request)
+            raise self._refuser.count(self._refusal(request))
         try:
             if request.cancelled or self._closed:
-                raise self._refuse(request)
+                raise self._refuser.count(self._refusal(request))
             return instance.call(request)
         finally:
             self._pool.give(instance)
 
     def submit(self, request: InferRequest) -> None:
-        if not self._waiting.empty() or not self._execute_now(request):
-            self._waiting.put(request)
-            if not self._workers:
-                self._start_workers()
-            if self._closed:  # It was closed meanwhile, and nobody will look again.
-                self._answer_left_over()
+        if self._waiting or not self._execute_now(request):
+            self._enqueue(request)
 
     def _execute_now(self, request: InferRequest) -> bool:
         """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
@@ -108,6 +125,40 @@ class DirectScheduler:
             return True
         finally:
             self._pool.give(instance)
+
+    def _enqueue(self, request: InferRequest) -> None:
+        entry = Entry(request, 1, self._clock.now_ns())
+        request.on_cancel = self._watcher.on_cancel
+        self._waiting[entry] = entry
+        if request.timeout_us:
+            with self._lock:
+                self._deadlines.add(request.arrival_ns + request.timeout_us * 1000, entry, len(self._waiting))
+                self._watcher.notice()
+        self._line.put(entry)
+        if not self._workers:
+            self._start_workers()
+        if request.cancelled:
+            self._watcher.on_cancel()
+        if self._closed:  # It was closed meanwhile, and nobody will look again.
+            self._answer_left_over()
+
+    # -- what need not wait for its turn ---------------------------------------------------------------------------
+
+    def _due(self) -> int | None:
+        return self._deadlines.next_ns
+
+    def _expire(self, now_ns: int) -> list[Refusal]:
+        return [Refusal.expired(entry.request) for entry in self._deadlines.over(now_ns) if self._claim(entry)]
+
+    def _sweep(self, _now_ns: int) -> list[Refusal]:
+        cancelled = [entry for entry in list(self._waiting) if entry.request.cancelled]
+        return [Refusal.cancelled(entry.request) for entry in cancelled if self._claim(entry)]
+
+    def _claim(self, entry: Entry) -> bool:
+        """Take ``entry`` out; False if somebody else has done so."""
+        return self._waiting.pop(entry, None) is not None
+
+    # -- the workers -----------------------------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
         # Only when first needed: an embedder that waits for its answers never has a thread per model.
@@ -122,50 +173,49 @@ class DirectScheduler:
                 worker.start()
 
     def _work(self) -> None:
-        while (request := self._waiting.get()) is not None:
+        while (entry := self._line.get()) is not None:
+            if entry not in self._waiting:
+                continue
             instance = self._pool.take()
-            if instance is None:  # Cannot be: without a timeout it waits until there is one.
-                raise AssertionError("a pool without a timeout gave nothing")
+            if instance is None:
+                return  # It is closed, which answers what waits.
             try:
-                self._drain(instance, request)
+                self._drain(instance, entry)
             finally:
                 self._pool.give(instance)
 
-    def _drain(self, instance: Instance, request: InferRequest) -> None:
-        """Execute ``request`` and this instance's share of what waits behind it."""
-        share = self._waiting.qsize() // len(self._instances)
-        self._execute(instance, request)
+    def _drain(self, instance: Instance, entry: Entry) -> None:
+        """Execute ``entry`` and this instance's share of what waits behind it."""
+        share = 0 if self._pool.for_one else self._line.qsize() // len(self._instances)
+        self._execute_waiting(instance, entry)
         for _ in range(share):
             try:
-                following = self._waiting.get_nowait()
+                following = self._line.get_nowait()
             except Empty:
                 return
             if following is None:  # The mark to stop is for a worker, not for an instance.
-                self._waiting.put(None)
+                self._line.put(None)
                 return
-            self._execute(instance, following)
+            self._execute_waiting(instance, following)
+
+    def _execute_waiting(self, instance: Instance, entry: Entry) -> None:
+        if self._claim(entry):
+            self._execute(instance, entry.request)
 
     def _execute(self, instance: Instance, request: InferRequest) -> None:
         if request.cancelled or self._closed or self._expired(request):
-            answer_error(request, self._refuse(request))
+            self._refuser.answer(self._refusal(request))
         else:
             instance.execute((request,))
 
-    @staticmethod
-    def _expired(request: InferRequest) -> bool:
-        return bool(request.timeout_us) and time.monotonic_ns() - request.arrival_ns > request.timeout_us * 1000
+    def _expired(self, request: InferRequest) -> bool:
+        return bool(request.timeout_us) and self._clock.now_ns() - request.arrival_ns > request.timeout_us * 1000
 
-    def _refuse(self, request: InferRequest) -> RepoAgentError:
-        """The error for a request that is not executed, which is counted."""
-        error: RepoAgentError
+    def _refusal(self, request: InferRequest) -> Refusal:
+        """Why ``request`` is not executed."""
         if request.cancelled:
-            reason, error = FailureReason.CANCELED, CancelledError("request cancelled")
-        elif self._closed:
-            reason, error = FailureReason.OTHER, UnavailableError(f"model '{self._model_name}' is unloaded")
-        else:
-            reason, error = FailureReason.REJECTED, UnavailableError("Request timeout expired")
-        self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), reason)
-        return error
+            return Refusal.cancelled(request)
+        return Refusal.unloaded(request, self._model_name) if self._closed else Refusal.expired(request)
 
     def retire(self) -> None:
         """Nothing waits for others here."""
@@ -173,8 +223,10 @@ class DirectScheduler:
     def close(self) -> None:
         with self._lock:
             self._closed = True
+        self._watcher.stop()
+        self._pool.close()
         for _ in self._workers:
-            self._waiting.put(None)
+            self._line.put(None)
         for worker in self._workers:
             # Bounded: a request that never ends must not hang the unload; its worker ends with it.
             worker.join(timeout=1.0)
@@ -183,14 +235,6 @@ class DirectScheduler:
             instance.close()
 
     def _answer_left_over(self) -> None:
-        marks = 0
-        try:
-            while True:
-                request = self._waiting.get_nowait()
-                if request is None:
-                    marks += 1
-                else:
-                    answer_error(request, self._refuse(request))
-        except Empty:
-            for _ in range(marks):  # They are for workers that have not seen them yet.
-                self._waiting.put(None)
+        for entry in list(self._waiting):
+            if self._claim(entry):
+                self._refuser.answer(self._refusal(entry.request))

@@ -1,4 +1,5 @@
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -215,6 +216,54 @@ def test_a_cancelled_request_is_answered_without_being_executed(
         one.infer(request)
     assert runners[0].calls == 0
     assert statistics.snapshot().failures["CANCELED"] == 2
+
+
+def test_a_request_that_waits_is_answered_as_soon_as_it_is_cancelled_or_its_time_is_over(
+    one: DirectScheduler, request_of: RequestMaker, new_sender: Any, runners: list[Any]
+) -> None:
+    runner = runners[0]
+    runner.hold = threading.Event()
+    first, cancelled, late, last = (new_sender() for _ in range(4))
+    one.submit(request_of(sender=first))
+    assert runner.running.acquire(timeout=60)
+    request = request_of(sender=cancelled)
+    one.submit(request)
+    one.submit(request_of(sender=late, timeout_us=1000, arrival_ns=time.monotonic_ns()))
+    one.submit(request_of(sender=last))
+    request.cancel()
+    assert isinstance(cancelled.final(60).error, CancelledError)
+    assert str(late.final(60).error) == "Request timeout expired"
+    assert one.waiting == 1
+    runner.hold.set()
+    assert first.final(60).error is None
+    assert last.final(60).error is None
+    assert runner.calls == 2
+
+
+def test_a_caller_that_waits_for_an_instance_hears_of_the_cancellation_at_once(
+    one: DirectScheduler, request_of: RequestMaker, new_sender: Any, runners: list[Any]
+) -> None:
+    runner, sender, request = runners[0], new_sender(), request_of()
+    runner.hold = threading.Event()
+    one.submit(request_of(sender=sender))
+    assert runner.running.acquire(timeout=60)
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            one.infer(request)
+        except CancelledError as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    while not one._pool._waiters:  # Until it stands in the line.
+        pass
+    request.cancel()
+    caller.join(60)
+    assert len(errors) == 1
+    runner.hold.set()
+    assert sender.final(60).error is None
 
 
 def test_a_request_that_comes_while_it_is_closed_is_answered(

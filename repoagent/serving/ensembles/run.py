@@ -186,7 +186,7 @@ class EnsembleRun:
         self._events: deque[_Event] = deque()
         self._working = False
         # What follows is touched only by the thread that works off the line.
-        self._in_flight = 0
+        self._in_flight: dict[InferRequest, None] = {}
         self._error: RepoAgentError | None = None
         self._incomplete = 0
         self._durations = Durations()
@@ -199,6 +199,7 @@ class EnsembleRun:
 
     def start(self) -> None:
         """Begin. Returns when nothing can be done on this thread without waiting."""
+        self.request.on_cancel = self._tell_steps
         self._working = True
         absent = self._plan.inputs - self.request.inputs.keys()  # Optional ones; the request has been checked.
         self._put(self._origin, self.request.inputs, absent)
@@ -225,7 +226,7 @@ class EnsembleRun:
                 event = self._events.popleft()
             self._handle(event)
             if event.ended is not None:
-                self._in_flight -= 1
+                del self._in_flight[event.ended]
                 self._durations.add(Durations.of(event.ended))
                 if not self._in_flight:
                     self._finish()
@@ -247,6 +248,12 @@ class EnsembleRun:
     def _fail(self, error: RepoAgentError) -> None:
         if self._error is None:
             self._error = _named(self._plan.name, error)
+            self._tell_steps()
+
+    def _tell_steps(self) -> None:
+        """Those that wait need not: this is :attr:`stopped`. Called from any thread."""
+        for request in list(self._in_flight):
+            request.cancel()
 
     def _new_scope(self, label: int) -> _Scope:
         needed = self._needed
@@ -275,7 +282,7 @@ class EnsembleRun:
         inputs = {name: scope.tensors[tensor] for name, tensor in step.inputs.items() if tensor in scope.tensors}
         sender = _StepSender(self, step, scope)
         request = sender.request = StepRequest(self, step, inputs, sender)
-        self._in_flight += 1
+        self._in_flight[request] = None
         self._submit(request)
 
     def _answer_if_complete(self, scope: _Scope, news: Mapping[str, Tensor]) -> None:

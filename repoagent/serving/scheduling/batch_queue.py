@@ -127,6 +127,12 @@ class BatchQueue:
             self._size -= entry.size
         return [Refusal.expired(entry.request) for entry in expired]
 
+    def sweep(self) -> list[Refusal]:
+        """Take out the requests that were cancelled."""
+        cancelled = self._queue.sweep()
+        self._size -= sum(entry.size for entry in cancelled)
+        return [Refusal.cancelled(entry.request) for entry in cancelled]
+
     def drain(self) -> list[InferRequest]:
         requests = []
         while (entry := self._queue.pop()) is not None:

@@ -96,6 +96,10 @@ class DirectSlots:
         states = self._controls.states
         return entry.key if states is None else (entry.key, states.shapes(slot.states, entry.request))
 
+    def sweep(self) -> list[Refusal]:
+        """Nothing waits here that is not in a slot's queue."""
+        return []
+
     @property
     def waiting(self) -> int:
         """How many requests have a slot and are not in a batch yet."""

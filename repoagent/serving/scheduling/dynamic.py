@@ -6,11 +6,11 @@ from typing import Final
 
 from repoagent.serving.instances import Instance, StagedInstance
 from repoagent.serving.pace import common_pace
-from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.limited import new_pool
 from repoagent.serving.scheduling.refusals import Refuser
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
@@ -53,7 +53,7 @@ class DynamicBatchScheduler:
         self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
         self._pace = common_pace(instance.pace for instance in instances)
-        self._pool = InstancePool(instances)
+        self._pool = new_pool(instances)
         thread_name = f"repoagent-{model_name}"
         self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
         self._workers = BatchWorkers(
@@ -67,7 +67,13 @@ class DynamicBatchScheduler:
             self._assistant,
         )
         self._watcher = Watcher(
-            f"{thread_name}-timeouts", self._lock, clock, self._due, self._queue.expire, self._refuser.answer
+            f"{thread_name}-timeouts",
+            self._lock,
+            clock,
+            self._due,
+            self._queue.expire,
+            lambda _now_ns: self._queue.sweep(),
+            self._refuser.answer,
         )
         self._closed = False
 
@@ -109,9 +115,10 @@ class DynamicBatchScheduler:
 
         The line knows neither priorities nor queue policies, so it is only for models without them.
         """
-        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None)
+        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
         if instance is None:
-            raise self._refuser.count(Refusal.expired(request))
+            refusal = Refusal.cancelled(request) if request.cancelled else Refusal.expired(request)
+            raise self._refuser.count(refusal)
         return instance
 
     def _call(self, instance: Instance, request: InferRequest) -> InferResponse:
@@ -140,8 +147,9 @@ class DynamicBatchScheduler:
         return None if self._delayed or len(self._queue) else self._pool.take_idle()
 
     def _enqueue(self, request: InferRequest) -> None:
+        request.on_cancel = self._watcher.on_cancel
         with self._lock:
-            if self._closed:
+            if self._closed or request.cancelled:
                 refusal = self._refusal(request)
             elif self._queue.put(request, self._clock.now_ns()):
                 self._workers.kick()
@@ -165,6 +173,7 @@ class DynamicBatchScheduler:
         with self._lock:
             self._closed = True
         self._watcher.stop()
+        self._pool.close()
         self._workers.stop()
         with self._lock:
             left_over = self._queue.drain()

@@ -56,7 +56,7 @@ def _executing(
     if config.HasField("dynamic_batching"):
         settings, rule = BatchSettings.of(config), BatchRule(config)
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)
-    return DirectScheduler(name, instances, statistics)
+    return DirectScheduler(name, instances, statistics, clock)
 
 
 def with_cache(

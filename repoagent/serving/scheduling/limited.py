@@ -1,46 +1,82 @@
-"""Instances whose executions wait for resources."""
+"""Instances whose executions wait for resources, and the pool that has them wait."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from repoagent.errors import UnavailableError
 from repoagent.serving.instances import Instance
 from repoagent.serving.pace import unpredictable
+from repoagent.serving.pool import InstancePool
 from repoagent.serving.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.rate_limiter import Ticket
-from repoagent.serving.senders import answer_error
-from repoagent.serving.statistics import FailureReason, ModelStatistics
 
-__all__ = ["LimitedInstance"]
+__all__ = ["LimitedInstance", "LimitedPool", "new_pool"]
 
 
 class LimitedInstance:
-    """``inner``, which has what ``ticket`` stands for while it executes. The thread that has the instance waits."""
+    """``inner``, which may execute only while somebody has what ``ticket`` stands for: see :class:`LimitedPool`."""
 
-    def __init__(self, inner: Instance, ticket: Ticket, statistics: ModelStatistics) -> None:
+    def __init__(self, inner: Instance, ticket: Ticket) -> None:
         self._inner = inner
-        self._ticket = ticket
-        self._statistics = statistics
+        self.ticket = ticket
         self.pace = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
-        with self._ticket.held():
-            return self._inner.call(request)
+        self.ticket.executions += 1
+        return self._inner.call(request)
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
-        try:
-            with self._ticket.held():
-                self._inner.execute(requests)
-        except UnavailableError as error:  # What it executes never raises: this is the ticket.
-            for request in requests:
-                if not request.placeholder:
-                    self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), FailureReason.OTHER)
-                    answer_error(request, error)
+        self.ticket.executions += 1
+        self._inner.execute(requests)
 
     def rehearse(self, request: InferRequest) -> None:
-        with self._ticket.held():
+        with self.ticket.held():
             self._inner.rehearse(request)
 
     def close(self) -> None:
-        self._ticket.close()
+        self.ticket.close()
         self._inner.close()
+
+
+class LimitedPool(InstancePool[Instance]):
+    """Gives an instance when its resources are there as well.
+
+    So requests wait in the queue of their scheduler, where timeouts, cancellations and priorities are looked after, and
+    where more may come to share the execution.
+    """
+
+    for_one = True
+
+    def take(self, timeout: float | None = None, request: InferRequest | None = None) -> Instance | None:
+        """See :class:`InstancePool`; None also when the pool is closed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        instance = super().take(timeout, request)
+        if instance is None:
+            return None
+        return self._ready(instance, None if deadline is None else max(0.0, deadline - time.monotonic()), request)
+
+    def take_idle(self) -> Instance | None:
+        instance = super().take_idle()
+        return None if instance is None else self._ready(instance, 0.0, None)
+
+    def _ready(self, instance: Instance, timeout: float | None, request: InferRequest | None) -> Instance | None:
+        if not isinstance(instance, LimitedInstance) or instance.ticket.take(timeout, request):
+            return instance
+        super().give(instance)
+        return None
+
+    def give(self, item: Instance) -> None:
+        if isinstance(item, LimitedInstance):
+            item.ticket.give()
+        super().give(item)
+
+    def close(self) -> None:
+        for instance in self.items:
+            if isinstance(instance, LimitedInstance):
+                instance.ticket.close()
+
+
+def new_pool(instances: Iterable[Instance]) -> InstancePool[Instance]:
+    """The pool for ``instances``."""
+    instances = tuple(instances)
+    limited = any(isinstance(instance, LimitedInstance) for instance in instances)
+    return LimitedPool(instances) if limited else InstancePool(instances)

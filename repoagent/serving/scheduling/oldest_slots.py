@@ -77,6 +77,11 @@ class OldestSlots:
         step = self._batcher.next(now_ns)
         return Step(step.batch, [*refusals, *step.refusals], step.wake_ns)
 
+    def sweep(self) -> list[Refusal]:
+        """Take the cancelled requests out of the batcher; their sequences go on."""
+        refusals, self._refusals = self._refusals, []
+        return [*refusals, *self._batcher.sweep()]
+
     @property
     def waiting(self) -> int:
         """How many requests have a slot and are not in a batch yet."""

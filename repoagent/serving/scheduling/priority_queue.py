@@ -1,18 +1,16 @@
 """Requests that wait, by priority level, each level with its own policy."""
 
 import bisect
-import heapq
-import itertools
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from repoagent.serving.scheduling.deadlines import TOLERATED, Deadlines
 from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.steps import Entry, EntryState
 
 __all__ = ["PriorityQueue"]
 
-_TOLERATED: Final = 64
 _WAITING: Final = EntryState.WAITING
 _DELAYED: Final = EntryState.DELAYED
 
@@ -33,8 +31,21 @@ class _Level:
 
     def tidy(self) -> None:
         """Throw entries that left before their turn out of memory when they are the most."""
-        if len(self.waiting) > 2 * self.count + _TOLERATED:
+        if len(self.waiting) > 2 * self.count + TOLERATED:
             self.waiting = deque(entry for entry in self.waiting if entry.state is _WAITING)
+
+    def sweep(self) -> list[Entry]:
+        """Take out the entries whose requests were cancelled, and those that left before their turn."""
+        lines = ((self.waiting, _WAITING), (self.delayed, _DELAYED))
+        cancelled = [
+            entry for line, state in lines for entry in line if entry.state is state and entry.request.cancelled
+        ]
+        for entry in cancelled:
+            entry.state = EntryState.GONE
+        self.count -= len(cancelled)
+        self.waiting = deque(entry for entry in self.waiting if entry.state is _WAITING)
+        self.delayed = deque(entry for entry in self.delayed if entry.state is _DELAYED)
+        return cancelled
 
     def pop(self) -> Entry | None:
         for line, state in ((self.waiting, _WAITING), (self.delayed, _DELAYED)):
@@ -52,8 +63,7 @@ class PriorityQueue:
         self._settings = settings
         self._levels: dict[int, _Level] = {}
         self._order: list[int] = []
-        self._deadlines: list[tuple[int, int, Entry]] = []
-        self._numbers = itertools.count()
+        self._deadlines: Deadlines[Entry] = Deadlines(lambda entry: entry.state is _WAITING)
         self._count = 0
 
     def __len__(self) -> int:
@@ -78,7 +88,7 @@ class PriorityQueue:
         time_ns = policy.time_for(entry.request.timeout_us)
         if time_ns:
             entry.deadline_ns = entry.enqueued_ns + time_ns
-            self._watch(entry)
+            self._deadlines.add(entry.deadline_ns, entry, self._count)
 
     def _level(self, number: int) -> _Level:
         level = self._levels.get(number)
@@ -90,7 +100,7 @@ class PriorityQueue:
 
     def _forget_empty_levels(self) -> None:
         # Clients choose the levels, of which there may be billions.
-        if len(self._order) >= _TOLERATED + self._count:
+        if len(self._order) >= TOLERATED + self._count:
             self._levels = {number: level for number, level in self._levels.items() if level.count}
             self._order = sorted(self._levels)
 
@@ -116,10 +126,7 @@ class PriorityQueue:
     def expire(self, now_ns: int) -> list[Entry]:
         """Take out the entries whose time is over and that their level's policy refuses; the others are delayed."""
         refused = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            entry = heapq.heappop(self._deadlines)[2]
-            if entry.state is not _WAITING:
-                continue
+        for entry in self._deadlines.over(now_ns):
             level = self._levels[entry.level]
             if level.policy.delays:
                 entry.state = _DELAYED
@@ -131,16 +138,13 @@ class PriorityQueue:
             refused.append(entry)
         return refused
 
+    def sweep(self) -> list[Entry]:
+        """Take out the entries whose requests were cancelled."""
+        cancelled = [entry for level in self._levels.values() for entry in level.sweep()]
+        self._count -= len(cancelled)
+        return cancelled
+
     @property
     def deadline_ns(self) -> int | None:
         """When the next entry's time is over."""
-        while self._deadlines and self._deadlines[0][2].state is not _WAITING:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def _watch(self, entry: Entry) -> None:
-        # As in _Level.tidy: what is here keeps its request in memory.
-        if len(self._deadlines) > 2 * self._count + _TOLERATED:
-            self._deadlines = [item for item in self._deadlines if item[2].state is _WAITING]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (entry.deadline_ns, next(self._numbers), entry))
+        return self._deadlines.next_ns

@@ -13,6 +13,7 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from repoagent.config.model_config_pb2 import ModelRateLimiter
+    from repoagent.serving.request import InferRequest
 
 __all__ = ["EVERY_DEVICE", "Demand", "RateLimiter", "RateLimiterResource", "Ticket"]
 
@@ -58,8 +59,9 @@ class Ticket:
         self.demand = demand
         self.number = number
         self.executions = 0
+        """Counted by who executes."""
         self.told = threading.Event()
-        """It may go on, or it is closed."""
+        """It may go on, or it waits for nothing any more: it is closed, or the request is cancelled."""
         self.granted = False
         self.closed = False
         self._limiter = limiter
@@ -69,6 +71,23 @@ class Ticket:
         """Who waits with the lowest is next."""
         return self.executions * self.demand.priority, self.number
 
+    def take(self, timeout: float | None = None, request: "InferRequest | None" = None) -> bool:
+        """Wait for the resources, which are the caller's until :meth:`give`.
+
+        False if they could not be had for ``timeout`` seconds, ``request`` was cancelled, or :meth:`close` was called.
+        """
+        self._limiter.stand_in_line(self)
+        if request is not None:
+            request.on_cancel = self.told.set
+            if request.cancelled:
+                self.told.set()
+        self.told.wait(timeout)
+        return self._limiter.leave_line(self)
+
+    def give(self) -> None:
+        """Give the resources back."""
+        self._limiter.release(self)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Have the resources for as long as the block takes; wait for them before.
@@ -76,11 +95,13 @@ class Ticket:
         Raises:
             UnavailableError: :meth:`close` was called meanwhile.
         """
-        self._limiter.acquire(self)
+        if not self.take():
+            raise UnavailableError("the model is unloaded")
         try:
             yield
         finally:
-            self._limiter.release(self)
+            self.executions += 1
+            self.give()
 
     def close(self) -> None:
         """The instance goes: it needs nothing any more, and who waits for it need not."""
@@ -147,25 +168,33 @@ class RateLimiter:
             )
         return limit
 
-    def acquire(self, ticket: Ticket) -> None:
-        """See :meth:`Ticket.held`."""
+    def stand_in_line(self, ticket: Ticket) -> None:
+        """See :meth:`Ticket.take`."""
         with self._lock:
             if ticket.closed:
-                raise UnavailableError("the model is unloaded")
-            ticket.told.clear()
+                return
+            ticket.told = threading.Event()  # Its own each time: requests of earlier times may still be cancelled.
             heapq.heappush(self._line, (ticket.turn, ticket))
             self._grant()
-        ticket.told.wait()
-        if not ticket.granted:
-            raise UnavailableError("the model is unloaded")
+
+    def leave_line(self, ticket: Ticket) -> bool:
+        """Whether the ticket has been granted; else it waits no more."""
+        with self._lock:
+            if not ticket.granted:
+                self._strike(ticket)
+            return ticket.granted
+
+    def _strike(self, ticket: Ticket) -> None:
+        self._line = [place for place in self._line if place[1] is not ticket]
+        heapq.heapify(self._line)
+        self._grant()  # Nobody passed it while it waited.
 
     def release(self, ticket: Ticket) -> None:
-        """See :meth:`Ticket.held`."""
+        """See :meth:`Ticket.give`."""
         with self._lock:
             for key, count in ticket.demand.resources.items():
                 self._used[key] -= count
             ticket.granted = False
-            ticket.executions += 1
             self._grant()
 
     def _grant(self) -> None:
@@ -186,10 +215,8 @@ class RateLimiter:
         with self._lock:
             ticket.closed = True
             self._tickets.discard(ticket)
-            self._line = [place for place in self._line if place[1] is not ticket]
-            heapq.heapify(self._line)
             limits = self._count([known.demand.resources for known in self._tickets])
             # What is still in use belongs to executions that go on; their keys must stay known until they end.
             self._limits = {**{key: limit for key, limit in self._limits.items() if self._used[key]}, **limits}
-            self._grant()
+            self._strike(ticket)
             ticket.told.set()

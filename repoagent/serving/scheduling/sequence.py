@@ -13,6 +13,7 @@ from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.controls import SequenceControls
 from repoagent.serving.scheduling.direct_slots import DirectSettings, DirectSlots
+from repoagent.serving.scheduling.limited import new_pool
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
 from repoagent.serving.scheduling.ordering import OrderKeeper
 from repoagent.serving.scheduling.refusals import Refuser
@@ -39,6 +40,7 @@ class _Lane:
     """One instance: its slots and the thread that executes their batches."""
 
     source: DirectSlots | OldestSlots
+    pool: InstancePool[Instance]
     workers: BatchWorkers
 
 
@@ -67,16 +69,22 @@ class SequenceScheduler:
         self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
         self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
         self._watcher = Watcher(
-            f"repoagent-{model_name}-sequences", self._lock, clock, self._due, self._reap, self._refuser.answer
+            f"repoagent-{model_name}-sequences",
+            self._lock,
+            clock,
+            self._due,
+            self._reap,
+            self._sweep,
+            self._refuser.answer,
         )
         self._closed = False
 
     def _lane(self, config: "ModelConfig", slots: list[Slot], instance: Instance) -> _Lane:
         source = self._source(config, slots)
         name = f"repoagent-{self._model_name}-{slots[0].lane}"
-        pool = InstancePool([instance])
+        pool = new_pool([instance])
         workers = BatchWorkers(name, 1, pool, source, self._lock, self._clock, self._refuser.answer)
-        return _Lane(source, workers)
+        return _Lane(source, pool, workers)
 
     def _source(self, config: "ModelConfig", slots: list[Slot]) -> DirectSlots | OldestSlots:
         if not config.sequence_batching.HasField("oldest"):
@@ -106,6 +114,7 @@ class SequenceScheduler:
         return submit_and_wait(self.submit, request, self._model_name)
 
     def submit(self, request: InferRequest) -> None:
+        request.on_cancel = self._watcher.on_cancel
         try:
             self._check(request)
             with self._lock:
@@ -114,6 +123,8 @@ class SequenceScheduler:
             refusal = Refusal(request, error, FailureReason.OTHER)
         if refusal is not None:
             self._refuser.answer(refusal)
+        elif request.cancelled:
+            self._watcher.on_cancel()
 
     def _check(self, request: InferRequest) -> None:
         if self._rule.size(request) > 1:
@@ -159,10 +170,19 @@ class SequenceScheduler:
         self._end_idle(now_ns)
         return [Refusal.expired(entry.request, _EXPIRED) for entry in self._table.expire(now_ns)]
 
+    def _sweep(self, now_ns: int) -> list[Refusal]:
+        cancelled, slots = self._table.sweep()
+        for slot in slots:
+            self._go_on(slot, now_ns)
+        refusals = [refusal for lane in self._lanes for refusal in lane.source.sweep()]
+        return [*(Refusal.cancelled(entry.request) for entry in cancelled), *refusals]
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
         self._watcher.stop()
+        for lane in self._lanes:
+            lane.pool.close()
         for lane in self._lanes:
             lane.workers.stop()
         with self._lock:

@@ -58,8 +58,9 @@ class SequenceTable:
         self._idle_ns = idle_ns
         self._changed = changed
         self._retired = False
+        self._every_slot = tuple(slots)
         # The lowest slot of every instance first: sequences spread, and the batches of direct scheduling stay short.
-        self._free = [(slot.index, slot.lane, slot) for slot in slots]
+        self._free = [(slot.index, slot.lane, slot) for slot in self._every_slot]
         heapq.heapify(self._free)
         self._slots: dict[CorrelationId, Slot] = {}
         self._active_ns: OrderedDict[CorrelationId, int] = OrderedDict()
@@ -126,25 +127,27 @@ class SequenceTable:
         del self._slots[sequence]
         del self._active_ns[sequence]
 
+    def _forget_slot(self, slot: Slot) -> None:
+        if slot.sequence is not None and self._slots.get(slot.sequence) is slot:
+            self._forget(slot.sequence)
+
     def release(self, slot: Slot, now_ns: int) -> list[Entry]:
         """The sequence of ``slot`` is over: give the slot to the sequence that has waited longest.
 
         Returns the requests that nobody will execute: what the ended sequence has left, and sequences that waited and
         of which a request was cancelled.
         """
-        left_over = [entry for entry in slot.queue if entry is not None]
+        left_over = _requests(slot.queue)
         slot.queue.clear()
         slot.states = {}
-        if slot.sequence is not None and self._slots.get(slot.sequence) is slot:
-            self._forget(slot.sequence)
+        self._forget_slot(slot)
         while self._line:
             backlog = self._line.popleft()
             goes_on = self._backlogs.get(backlog.sequence) is backlog
             if goes_on:
                 del self._backlogs[backlog.sequence]
-            entries = [entry for entry in backlog.entries if entry is not None]
-            if any(entry.request.cancelled for entry in entries):
-                left_over += entries
+            if _any_cancelled(backlog.entries):
+                left_over += _requests(backlog.entries)
                 continue
             self._occupy(slot, backlog, goes_on, now_ns)
             return left_over
@@ -185,12 +188,30 @@ class SequenceTable:
 
     def expire(self, now_ns: int) -> list[Entry]:
         """Give up the waiting sequences of which a request has waited for longer than its timeout."""
-        expired = [b for b in self._line if b.deadline_ns is not None and b.deadline_ns <= now_ns]
-        for backlog in expired:
+        return self._give_up([b for b in self._line if b.deadline_ns is not None and b.deadline_ns <= now_ns])
+
+    def _give_up(self, backlogs: Iterable[_Backlog]) -> list[Entry]:
+        entries = []
+        for backlog in backlogs:
             self._line.remove(backlog)
             if self._backlogs.get(backlog.sequence) is backlog:
                 del self._backlogs[backlog.sequence]
-        return [entry for backlog in expired for entry in backlog.entries if entry is not None]
+            entries += _requests(backlog.entries)
+        return entries
+
+    def sweep(self) -> tuple[list[Entry], list[Slot]]:
+        """End the sequences of which a request that waits was cancelled.
+
+        Returns all their requests that wait, and the slots that they have, with nothing but None in the queue.
+        """
+        cancelled = self._give_up([backlog for backlog in self._line if _any_cancelled(backlog.entries)])
+        slots = [slot for slot in self._every_slot if _any_cancelled(slot.queue)]
+        for slot in slots:
+            cancelled += _requests(slot.queue)
+            self._forget_slot(slot)
+            slot.queue.clear()
+            slot.queue.append(None)
+        return cancelled, slots
 
     @property
     def due_ns(self) -> int | None:
@@ -202,7 +223,15 @@ class SequenceTable:
 
     def drain(self) -> list[Entry]:
         """Take out everything that waits for a slot."""
-        entries = [entry for backlog in self._line for entry in backlog.entries if entry is not None]
+        entries = [entry for backlog in self._line for entry in _requests(backlog.entries)]
         self._line.clear()
         self._backlogs.clear()
         return entries
+
+
+def _requests(queue: Iterable[Entry | None]) -> list[Entry]:
+    return [entry for entry in queue if entry is not None]
+
+
+def _any_cancelled(queue: Iterable[Entry | None]) -> bool:
+    return any(entry.request.cancelled for entry in _requests(queue))

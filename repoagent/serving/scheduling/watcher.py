@@ -1,4 +1,4 @@
-"""A thread that acts when a time has come, whatever the workers are busy with."""
+"""A thread that acts when a time has come or a request is cancelled, whatever the workers are busy with."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +15,10 @@ _PATIENCE_SECONDS: Final = 1.0
 class Watcher:
     """Calls ``act`` with the time when the time that ``due`` says has come, and refuses the requests that it returns.
 
-    ``due`` and ``act`` are called with ``lock`` held, ``refuse`` without. Afterwards ``due`` must be later, or None.
+    So it does with ``sweep`` when a request was cancelled; one call for all that were cancelled meanwhile.
+
+    ``due``, ``act`` and ``sweep`` are called with ``lock`` held, ``refuse`` without. After ``act``, ``due`` must be
+    later, or None.
     """
 
     def __init__(
@@ -25,6 +28,7 @@ class Watcher:
         clock: Clock,
         due: Callable[[], int | None],
         act: Callable[[int], Sequence[Refusal]],
+        sweep: Callable[[int], Sequence[Refusal]],
         refuse: Callable[[Refusal], None],
     ) -> None:
         self._name = name
@@ -32,8 +36,10 @@ class Watcher:
         self._clock = clock
         self._due = due
         self._act = act
+        self._sweep = sweep
         self._refuse = refuse
         self._armed_ns: int | None = None
+        self._cancelled = False
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -43,10 +49,24 @@ class Watcher:
         if due is None or self._stopped:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name=self._name, daemon=True)
-            self._thread.start()
+            self._start()
         elif self._armed_ns is None or due < self._armed_ns:
             self._changed.notify()
+
+    def on_cancel(self) -> None:
+        """For :attr:`InferRequest.on_cancel`. Call it without the lock."""
+        with self._changed:
+            if self._stopped:
+                return
+            self._cancelled = True
+            if self._thread is None:
+                self._start()
+            else:
+                self._changed.notify()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._watch, name=self._name, daemon=True)
+        self._thread.start()
 
     def _watch(self) -> None:
         while not self._stopped:
@@ -57,6 +77,9 @@ class Watcher:
         with self._changed:
             while not self._stopped:
                 now = self._clock.now_ns()
+                if self._cancelled:
+                    self._cancelled = False
+                    return self._sweep(now)
                 self._armed_ns = self._due()
                 if self._armed_ns is not None and self._armed_ns <= now:
                     return self._act(now)

@@ -8,7 +8,7 @@ from repoagent.serving.instances import Instance
 from repoagent.serving.pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.steps import BatchSource, Refusal, Step
+from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refusal, Step
 
 __all__ = ["BatchWorkers"]
 
@@ -45,10 +45,12 @@ class BatchWorkers:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._delaying = 0
+        self._kicks = 0
         self._stopped = False
 
     def kick(self) -> None:
         """Something was put into the source. Call it with the lock held."""
+        self._kicks += 1
         if not self._threads and not self._stopped:
             self._start()
         elif self._idle and (self._source.ripe or not self._delaying):
@@ -66,12 +68,15 @@ class BatchWorkers:
     def _work(self) -> None:
         while self._wait_for_requests():
             instance = self._pool.take()
-            if instance is None:  # Cannot be: without a timeout it waits until there is one.
-                raise AssertionError("a pool without a timeout gave nothing")
+            if instance is None:
+                return  # It is closed, which answers what waits.
             try:
-                self._perform(instance, self._next())
+                step, kicks = self._next()
+                self._perform(instance, step)
             finally:
                 self._pool.give(instance)
+            if step.wake_ns is not None:
+                self._delay(step.wake_ns, kicks)
 
     def _wait_for_requests(self) -> bool:
         """True when something waits, False when it is time to stop."""
@@ -80,19 +85,26 @@ class BatchWorkers:
                 self._sleep(None)
             return not self._stopped
 
-    def _next(self) -> Step:
-        """The next batch, waiting for it to be ready; an empty step if nothing waits any more."""
+    def _next(self) -> tuple[Step, int]:
+        """The next batch, if one is ready, and how often :meth:`kick` had been called by then."""
         with self._changed:
-            while len(self._source) and not self._stopped:
-                step = self._source.next(self._clock.now_ns())
-                if step.batch or step.refusals:
-                    if len(self._source):
-                        self.kick()  # There may be work for another thread as well.
-                    return step
-                self._delaying += 1
-                self._sleep(step.wake_ns)
-                self._delaying -= 1
-        return Step()
+            if not len(self._source) or self._stopped:
+                return NOTHING, self._kicks
+            step = self._source.next(self._clock.now_ns())
+            if step.batch or step.refusals:
+                if len(self._source):
+                    self.kick()  # There may be work for another thread as well.
+                return Step(step.batch, step.refusals), self._kicks
+            return step, self._kicks
+
+    def _delay(self, until_ns: int, kicks: int) -> None:
+        """Wait for more to come. Without an instance: its resources may be of use to others meanwhile."""
+        with self._changed:
+            if kicks != self._kicks or self._stopped:
+                return
+            self._delaying += 1
+            self._sleep(until_ns)
+            self._delaying -= 1
 
     def _sleep(self, until_ns: int | None) -> None:
         self._idle += 1

@@ -109,8 +109,8 @@ def test_a_request_cancelled_while_it_waits_is_not_executed(bench: Any) -> None:
     request = subject.request(1)
     gone, other = subject.submit_request(request, 1), subject.submit(2)
     request.cancel()
+    assert isinstance(gone.error(), CancelledError)  # At once: the model still runs.
     subject.unplug()
-    assert isinstance(gone.error(), CancelledError)
     assert other.value() == 4
     assert subject.batches == [[2]]
     assert subject.statistics.snapshot().failures["CANCELED"] == 1
@@ -131,9 +131,18 @@ def test_a_request_cancelled_during_the_delay_is_not_executed(bench: Any) -> Non
     gone = subject.submit_request(request, 1)
     assert subject.event()[0] == "sleep"
     request.cancel()
+    assert isinstance(gone.error(), CancelledError)  # At once: no time has passed.
     subject.advance_ms(1)
-    assert isinstance(gone.error(), CancelledError)
     assert subject.batches == []
+
+
+def test_a_request_cancelled_before_it_is_queued_does_not_wait(bench: Any) -> None:
+    subject = bench(PLAIN)
+    subject.plug()
+    request = subject.request(1)
+    request.cancel()
+    assert isinstance(subject.submit_request(request, 1).error(), CancelledError)
+    subject.unplug()
 
 
 def test_an_error_of_the_batch_answers_each_of_its_requests(bench: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.config import read_text
-from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import RateLimitMode
 from repoagent.serving.request import InferRequest
@@ -219,6 +219,149 @@ def test_a_caller_who_waits_gets_his_answer_and_a_reload_needs_no_more_than_befo
     write_model("a", {1: "5"}, LIMITED)
     core.load("a")
     assert float(core.infer(request_of("a")).outputs["y"].array[0, 0]) == 6
+
+
+BATCHING = """
+    max_batch_size: 4
+    input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+KINDS = {
+    "one by one": "",
+    "dynamic": BATCHING + "dynamic_batching { }",
+    "delayed": BATCHING + "dynamic_batching { max_queue_delay_microseconds: 1 }",
+    "sequence": BATCHING + "sequence_batching { }",
+}
+EVERY_KIND = pytest.mark.parametrize("kind", list(KINDS))
+
+
+class Crowd:
+    """Model ``b`` waits for what ``a`` has, until :meth:`let_go`."""
+
+    def __init__(self, core: ServingCore, first: Any, second: Any, request_of: RequestMaker, new_sender: Any) -> None:
+        self.core = core
+        self.first = first
+        self.second = second
+        self.new_sender = new_sender
+        self._request_of = request_of
+        self._holder = new_sender()
+        first.hold = threading.Event()
+        core.submit(request_of("a", sender=self._holder))
+        assert first.running.acquire(timeout=60)
+
+    def request(self, **fields: Any) -> InferRequest:
+        return self._request_of("b", correlation_id=1, sequence_start=True, **fields)
+
+    def submit(self, **fields: Any) -> tuple[InferRequest, Any]:
+        sender = self.new_sender()
+        request = self.request(sender=sender, **fields)
+        self.core.submit(request)
+        return request, sender
+
+    def wait_for_the_line(self) -> None:
+        limiter = self.core._context.builder.limiter
+        assert limiter is not None
+        while not limiter._line:  # Until the thread of 'b' stands in it.
+            pass
+
+    def let_go(self) -> None:
+        self.first.hold.set()
+        assert self._holder.final(60).error is None
+
+
+@pytest.fixture
+def crowd(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, scripted: Any, new_sender: Any
+) -> Callable[[str], Crowd]:
+    def make(kind: str) -> Crowd:
+        write_model("a", {1: "1"}, LIMITED)
+        write_model("b", {1: "2"}, LIMITED + KINDS[kind])
+        core = new_core(rate_limit=RateLimitMode.EXECUTION_COUNT, startup_models=("a", "b"))
+        first, second = sorted(scripted.runners, key=lambda runner: runner.offset)
+        return Crowd(core, first, second, request_of, new_sender)
+
+    return make
+
+
+@EVERY_KIND
+def test_a_request_that_waits_is_answered_as_soon_as_it_is_cancelled(crowd: Callable[[str], Crowd], kind: str) -> None:
+    subject = crowd(kind)
+    request, sender = subject.submit()
+    subject.wait_for_the_line()
+    subject.core.cancel(request)
+    assert isinstance(sender.final(60).error, CancelledError)
+    subject.let_go()
+    assert subject.submit()[1].final(60).error is None
+    assert subject.second.calls == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sequence"])
+def test_a_request_that_waits_is_answered_as_soon_as_its_time_is_over(crowd: Callable[[str], Crowd], kind: str) -> None:
+    subject = crowd(kind)
+    _, other = subject.submit()
+    subject.wait_for_the_line()
+    _, sender = subject.submit(timeout_us=1000)
+    assert str(sender.final(60).error) == "Request timeout expired"
+    subject.let_go()
+    assert other.final(60).error is None
+    assert subject.second.calls == 1
+
+
+def test_a_caller_who_waits_gives_up_in_time(crowd: Callable[[str], Crowd]) -> None:
+    subject = crowd("one by one")
+    with pytest.raises(UnavailableError, match="Request timeout expired"):
+        subject.core.infer(subject.request(timeout_us=1000))
+    request = subject.request()
+    errors: list[Exception] = []
+
+    def call() -> None:
+        with pytest.raises(CancelledError) as caught:
+            subject.core.infer(request)
+        errors.append(caught.value)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    subject.wait_for_the_line()
+    request.cancel()
+    caller.join(60)
+    assert len(errors) == 1
+    subject.let_go()
+
+
+def test_what_comes_while_an_execution_waits_shares_it(crowd: Callable[[str], Crowd]) -> None:
+    subject = crowd("dynamic")
+    senders = [subject.submit()[1]]
+    subject.wait_for_the_line()
+    senders += [subject.submit()[1] for _ in range(3)]
+    subject.let_go()
+    assert all(sender.final(60).error is None for sender in senders)
+    assert subject.second.calls == 1
+
+
+def test_a_batch_that_waits_for_more_requests_holds_nothing(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, new_sender: Any
+) -> None:
+    write_model("a", {1: "1"}, LIMITED)
+    write_model("b", {1: "2"}, LIMITED + KINDS["delayed"].replace("microseconds: 1", "microseconds: 3600000000"))
+    core = new_core(rate_limit=RateLimitMode.EXECUTION_COUNT, startup_models=("a", "b"))
+    waiting, sender = new_sender(), new_sender()
+    core.submit(request_of("b", sender=waiting))
+    for _ in range(10):
+        core.submit(request_of("a", sender=sender))
+        assert sender.final(60).error is None
+    for _ in range(3):
+        core.submit(request_of("b", sender=waiting))
+    for _ in range(4):
+        assert waiting.final(60).error is None
+
+
+def test_an_unload_does_not_wait_for_the_limiter(crowd: Callable[[str], Crowd]) -> None:
+    subject = crowd("one by one")
+    _, sender = subject.submit()
+    subject.wait_for_the_line()
+    served = subject.core._table.find("b", "")
+    served.close()
+    assert "is unloaded" in str(sender.final(60).error)
+    subject.let_go()
 
 
 def test_a_model_that_needs_more_than_there_is_is_refused(new_core: CoreMaker, write_model: ModelWriter) -> None:

@@ -173,11 +173,62 @@ def test_cancelling_a_request_that_waits_ends_its_sequence(bench: Any, text: str
     gone = subject.submit_request(request, 1)
     after = in_sequence(subject, 2, 1)
     request.cancel()
-    subject.unplug()
-    assert isinstance(gone.error(), CancelledError)
+    assert isinstance(gone.error(), CancelledError)  # At once: the model still runs.
     assert isinstance(after.error(), CancelledError)
+    assert subject.scheduler.waiting <= 1  # The mark that the sequence is over.
+    subject.unplug()
     assert "must specify the START flag" in str(in_sequence(subject, 3, 1).error())
     assert in_sequence(subject, 4, 2, "S").value() == 8
+
+
+@BOTH
+def test_a_request_cancelled_in_line_is_answered_at_once_and_its_sequence_with_it(bench: Any, text: str) -> None:
+    subject = bench(single_slot(text))
+    first = subject.plug(0.5, correlation_id=1, sequence_start=True)
+    request = subject.request(2, correlation_id=2, sequence_start=True)
+    gone = [subject.submit_request(request, 2), in_sequence(subject, 3, 2, "E")]
+    third = in_sequence(subject, 4, 3, "S")
+    request.cancel()
+    for answers in gone:
+        assert isinstance(answers.error(), CancelledError)
+    assert "must specify the START flag" in str(in_sequence(subject, 5, 2).error())
+    last = in_sequence(subject, 6, 1, "E")
+    subject.unplug()
+    assert [answers.value() for answers in (first, last, third)] == [1, 12, 8]
+
+
+@BOTH
+def test_a_sequence_that_was_cancelled_during_an_execution_leaves_its_slot_afterwards(bench: Any, text: str) -> None:
+    subject = bench(single_slot(text))
+    first = subject.plug(0.5, correlation_id=1, sequence_start=True)
+    request = subject.request(2, correlation_id=1, sequence_end=True)
+    gone, other = subject.submit_request(request, 1), in_sequence(subject, 3, 2, "S")
+    request.cancel()
+    assert isinstance(gone.error(), CancelledError)
+    assert not other.arrived
+    subject.unplug()
+    assert (first.value(), other.value()) == (1, 6)
+
+
+@BOTH
+def test_a_request_that_was_cancelled_before_it_came_ends_its_sequence(bench: Any, text: str) -> None:
+    subject = bench(text)
+    request = subject.request(1, correlation_id=1, sequence_start=True)
+    request.cancel()
+    assert isinstance(subject.submit_request(request, 1).error(), CancelledError)
+    assert "must specify the START flag" in str(in_sequence(subject, 2, 1).error())
+    assert in_sequence(subject, 3, 1, "S").value() == 6
+
+
+def test_a_cancelled_request_in_the_batcher_is_answered_at_once_and_its_sequence_goes_on(bench: Any) -> None:
+    subject = bench(OLDEST)
+    subject.plug(0.5, correlation_id=1, sequence_start=True)
+    request = subject.request(2, correlation_id=2, sequence_start=True)
+    gone, after = subject.submit_request(request, 2), in_sequence(subject, 3, 2, "E")
+    request.cancel()
+    assert isinstance(gone.error(), CancelledError)
+    subject.unplug()
+    assert after.value() == 6
 
 
 @BOTH

@@ -17,6 +17,9 @@ class Deadlines:
     def due(self) -> int | None:
         return min(self.times, default=None)
 
+    def sweep(self, _now: int) -> list[Refusal]:
+        return [Refusal.cancelled(InferRequest("m", {}, id="swept"))]
+
     def act(self, now: int) -> list[Refusal]:
         over = [time for time in self.times if time <= now]
         self.times = [time for time in self.times if time > now]
@@ -32,7 +35,7 @@ def subject(clock: Any) -> Any:
         names.append(refusal.request.id)
         refused.release()
 
-    watcher = Watcher("watcher", lock, clock, deadlines.due, deadlines.act, refuse)
+    watcher = Watcher("watcher", lock, clock, deadlines.due, deadlines.act, deadlines.sweep, refuse)
 
     def add(time: int) -> None:
         with lock:
@@ -71,3 +74,13 @@ def test_without_anything_due_there_is_no_thread(subject: Any, clock: Any) -> No
     before = threading.active_count()
     subject[3].notice()
     assert threading.active_count() == before
+
+
+def test_it_sweeps_when_a_request_is_cancelled_and_not_after_its_end(subject: Any) -> None:
+    _, names, refused, watcher = subject
+    for _ in range(2):  # The first one starts the thread, the second one wakes it up.
+        watcher.on_cancel()
+        assert refused.acquire(timeout=60)
+    watcher.stop()
+    watcher.on_cancel()
+    assert names == ["swept", "swept"]

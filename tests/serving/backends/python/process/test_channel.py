@@ -130,7 +130,7 @@ def test_nothing_that_a_request_may_have_is_forgotten() -> None:
     asked_for = {"cancelled"}
     of_the_server = {
         *("sender", "arrival_ns", "trace", "trace_context", "times", "classes"),
-        *("refuses_decoupled", "output_places", "volatile"),
+        *("refuses_decoupled", "output_places", "volatile", "on_cancel"),
     }
     assert InferRequest.__dataclass_fields__.keys() == carried | asked_for | of_the_server
 
