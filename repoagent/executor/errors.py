@@ -9,6 +9,7 @@ __all__ = [
     "ExecutorStoppedError",
     "QueueFullError",
     "UnsupportedFeatureError",
+    "text_of",
 ]
 
 
@@ -38,3 +39,11 @@ class UnsupportedFeatureError(UnsupportedError, RuntimeError):
     def __init__(self, feature: str, reason: str = "no runner here implements it") -> None:
         self.feature = feature
         super().__init__(f"{feature} is not supported: {reason}")
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, which may come from anybody's code; its name where it says nothing."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__

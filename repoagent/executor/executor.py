@@ -21,6 +21,7 @@ from repoagent.executor.errors import (
     ExecutorStoppedError,
     QueueFullError,
     UnsupportedFeatureError,
+    text_of,
 )
 from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent.executor.runner.protocol import ModelRunner
@@ -135,6 +136,7 @@ class Executor:
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._stopped = False
+        self._arriving = 0  # requests that are being checked, and wait in no queue yet
         self._assembly.engine.start()
         # Whoever forgets to shut down, or is ended by an exception, leaves no thread behind that holds a model.
         weakref.finalize(self, _stop, self._assembly.inbox, self._assembly.engine)
@@ -151,25 +153,34 @@ class Executor:
         wrong = next((item for item in requests if not isinstance(item, Request)), None)
         if wrong is not None:
             raise TypeError(f"enqueue_requests takes Requests, not a {type(wrong).__name__}")
-        parts, tasks, refused = self._assembly, [], []
         with self._lock:
-            if self._stopped:
+            if not self.can_enqueue_requests():
                 raise ExecutorStoppedError("Shutdown called, cannot enqueue requests")
             self._check_queue(len(requests))
             ids = [next(self._ids) for _ in requests]
-            parts.board.open(ids)
+            self._assembly.board.open(ids)
+            self._arriving += len(ids)
+        try:
+            self._take_in(requests, ids)
+        finally:
+            with self._lock:
+                self._arriving -= len(ids)
+        return ids
+
+    def _take_in(self, requests: Sequence[Request], ids: Sequence[int]) -> None:
+        parts, tasks, refused = self._assembly, [], []
         for request_id, request in zip(ids, requests, strict=True):
             try:
                 tasks.append(parts.intake.task(request, request_id))
             except Exception as error:  # an id that was given out must be answered, whatever is wrong with its request
-                refused.append(Response(request_id, str(error), request.client_id))
+                refused.append(Response(request_id, text_of(error), request.client_id))
         parts.board.post(refused)
         parts.inbox.put(tasks)
-        return ids
 
     def _check_queue(self, more: int) -> None:
         limit = self._config.max_queue_size
-        if limit and self._assembly.inbox.waiting() + len(self._assembly.scheduler.waiting) + more > limit:
+        waiting = self._arriving + self._assembly.inbox.waiting() + len(self._assembly.scheduler.waiting)
+        if limit and waiting + more > limit:
             raise QueueFullError(f"Maximum queue size of {limit} has been reached, please try again later")
 
     @overload
@@ -242,7 +253,7 @@ class Executor:
 
     def can_enqueue_requests(self) -> bool:
         """Whether requests are taken: until shutdown."""
-        return not self._stopped
+        return not (self._stopped or self._assembly.board.stopped)
 
     def get_kv_cache_event_manager(self) -> KVCacheEventManager | None:
         """KV-cache events; None if ``KvCacheConfig.event_buffer_max_size`` is 0."""

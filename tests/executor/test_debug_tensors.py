@@ -81,6 +81,20 @@ def test_old_iterations_make_room_and_the_output_stays_the_same(start: Start) ->
     assert [item.iter for item in watched.get_latest_debug_tensors()] == [4, 5]
 
 
+def test_watched_requests_keep_their_own_tokens_when_rows_change_places(start: Start) -> None:
+    """A priority and a request that ends early: the order of requests is not that of their rows."""
+    lengths, priorities = (2, 9, 9, 9), (0.5, 0.5, 0.5, 0.9)
+    texts = []
+    for executor in (start(DebugConfig()), start(DebugConfig(True, True, debug_tensors_max_iterations=20))):
+        requests = [
+            Request([5 + number, 7], length, priority=priority)
+            for number, (length, priority) in enumerate(zip(lengths, priorities, strict=True))
+        ]
+        answers = executor.await_responses(executor.enqueue_requests(requests), LIMIT)
+        texts.append([answer[0].result.output_token_ids for answer in answers])
+    assert texts[0] == texts[1]
+
+
 def test_a_tensor_that_a_runner_does_not_have_is_named() -> None:
     config = ExecutorConfig(debug_config=DebugConfig(debug_tensor_names=["nowhere"], debug_tensors_max_iterations=1))
     with pytest.raises(RuntimeError, match=r"'nowhere' is not an output of the runner \(history\)"):

@@ -37,7 +37,7 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
-from repoagent.executor.errors import CheckError
+from repoagent.executor.errors import CheckError, QueueFullError
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
 
@@ -541,6 +541,28 @@ def test_the_queue_limit(start: Start) -> None:
         executor.enqueue_request(Request([4], 1))
     gate.open.set()
     assert all(len(group) == 1 for group in executor.await_responses([first, *others], LIMIT))
+
+
+def test_requests_that_are_still_being_checked_count_for_the_queue_limit(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = start(ExecutorConfig(max_queue_size=1))
+    task, entered, leave = executor._assembly.intake.task, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        entered.set()
+        assert leave.wait(120)
+        return task(*arguments)
+
+    monkeypatch.setattr(executor._assembly.intake, "task", slow)
+    other = threading.Thread(target=executor.enqueue_request, args=(Request([4], 1),))
+    other.start()
+    assert entered.wait(120)
+    with pytest.raises(QueueFullError):
+        executor.enqueue_request(Request([4], 1))
+    leave.set()
+    other.join(120)
+    assert len(executor.await_responses(1, LIMIT)) == 1
 
 
 def test_higher_priorities_go_first(start: Start) -> None:

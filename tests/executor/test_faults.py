@@ -159,30 +159,116 @@ def test_a_fault_of_the_engine_ends_what_runs_and_what_waits_goes_on(
     running = executor.enqueue_request(Request([1, 2], 60))
     waiting = executor.enqueue_request(Request([3, 4], 60))
     assert runner.reached.wait(120)
-    collect, results = executor._assembly.engine._results.collect, executor._assembly.engine._results
-
-    def once(*arguments: Any) -> Any:
-        monkeypatch.setattr(results, "collect", collect)
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(results, "collect", once)
+    _raise_once(monkeypatch, executor._assembly.stats, "record")
     runner.gate.set()
     answers = executor.await_responses([running, waiting], LIMIT)
     assert answers[0][0].error_msg == "the engine failed: a bug"
     assert len(answers[1][0].result.output_token_ids[0]) == 62
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_in_vain_when_the_thread_ends(start: Start) -> None:
-    def leave(*arguments: Any) -> None:
-        raise SystemExit
+def _raise_once(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException | None = None) -> None:
+    method = getattr(target, name)
 
+    def once(*arguments: Any) -> Any:
+        monkeypatch.setattr(target, name, method)
+        raise error or ValueError("a bug")
+
+    monkeypatch.setattr(target, name, once)
+
+
+def test_a_request_that_cannot_be_answered_ends_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     executor, runner = start()
+    ids = executor.enqueue_requests([Request([1, 2], 5), Request([3, 4], 5)])
+    _raise_once(monkeypatch, executor._assembly.engine._results, "collect")
     runner.gate.set()
-    request_id = executor.enqueue_request(Request(PROMPT, 3, logits_post_processor=leave))
+    bad, good = executor.await_responses(ids, LIMIT)
+    assert bad[0].error_msg == "the engine failed: a bug"
+    assert len(good[0].result.output_token_ids[0]) == 7
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_in_vain_when_the_thread_ends(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    request_id = executor.enqueue_request(Request(PROMPT, 3))
+    assert runner.reached.wait(120)
+    _raise_once(monkeypatch, executor._assembly.stats, "record", SystemExit())
+    runner.gate.set()
     executor._assembly.engine.join()
     with pytest.raises(ExecutorStoppedError):
         executor.await_responses(request_id)
+    assert not executor.can_enqueue_requests()
+    with pytest.raises(ExecutorStoppedError):
+        executor.enqueue_request(Request(PROMPT, 3))
+
+
+class Mute(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit(3), "3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (Mute(), "Mute"),
+    ],
+)
+def test_whatever_a_post_processor_raises_fails_its_request_only(start: Start, error: BaseException, text: str) -> None:
+    def leave(*arguments: Any) -> None:
+        raise error
+
+    executor, runner = start(logits_post_processor_config=LogitsPostProcessorConfig(processor_batched=leave))
+    runner.gate.set()
+    batched = Request.BATCHED_POST_PROCESSOR_NAME
+    good, own, shared = executor.enqueue_requests(
+        [
+            Request(PROMPT, 3),
+            Request(PROMPT, 3, logits_post_processor=leave),
+            Request(PROMPT, 3, logits_post_processor_name=batched),
+        ]
+    )
+    answers = executor.await_responses([good, own, shared], LIMIT)
+    assert not answers[0][0].has_error()
+    for answer in answers[1:]:
+        assert answer[0].error_msg == f"the logits post-processor failed: {text}"
+
+
+def test_a_runner_that_leaves_fails_its_iteration_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    _raise_once(monkeypatch, runner, "step", SystemExit())
+    (failed,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)
+    assert failed.error_msg == "the runner failed: SystemExit"
+    assert not executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)[0].has_error()
+
+
+def test_a_request_that_fails_at_its_start_leaves_its_blocks_to_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    running = executor.enqueue_request(Request([1, 2], 60))
+    assert runner.reached.wait(120)
+    _raise_once(monkeypatch, runner, "open")
+    ids = executor.enqueue_requests([Request([3, 4], 60), Request([5, 6], 60)])
+    runner.gate.set()
+    answers = executor.await_responses([running, *ids], LIMIT)
+    assert answers[1][0].error_msg == "the runner failed: a bug"
+    for answer in (answers[0], answers[2]):
+        assert len(answer[0].result.output_token_ids[0]) == 62
+
+
+def test_an_error_without_a_text_is_an_answer_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    _raise_once(monkeypatch, executor._assembly.intake, "task", MemoryError())
+    ids = executor.enqueue_requests([Request(PROMPT, 3), Request(PROMPT, 3)])
+    bad, good = executor.await_responses(ids, LIMIT)
+    assert bad[0].error_msg == "MemoryError"
+    assert not good[0].has_error()
 
 
 def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:

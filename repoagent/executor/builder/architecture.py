@@ -12,6 +12,16 @@ from repoagent.executor.errors import UnsupportedFeatureError
 __all__ = ["Architecture", "read_architecture"]
 
 _LLAMA_LIKE: Final = ("llama", "mistral", "qwen2", "qwen3")
+_SIZES: Final = (
+    "vocab_size",
+    "hidden_size",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "intermediate_size",
+    "context_length",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +65,27 @@ def read_architecture(folder: Path) -> Architecture:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         kind = config.get("model_type")
+        if config.get("quantization_config"):
+            raise UnsupportedFeatureError("a quantized checkpoint", "the builder rounds weights itself (INT4)")
         if kind == "gpt2":
-            return _gpt2(config)
+            return _checked(_gpt2(config))
         if kind in _LLAMA_LIKE:
-            return _llama_like(kind, config)
+            return _checked(_llama_like(kind, config))
     except KeyError as error:
         raise ConfigError(f"the key {error} is missing", source=str(path)) from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"cannot be read: {error}", source=str(path)) from error
     raise UnsupportedFeatureError(f"model_type {kind!r}", f"the builder knows gpt2, {', '.join(_LLAMA_LIKE)}")
+
+
+def _checked(shape: Architecture) -> Architecture:
+    for name in _SIZES:
+        value = getattr(shape, name)
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} must be an integer > 0, not {value!r}")
+    if shape.heads % shape.kv_heads:
+        raise ValueError(f"{shape.heads} heads cannot share {shape.kv_heads} KV heads evenly")
+    return shape
 
 
 def _ids(value: object) -> tuple[int, ...]:
@@ -78,6 +100,8 @@ def _gpt2(config: Mapping[str, Any]) -> Architecture:
         raise UnsupportedFeatureError(f"GPT-2 with activation {config['activation_function']!r}")
     if config.get("scale_attn_by_inverse_layer_idx"):
         raise UnsupportedFeatureError("GPT-2 with scale_attn_by_inverse_layer_idx")
+    if not config.get("scale_attn_weights", True):
+        raise UnsupportedFeatureError("GPT-2 without scale_attn_weights")
     return Architecture(
         kind="gpt2",
         vocab_size=config["vocab_size"],
@@ -105,6 +129,8 @@ def _llama_like(kind: str, config: Mapping[str, Any]) -> Architecture:
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     # Newer files keep theta and scaling together under rope_parameters.
     rope = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    if (rope.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise UnsupportedFeatureError(f"{kind} with a partial rotary embedding")
     theta = rope.pop("rope_theta", None) or config.get("rope_theta", 10000.0)
     return Architecture(
         kind=kind,

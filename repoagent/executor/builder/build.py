@@ -4,6 +4,7 @@ import enum
 import json
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from repoagent.executor.builder.quantize import BLOCKS
 from repoagent.executor.builder.safetensors import Checkpoint
 from repoagent.executor.builder.weights import Weights
 from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.runner.spec import CONFIG_NAME, STD_TYPE
 
 __all__ = ["Form", "Precision", "build"]
 
@@ -29,7 +31,7 @@ _TOKENIZER_FILES: Final = (
     "chat_template.jinja",
     "generation_config.json",
 )
-_STD_TYPE: Final = "std-decoder"
+_GRAPH: Final = "model.onnx"
 
 
 class Form(enum.Enum):
@@ -74,19 +76,28 @@ def build(
             f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
         )
     weights = Weights(Checkpoint(checkpoint), shape)
-    target.mkdir(parents=True, exist_ok=True)
     dtype = np.float16 if precision is Precision.FP16 else np.float32
-    with GraphWriter(target / "model.onnx") as graph:
-        tools = Toolbox(graph, shape, dtype, block=block if precision is Precision.INT4 else None, lora=lora)
-        writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
-        DecoderWriter(tools, writer, weights).write()
-        graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
-    config = json.dumps(_config(shape, form), indent=2)
-    (target / "genai_config.json").write_text(config + "\n", encoding="utf-8")
-    for name in _TOKENIZER_FILES:
-        if (checkpoint / name).is_file():
-            shutil.copy(checkpoint / name, target / name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
+        with GraphWriter(Path(beside, _GRAPH)) as graph:
+            tools = Toolbox(graph, shape, dtype, block=block if precision is Precision.INT4 else None, lora=lora)
+            writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
+            DecoderWriter(tools, writer, weights).write()
+            graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
+        for name in _TOKENIZER_FILES:
+            if (checkpoint / name).is_file():
+                shutil.copy(checkpoint / name, beside)
+        Path(beside, CONFIG_NAME).write_text(json.dumps(_config(shape, form), indent=2) + "\n", encoding="utf-8")
+        _move(Path(beside), target)
     return target
+
+
+def _move(source: Path, target: Path) -> None:
+    """Nobody sees half a folder: what makes it a decoder comes last."""
+    target.mkdir(exist_ok=True)
+    (target / CONFIG_NAME).unlink(missing_ok=True)
+    for file in sorted(source.iterdir(), key=lambda file: file.name == CONFIG_NAME):
+        file.replace(target / file.name)
 
 
 def _config(shape: Architecture, form: Form) -> dict[str, Any]:
@@ -103,7 +114,7 @@ def _config(shape: Architecture, form: Form) -> dict[str, Any]:
     outputs = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
     decoder: dict[str, Any] = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
-        "filename": "model.onnx",
+        "filename": _GRAPH,
         "head_size": shape.head_size,
         "hidden_size": shape.hidden_size,
         "inputs": inputs,
@@ -113,7 +124,7 @@ def _config(shape: Architecture, form: Form) -> dict[str, Any]:
         "num_key_value_heads": shape.kv_heads,
     }
     if form is Form.STD:
-        decoder["type"] = _STD_TYPE
+        decoder["type"] = STD_TYPE
     end = list(shape.end_ids)
     return {
         "model": {

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.architecture import Architecture
 from repoagent.executor.builder.graph import MICROSOFT, GraphWriter
 from repoagent.executor.builder.quantize import quantize
@@ -26,8 +27,12 @@ class Toolbox:
         self._lora = lora
 
     def weight(self, name: str, array: Any) -> str:
-        """A constant in the graph's element type."""
-        return self.graph.weight(name, np.asarray(array, self.dtype))
+        """A constant in the graph's element type, all of it finite."""
+        with np.errstate(over="ignore"):
+            cast = np.asarray(array, self.dtype)
+        if not np.isfinite(cast).all():
+            raise InvalidArgumentError(f"{name} has values that are not finite as {self.dtype}")
+        return self.graph.weight(name, cast)
 
     def integers(self, name: str, values: list[int]) -> str:
         """An int64 constant, shared by all that name it."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.architecture import Architecture
 from repoagent.executor.errors import UnsupportedFeatureError
 
@@ -26,7 +27,7 @@ def _scaled(frequencies: npt.NDArray[np.float64], scaling: Mapping[str, Any]) ->
     if kind == "default":
         return frequencies
     if kind == "linear":
-        return frequencies / float(scaling["factor"])
+        return frequencies / _number(scaling, "factor")
     if kind == "llama3":
         return _llama3(frequencies, scaling)
     raise UnsupportedFeatureError(f"rope scaling {kind!r}", "the builder knows default, linear and llama3")
@@ -34,8 +35,15 @@ def _scaled(frequencies: npt.NDArray[np.float64], scaling: Mapping[str, Any]) ->
 
 def _llama3(frequencies: npt.NDArray[np.float64], scaling: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     """Slow waves are stretched by ``factor``, fast ones kept, those between blended."""
-    factor = float(scaling["factor"])
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    turns = float(scaling["original_max_position_embeddings"]) * frequencies / (2 * math.pi)
+    factor = _number(scaling, "factor")
+    low, high = _number(scaling, "low_freq_factor"), _number(scaling, "high_freq_factor")
+    turns = _number(scaling, "original_max_position_embeddings") * frequencies / (2 * math.pi)
     blend = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return (1 - blend) * frequencies / factor + blend * frequencies
+
+
+def _number(scaling: Mapping[str, Any], name: str) -> float:
+    value = scaling.get(name)
+    if not isinstance(value, (int, float)) or not value > 0:
+        raise InvalidArgumentError(f"config.json: rope scaling needs {name}, a number > 0, not {value!r}")
+    return float(value)

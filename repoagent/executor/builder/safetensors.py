@@ -1,6 +1,7 @@
 """Reading and writing the safetensors format: a length, a JSON head, raw tensors."""
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,13 +22,12 @@ class Checkpoint:
     """All tensors of a folder's safetensors files, mapped, read when asked for."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the heads of every ``*.safetensors`` file in ``folder``."""
+        """Read the heads of ``folder``'s files: as its index says, else of every ``*.safetensors`` file."""
         self._entries: dict[str, tuple[Path, int, Mapping[str, Any]]] = {}
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise InvalidArgumentError(f"{folder}: no *.safetensors file; convert the checkpoint to safetensors first")
-        for file in files:
+        for file in _indexed(folder) or sorted(folder.glob("*.safetensors")):
             self._read_head(file)
+        if not self._entries:
+            raise InvalidArgumentError(f"{folder}: no *.safetensors file; convert the checkpoint to safetensors first")
 
     def _read_head(self, file: Path) -> None:
         with file.open("rb") as stream:
@@ -43,6 +43,8 @@ class Checkpoint:
                 if name != "__metadata__":
                     if entry["data_offsets"][1] > room:
                         raise InvalidArgumentError(f"{file}: cut short, the tensor {name!r} lies behind its end")
+                    if name in self._entries:
+                        raise InvalidArgumentError(f"{file}: the tensor {name!r} lies in {self._entries[name][0]} too")
                     self._entries[name] = (file, 8 + size, entry)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{file}: not a safetensors file: its head cannot be read: {error}") from error
@@ -70,10 +72,28 @@ class Checkpoint:
             )
         start, stop = entry["data_offsets"]
         dtype = np.dtype(_DTYPES[entry["dtype"]])
+        if stop - start != math.prod(entry["shape"]) * dtype.itemsize:
+            raise InvalidArgumentError(f"{file}: tensor {name!r} has {stop - start} bytes, not those of its shape")
         raw = np.memmap(file, dtype, "r", base + start, ((stop - start) // dtype.itemsize,))
         if entry["dtype"] == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
         return np.asarray(raw, np.float32).reshape(entry["shape"])
+
+
+def _indexed(folder: Path) -> list[Path]:
+    """The files that an index names, all of which must be there; none without an index."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return []
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [folder / Path(name).name for name in names]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{index}: not an index of safetensors files: {error}") from error
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise InvalidArgumentError(f"{missing}: File does not exist, but {index.name} names it")
+    return files
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -70,7 +70,7 @@ class Weights:
 
     def head(self) -> Linear:
         """The LM head; the embedding itself when they are tied."""
-        if self._shape.tied or "lm_head.weight" not in self._checkpoint:
+        if self._shape.tied:
             return Linear(self.embedding())
         return Linear(self._checkpoint.read("lm_head.weight", (self._shape.vocab_size, self._shape.hidden_size)))
 
@@ -114,12 +114,12 @@ class Weights:
         queries, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
         sizes = {"q": queries, "k": kv, "v": kv}
         parts = [self._linear(f"{stem}self_attn.{name}_proj", hidden, size) for name, size in sizes.items()]
-        biases = [part.bias for part in parts if part.bias is not None]
+        biases = [np.zeros(len(part.matrix), np.float32) if part.bias is None else part.bias for part in parts]
         return LayerWeights(
             before_attention=self._norm(stem + "input_layernorm", hidden),
             qkv=Linear(
                 np.concatenate([part.matrix for part in parts]),
-                np.concatenate(biases) if len(biases) == len(parts) else None,
+                np.concatenate(biases) if any(part.bias is not None for part in parts) else None,
             ),
             query_norm=self._norm(stem + "self_attn.q_norm", shape.head_size) if shape.norms_heads else None,
             key_norm=self._norm(stem + "self_attn.k_norm", shape.head_size) if shape.norms_heads else None,

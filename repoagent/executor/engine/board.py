@@ -24,9 +24,15 @@ class ResponseBoard:
         self._count = 0
         self._stopped = False
 
+    @property
+    def stopped(self) -> bool:
+        """Whether there will be no more responses."""
+        return self._stopped
+
     def open(self, request_ids: Iterable[int]) -> None:
-        """Make requests known."""
+        """Make requests known; raises when stopped, as nobody would answer them."""
         with self._changed:
+            self._check()
             for request_id in request_ids:
                 self._ready[request_id] = deque()
 

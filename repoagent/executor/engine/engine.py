@@ -22,6 +22,7 @@ from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
 from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
 from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.errors import text_of
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.result import Response
@@ -94,7 +95,7 @@ class Engine:
                 self._iterate(mail)
             except Exception as error:  # a fault of the engine itself must not leave callers waiting
                 # Nor may it end what has not started; but if nothing runs, the same fault would come again for ever.
-                self._fail(list(self._scheduler.running or self._live.values()), f"the engine failed: {error}")
+                self._fail(list(self._scheduler.running or self._live.values()), f"the engine failed: {text_of(error)}")
             self._ended.clear()
         for task in list(self._live.values()):
             self._drop(task)
@@ -109,14 +110,18 @@ class Engine:
         self._drafting.propose(self._scheduler.running, counts)
         plan = self._scheduler.plan()
         for task, error in self._scheduler.take_failures():
-            self._fail([task], f"the runner failed: {error}")
+            self._fail([task], f"the runner failed: {text_of(error)}")
         if not plan.works:
             self._check_progress()
             return
+        segments = plan.segments
+        if self._debug.active:  # no round then: its rows lie where the runner puts them
+            plan, segments = Plan(plan.works), self._debug.ask(segments)
         try:
-            result = self._runner.step(self._debug.ask(plan.segments) if self._debug.active else plan.segments)
-        except Exception as error:  # whatever a runner raises fails this iteration's requests, and nothing else
-            self._fail(list({work.task.id: work.task for work in plan.works}.values()), f"the runner failed: {error}")
+            result = self._runner.step(segments)
+        except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
+            tasks = {work.task.id: work.task for work in plan.works}
+            self._fail(list(tasks.values()), f"the runner failed: {text_of(error)}")
             return
         if self._debug.active:
             self._debug.keep(self._iteration, plan.works, result)
@@ -262,14 +267,14 @@ class Engine:
         for item in ready:
             task = item.task
             if task.id in failed:
-                self._fail([task], f"the logits post-processor failed: {failed[task.id]}")
+                self._fail([task], f"the logits post-processor failed: {text_of(failed[task.id])}")
                 continue
             try:
                 task.group.advance(task, self._runner, item.strands, item.rows)
                 if task.drafts:
                     self._drafting.settle(task, item.strands[0], self._counts)
-            except Exception as error:  # a grammar, or a fault in choosing: fails this request only
-                self._fail([task], f"choosing a token failed: {error}")
+            except BaseException as error:  # a grammar, or a fault in choosing: fails this request only
+                self._fail([task], f"choosing a token failed: {text_of(error)}")
                 continue
             self._note_token(task, now)
             chosen.append(task)
@@ -278,7 +283,11 @@ class Engine:
     def _answer(self, tasks: Sequence[Task]) -> None:
         """Prepare what is owed, and let go of what is done."""
         for task in tasks:
-            owed = self._results.collect(task, self._iteration) if _owes(task) else []
+            try:
+                owed = self._results.collect(task, self._iteration) if _owes(task) else []
+            except Exception as error:  # what cannot be answered with is no reason to end others
+                self._fail([task], f"the engine failed: {text_of(error)}")
+                continue
             self._outgoing += owed
             if owed and owed[-1].result.is_final:
                 for strand in task.group.strands:

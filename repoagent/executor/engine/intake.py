@@ -1,5 +1,6 @@
 """From requests to tasks: what an executor cannot do is refused here, by name."""
 
+import math
 import time
 from copy import copy
 from dataclasses import dataclass
@@ -201,6 +202,8 @@ class Intake:
             raise CheckError(
                 f"num_return_sequences must be <= beam_width ({config.beam_width}), not {_returned_beams(request)}"
             )
+        if config.beam_width > 1 and config.length_penalty:
+            _check_length_penalty(config.length_penalty, self._info.max_seq_len)
         rows = max(config.beam_width, _sequences(request))
         if rows > self._capacity.sequences:
             raise CheckError(
@@ -286,6 +289,15 @@ def _own(request: Request) -> Request:
     vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
     own.bad_words, own.stop_words = request.bad_words, request.stop_words
     return own
+
+
+def _check_length_penalty(penalty: float, longest: int) -> None:
+    try:
+        divisor = float(longest) ** penalty
+    except OverflowError:
+        divisor = math.inf
+    if not divisor < math.inf:  # no number is less than inf neither
+        raise CheckError(f"length_penalty {penalty:g} is too large: {longest} tokens ** length_penalty is no number")
 
 
 def _check_draft_logits(logits: npt.NDArray[Any], vocab_size: int) -> None:

@@ -34,9 +34,9 @@ class PostProcessors:
         self._named: dict[str, Callable[..., Any]] = dict((config and config.processor_map) or {})
         self._batched = config.processor_batched if config else None
 
-    def run(self, ready: Sequence[Ready]) -> list[tuple[Task, Exception]]:
+    def run(self, ready: Sequence[Ready]) -> list[tuple[Task, BaseException]]:
         """Change the logits of all that asked for it. Returns the tasks whose processor raised, and what."""
-        failures: list[tuple[Task, Exception]] = []
+        failures: list[tuple[Task, BaseException]] = []
         batch = []
         for item in ready:
             request = item.task.request
@@ -46,17 +46,17 @@ class PostProcessors:
                 failures += self._run_one(item)
         return failures + self._run_batch(batch) if batch else failures
 
-    def _run_one(self, item: Ready) -> list[tuple[Task, Exception]]:
+    def _run_one(self, item: Ready) -> list[tuple[Task, BaseException]]:
         request = item.task.request
         processor = request.logits_post_processor or self._named[request.logits_post_processor_name or ""]
         logits, ids = _arguments(item)
         try:
             processor(item.task.id, logits, ids, None, request.client_id)
-        except Exception as error:  # the caller's code: whatever it raises fails its request only
+        except BaseException as error:  # the caller's code: whatever it raises fails its request only
             return [(item.task, error)]
         return []
 
-    def _run_batch(self, batch: list[Ready]) -> list[tuple[Task, Exception]]:
+    def _run_batch(self, batch: list[Ready]) -> list[tuple[Task, BaseException]]:
         assert self._batched is not None
         arguments = [_arguments(item) for item in batch]
         try:
@@ -67,7 +67,7 @@ class PostProcessors:
                 None,
                 [item.task.request.client_id for item in batch],
             )
-        except Exception as error:  # the caller's code: whatever it raises fails the requests it was given
+        except BaseException as error:  # the caller's code: whatever it raises fails the requests it was given
             return [(item.task, error) for item in batch]
         return []
 

@@ -118,8 +118,7 @@ class Scheduler:
             if task in group:
                 group.remove(task)
         self._round = None
-        self._cache.close(task)
-        self._budget.release(task.id)
+        self._release(task)
 
     def take_failures(self) -> list[tuple[Task, Exception]]:
         """Requests that the last plan could not start, and what the runner raised; they wait to be finished."""
@@ -140,6 +139,7 @@ class Scheduler:
                 self._cache.open(task)
             except Exception as error:  # whatever a runner raises ends this request, and nothing else
                 self._failures.append((task, error))
+                self._release(task)
                 continue
             self._round = None
             task.paused = False
@@ -177,14 +177,18 @@ class Scheduler:
         """Give back everything but the tokens; they are computed anew when it is the request's turn again."""
         self.running.remove(task)
         self._round = None
-        self._cache.close(task)
-        self._budget.release(task.id)
+        self._release(task)
         task.paused, task.stage = True, RequestStage.QUEUED
         if not task.started:  # the prompt is read from its start once more
             task.context_logits.clear()
             task.context_extras.clear()
         self.paused_now += 1
         self.add(task)
+
+    def _release(self, task: Task) -> None:
+        """Give back a request's sequences and blocks."""
+        self._cache.close(task)
+        self._budget.release(task.id)
 
     def _read(self, reading: list[tuple[Task, Strand, int]], budget: int) -> list[Work]:
         """Longer pieces: prompts, and histories after a pause."""

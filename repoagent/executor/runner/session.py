@@ -1,5 +1,6 @@
 """Opens an inference session on a decoder's changed graph."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,29 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
         session = ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # it has errors of its own for weights that are missing, and for much else
         raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
+    _check_extra_outputs(session, options.extra_outputs, spec.place)
     _check_cache(session, spec)
     return session
+
+
+def _check_extra_outputs(session: Any, names: Sequence[str], place: str) -> None:
+    """What requests may ask for has values for each token; what the graph does not say of a shape is believed."""
+    shapes = {item.name: item.shape for item in [*session.get_inputs(), *session.get_outputs()]}
+    tokens = shapes["input_ids"]
+    for name in names:
+        shape = shapes[name]
+        if len(shape) < 2 or any(found not in (None, want) for found, want in zip(shape, tokens, strict=False)):
+            raise DecoderError(
+                f"{place}: the tensor {name!r} is {shape}, and cannot be an output for requests: it does not begin "
+                f"with {tokens}, a value for each token"
+            )
 
 
 def _check_cache(session: Any, spec: DecoderSpec) -> None:
     """The cache that the graph takes must be the one that the specification describes."""
     shapes = {item.name: item.shape for item in session.get_inputs()}
+    if "attention_mask" in shapes:
+        raise DecoderError(f"{spec.place}: a part of the graph reads attention_mask, which runs here do without")
     wanted = {name for layer in range(spec.layers) for name in spec.past(layer)}
     if not wanted <= shapes.keys() or spec.past(spec.layers)[0] in shapes:
         raise DecoderError(f"{spec.place}: the graph has not the {spec.layers} layers that {CONFIG_NAME} names")

@@ -46,7 +46,7 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
         take_adapters(graph, path)
     if mixed:
         mix_runs(graph, spec)
-    _finish_logits(graph, spec, keep_name=spec.logits in extra_outputs)
+    _finish_logits(graph, spec)
     _add_outputs(graph, extra_outputs, path)
     _drop_unused(graph)
     return bytes(model.SerializeToString())
@@ -147,13 +147,10 @@ def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
     graph.input.append(helper.make_tensor_value_info(PROMPT_ROWS, table.data_type, rows))
 
 
-def _finish_logits(graph: Any, spec: DecoderSpec, *, keep_name: bool) -> None:
-    """Logits as float32 under our name, and their largest token.
-
-    ``keep_name``: as they were under their own name as well.
-    """
+def _finish_logits(graph: Any, spec: DecoderSpec) -> None:
+    """Logits as float32 under our name, and their largest token."""
     (output,) = (output for output in graph.output if output.name == spec.logits)
-    if keep_name or output.type.tensor_type.elem_type != TensorProto.FLOAT:
+    if output.type.tensor_type.elem_type != TensorProto.FLOAT:
         graph.node.append(helper.make_node("Cast", [spec.logits], [ROW_LOGITS], to=TensorProto.FLOAT))
     else:  # a cast that changes nothing copies all the same
         _rename(graph, spec.logits, ROW_LOGITS)

@@ -20,6 +20,7 @@ from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.protocol import Logits, Segment
+from tests.executor.reference import Reference
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 STANDARD_OPS = [
@@ -158,6 +159,10 @@ def test_bfloat16_and_half_weights_are_read(tmp_path: Path) -> None:
         ("qwen2", {"use_sliding_window": True, "sliding_window": 4}, "sliding window in some layers"),
         ("gpt2", {"activation_function": "relu"}, "activation 'relu'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ("gpt2", {"scale_attn_weights": False}, "without scale_attn_weights"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial rotary"),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "a quantized checkpoint"),
     ],
 )
 def test_shapes_it_does_not_know_are_refused_by_name(
@@ -203,6 +208,7 @@ def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
         ("gpt2", {"n_inner": 77}, "c_fc.weight' has the shape"),
         ("gpt2", {"n_positions": 9}, "wpe.weight' has the shape"),
         ("llama", {"num_hidden_layers": 9}, "no tensor 'model.layers.2"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "rope scaling needs factor, a number > 0, not None"),
     ],
 )
 def test_tensors_that_config_json_does_not_describe_are_named(
@@ -226,7 +232,95 @@ def test_files_that_are_damaged_are_named(tmp_path: Path) -> None:
         tensors.write_bytes(len(head).to_bytes(8, "little") + head + whole)
         with pytest.raises(InvalidArgumentError, match="its head cannot be read"):
             build(source, tmp_path / "decoder")
-    for wrong in ("{", "[]", text.replace("64", '"64"')):
+    size = int.from_bytes(whole[:8], "little")
+    head = json.loads(whole[8 : 8 + size])
+    head["lm_head.weight"]["data_offsets"][1] -= 4
+    written = json.dumps(head).encode()
+    tensors.write_bytes(len(written).to_bytes(8, "little") + written + whole[8 + size :])
+    with pytest.raises(InvalidArgumentError, match=r"'lm_head.weight' has 24572 bytes, not those of its shape"):
+        build(source, tmp_path / "decoder")
+    heads = '"num_attention_heads": 4'
+    assert heads in text
+    for wrong in (
+        "{",
+        "[]",
+        text.replace("64", '"64"'),
+        *(text.replace(heads, heads[:-1] + end) for end in ("0", "5")),
+    ):
         config.write_text(wrong)
         with pytest.raises(ConfigError, match="cannot be read"):
             build(source, tmp_path / "decoder")
+
+
+def _rewrite(source: Path, change: Callable[[dict[str, Any]], object], name: str = "model.safetensors") -> None:
+    read = Checkpoint(source)
+    tensors = {tensor: np.array(read.read(tensor)) for tensor in read.names()}
+    change(tensors)
+    write_safetensors(source / name, tensors)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("value", "precision", "text"),
+    [
+        (1e6, Precision.FP16, "logits.weight has values that are not finite as float16"),
+        (np.nan, Precision.FP32, "logits.weight has values that are not finite as float32"),
+    ],
+)
+def test_weights_that_cannot_be_held_are_named_and_the_folder_that_was_there_stays(
+    value: float, precision: Precision, text: str, tmp_path: Path
+) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    target = build(source, tmp_path / "decoder")
+    before = {file.name: file.read_bytes() for file in target.iterdir()}
+    _rewrite(source, lambda tensors: tensors["lm_head.weight"].__setitem__((0, 0), value))
+    for place in (target, tmp_path / "new"):
+        with pytest.raises(InvalidArgumentError, match=text):
+            build(source, place, precision=precision)
+    assert {file.name: file.read_bytes() for file in target.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder", "source"]
+
+
+def test_a_decoder_may_lie_beside_its_checkpoint(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    (source / "tokenizer.json").write_text("{}")
+    build(source, source)
+    assert (source / "tokenizer.json").read_text() == "{}"
+    OrtGqaRunner(source, RunnerOptions(threads=1)).close()
+
+
+def test_a_checkpoint_in_several_files_is_read_as_its_index_says(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    whole = build(source, tmp_path / "whole")
+    read = Checkpoint(source)
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(read.names())}
+    for file in set(files.values()):
+        write_safetensors(source / file, {name: np.array(read.read(name)) for name in files if files[name] == file})
+    with pytest.raises(InvalidArgumentError, match=r"lies in .*model-0.safetensors too"):
+        build(source, tmp_path / "decoder")
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    build(source, tmp_path / "decoder")
+    assert (tmp_path / "decoder" / "model.onnx.data").read_bytes() == (whole / "model.onnx.data").read_bytes()
+    (source / "model-1.safetensors").unlink()
+    with pytest.raises(InvalidArgumentError, match=r"model-1.safetensors: File does not exist, but model.safetensors"):
+        build(source, tmp_path / "decoder")
+    (source / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(InvalidArgumentError, match="not an index"):
+        build(source, tmp_path / "decoder")
+
+
+def test_an_lm_head_that_is_missing_is_not_replaced_by_the_embedding(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    _rewrite(source, lambda tensors: tensors.pop("lm_head.weight"))
+    with pytest.raises(InvalidArgumentError, match=r"no tensor 'lm_head.weight'"):
+        build(source, tmp_path / "decoder")
+
+
+def test_a_bias_of_one_projection_alone_is_applied(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    bias = np.linspace(-3, 3, 64, dtype=np.float32)
+    _rewrite(source, lambda tensors: tensors.update({"model.layers.1.self_attn.q_proj.bias": bias}))
+    runner = OrtGqaRunner(build(source, tmp_path / "decoder"), RunnerOptions(threads=1))
+    prompt = [3, 17, 42, 8]
+    assert _logits(runner, prompt) == pytest.approx(Reference(source).logits(prompt), abs=2e-4)
+    runner.close()

@@ -48,6 +48,32 @@ def test_the_file_of_weights_is_not_touched_and_extra_outputs_must_exist(decoder
         OrtGqaRunner(folder, RunnerOptions(extra_outputs=("hidden",)))
 
 
+@pytest.mark.parametrize("name", ["present.0.key", "rows.all", "row_logits", "mask.sum", "total_length"])
+def test_extra_outputs_have_a_value_for_each_token(name: str, decoder_folder: Callable[..., Path]) -> None:
+    options = RunnerOptions(threads=1, spinning=False, extra_outputs=(name,))
+    with pytest.raises(DecoderError, match=rf"the tensor '{name}' is \[.*\], and cannot be an output"):
+        OrtGqaRunner(decoder_folder("llama"), options)
+
+
+def test_a_graph_that_needs_the_mask_elsewhere_is_refused(decoder_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tmp_path / "decoder"
+    shutil.copytree(decoder_folder("llama"), folder)
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    first = next(node for node in graph.graph.node if node.output[0] == "embedded")
+    first.output[0] = "embedded.plain"
+    place = list(graph.graph.node).index(first) + 1
+    scale = onnx.helper.make_node("Cast", ["attention_mask"], ["mask.float"], to=onnx.TensorProto.FLOAT)
+    axes = onnx.numpy_helper.from_array(np.array([2]), "mask.last")
+    graph.graph.initializer.append(axes)
+    wide = onnx.helper.make_node("Unsqueeze", ["mask.float", "mask.last"], ["mask.wide"])
+    masked = onnx.helper.make_node("Mul", ["embedded.plain", "mask.wide"], ["embedded"])
+    for offset, node in enumerate((scale, wide, masked)):
+        graph.graph.node.insert(place + offset, node)
+    onnx.save(graph, folder / "model.onnx")
+    with pytest.raises(DecoderError, match="reads attention_mask"):
+        OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False))
+
+
 def test_a_folder_of_onnxruntime_genais_builder_gives_the_tokens_that_its_generator_gave() -> None:
     folder = Path(__file__).parents[1] / "data" / "genai"
     runner = OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False))
