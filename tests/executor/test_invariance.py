@@ -170,11 +170,32 @@ def test_beams_are_the_same_in_company_and_after_pauses(make_runner: MakeRunner,
 def test_drafts_do_not_change_what_is_said(run: Callable[..., Any]) -> None:
     prompt = [5, 9, 17]
     (plain,) = run(ExecutorConfig(), [Request(prompt, 12)])
-    said = plain[0].output_token_ids[0][3:]
-    for drafts in (said[:6], [*said[:3], 1, 1], [0, 0], said):
+    whole = plain[0].output_token_ids[0]
+    said = whole[3:]
+    # (drafts, how many are right); one token more comes from the model, as long as there is room.
+    for drafts, right in ((said[:6], 6), ([*said[:3], 1, 1], 3), ([0, 0], 0), (said, 11)):
         config = ExternalDraftTokensConfig(drafts)
         (found,) = run(ExecutorConfig(), [Request(prompt, 12, external_draft_tokens_config=config)])
-        assert found[0].output_token_ids == plain[0].output_token_ids
+        assert found[0].output_token_ids == [whole[: 3 + right + 1]]
+
+
+def test_whoever_drafts_goes_on_with_what_was_kept(make_runner: MakeRunner) -> None:
+    prompt = [5, 9, 17]
+    output = OutputConfig(return_perf_metrics=True)
+    with Executor.from_runner(make_runner(), ExecutorConfig()) as executor:
+        (plain,) = _answers(executor, [Request(prompt, 90)])
+        whole, text, reused = plain[0].output_token_ids[0], prompt, []
+        while len(text) < len(whole):
+            drafts = ExternalDraftTokensConfig([*whole[len(text) : len(text) + 3], 0])
+            room = len(whole) - len(text)
+            request = Request(text, room, external_draft_tokens_config=drafts, output_config=output)
+            ((result,),) = _answers(executor, [request])
+            text = result.output_token_ids[0]
+            assert result.request_perf_metrics is not None
+            reused.append(result.request_perf_metrics.kv_cache_metrics.num_reused_blocks)
+        assert executor._assembly.budget.used == 0
+    assert text == whole
+    assert reused[-1] == 3
 
 
 def test_salts_keep_caches_apart_without_changing_the_output(run: Callable[..., Any]) -> None:

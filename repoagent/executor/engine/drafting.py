@@ -37,12 +37,14 @@ class Drafting:
     def settle(self, task: Task, strand: Strand, counts: IterationCounts) -> None:
         """Forget what was computed for drafts that were wrong, and count."""
         drafted = len(task.drafts)
-        task.drafts, task.draft_logits = [], None  # whatever is drafted next brings no logits
+        task.drafts = []
         strand.computed = min(len(strand.tokens), strand.computed - drafted + task.right)
         for kept in (strand.generation_logits, *strand.extras.values()):
             del kept[strand.generated :]
         assert strand.seq is not None
         self._runner.truncate(strand.seq, strand.computed)
+        # Whoever sent the drafts sends the next ones with a request of their own.
+        strand.handed_back = task.request.external_draft_tokens_config is not None
         if self._model is not None:
             self._model.note(task, drafted)
         task.drafted += drafted

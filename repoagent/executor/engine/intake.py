@@ -140,7 +140,7 @@ class Intake:
         """The drafter of a request, where its tokens can be drafted: one sequence, searched greedily."""
         decoding = self._config.decoding_config
         config = task.request.lookahead_config or (decoding and decoding.lookahead_decoding_config)
-        if not config or config.max_ngram_size < 2 or not task.draftable or task.drafts:
+        if not config or config.max_ngram_size < 2 or not task.draftable:
             return None
         if not task.group.strands[0].sampler.greedy:
             return None
@@ -326,8 +326,13 @@ def _needs_no_logits(task: Task) -> bool:
 def _is_draftable(task: Task) -> bool:
     """Whether what follows can be guessed: one sequence of ordinary tokens, chosen by nobody else."""
     request, group = task.request, task.group
-    processed = request.logits_post_processor is not None or request.logits_post_processor_name is not None
-    return group.width == 1 and not (group.together or processed or task.table is not None)
+    by_others = (
+        request.logits_post_processor,
+        request.logits_post_processor_name,
+        request.external_draft_tokens_config,
+        request.prompt_tuning_config,
+    )
+    return group.width == 1 and not group.together and all(other is None for other in by_others)
 
 
 def _streams_tokens(task: Task) -> bool:
@@ -339,6 +344,7 @@ def _streams_tokens(task: Task) -> bool:
         wanted.return_perf_metrics,
         wanted.additional_model_outputs,
         request.return_all_generated_tokens,
+        request.external_draft_tokens_config,
     )
     return request.streaming and isinstance(task.group, SamplingGroup) and task.group.width == 1 and not any(more)
 

@@ -17,6 +17,7 @@ __all__ = ["Strand"]
 @dataclass(slots=True, eq=False)
 class Strand:
     """``tokens``: the prompt and what was generated. ``computed``: how many of them the runner holds.
+    ``handed_back``: it ends without a reason, the caller goes on with it.
 
     After each choice exactly one token is not computed yet; more are while a prompt is read or after a pause.
     """
@@ -29,6 +30,7 @@ class Strand:
     seq: Seq | None = None
     computed: int = 0
     reason: FinishReason = FinishReason.NOT_FINISHED
+    handed_back: bool = False
     answered: bool = False
     cum_log_prob: float = 0.0
     log_probs: list[float] = field(default_factory=list)
@@ -48,8 +50,8 @@ class Strand:
 
     @property
     def finished(self) -> bool:
-        """Whether the text is complete."""
-        return self.reason is not FinishReason.NOT_FINISHED
+        """Whether nothing more is generated."""
+        return self.handed_back or self.reason is not FinishReason.NOT_FINISHED
 
     def generated_tokens(self, start: int = 0) -> list[int]:
         """Generated tokens from number ``start`` on."""
