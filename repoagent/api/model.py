@@ -173,6 +173,7 @@ class AgentModel(Protocol):
         Raises:
             InvalidArgumentError: not a reference; a key itself must never be a parameter.
             NotFoundError: the reference leads nowhere. The message has the reference, never the secret.
+            CancelledError: the program of an ``exec:`` reference was killed because the load was cancelled.
         """
 
     @property

@@ -134,7 +134,7 @@ class EntryModel:
 
     def key(self, uri: str) -> bytes:
         """The secret behind a reference."""
-        return resolve_key(uri, self._load.services.key_providers)
+        return resolve_key(uri, self._load.services.key_providers, lambda: self._load.cancelled)
 
     @property
     def cache(self) -> Cache:

@@ -9,9 +9,10 @@ import shlex
 import stat
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.storage.programs import run_program
 
 __all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
 
@@ -20,6 +21,14 @@ KeyProvider = Callable[[str], bytes]
 
 Raises ``NotFoundError`` if it leads nowhere; no message may hold the secret.
 """
+
+
+@runtime_checkable
+class _CancellableProvider(Protocol):
+    """A key provider that can stop when nobody waits for the key any more."""
+
+    def resolve(self, uri: str, cancelled: Callable[[], bool]) -> bytes: ...
+
 
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(.+)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,17 +43,22 @@ def builtin_providers(*, commands: bool = False) -> dict[str, KeyProvider]:
         commands: Whether ``exec:`` runs programs. Whoever can write a reference can then run one as the server, so it
             is refused unless the operator says otherwise.
     """
-    run = _from_command if commands else _refuse_command
+    run = _CommandProvider() if commands else _refuse_command
     return {"env": _from_environment, "file": _from_file, "exec": run}
 
 
-def resolve_key(uri: str, providers: Mapping[str, KeyProvider]) -> bytes:
-    """Return the secret that ``uri`` refers to.
+def _never() -> bool:
+    return False
+
+
+def resolve_key(uri: str, providers: Mapping[str, KeyProvider], cancelled: Callable[[], bool] = _never) -> bytes:
+    """Return the secret that ``uri`` refers to. ``cancelled`` becomes true when nobody waits for it any more.
 
     Raises:
         InvalidArgumentError: not a reference with a known scheme. The message does not repeat it.
         NotFoundError: it leads nowhere.
         UnavailableError: the provider failed.
+        CancelledError: nobody waits, and the program that was to give the key has been killed.
     """
     match = _REFERENCE.fullmatch(uri)
     provider = providers.get(match[1]) if match else None
@@ -55,7 +69,7 @@ def resolve_key(uri: str, providers: Mapping[str, KeyProvider]) -> bytes:
             "not repeated here, for it may be the key itself, which must never be a parameter)"
         )
     try:
-        return provider(uri)
+        return provider.resolve(uri, cancelled) if isinstance(provider, _CancellableProvider) else provider(uri)
     except RepoAgentError:
         raise
     except Exception as error:
@@ -102,16 +116,24 @@ def _refuse_command(_uri: str) -> bytes:
     )
 
 
-def _from_command(uri: str) -> bytes:
+class _CommandProvider:
+    """``exec:``, the output of a program."""
+
+    def __call__(self, uri: str) -> bytes:
+        return self.resolve(uri, _never)
+
+    def resolve(self, uri: str, cancelled: Callable[[], bool]) -> bytes:
+        return _from_command(uri, cancelled)
+
+
+def _from_command(uri: str, cancelled: Callable[[], bool]) -> bytes:
     argv = _split(uri.partition(":")[2])
     # The arguments may hold a credential of their own: only the program is named.
     what = f"the program '{argv[0]}' of the key reference exec:"
     try:
-        done = subprocess.run(  # noqa: S603 - running what the reference names is the purpose; no shell sees it
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_EXEC_SECONDS, check=False
-        )
+        done = run_program(argv, timeout=_EXEC_SECONDS, cancelled=cancelled, capture_errors=False)
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{what} did not end within {_EXEC_SECONDS:.0f} seconds") from None
+        raise UnavailableError(f"{what} did not end within {_EXEC_SECONDS:.0f} seconds, and was killed") from None
     except FileNotFoundError:
         raise NotFoundError(f"{what} does not exist") from None
     except OSError as error:

@@ -1,5 +1,6 @@
 """The core over the real loader, with agents from a directory and ONNX Runtime: nothing here is a stand-in."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from repoagent.api.hooks import hookimpl
-from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.request import InferRequest
 
@@ -46,10 +47,21 @@ class RewriteAgent(Agent):
 '''
 
 
+KEYED = """
+from repoagent.api import Agent
+
+class KeyedAgent(Agent):
+    api_version = 1
+
+    def load(self, model):
+        model.key(model.parameters.get("key"))
+"""
+
+
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
     directory = tmp_path / "agents"
-    for name, code in (("trace", TRACE), ("rewrite", OPTIMISE)):
+    for name, code in (("trace", TRACE), ("rewrite", OPTIMISE), ("keyed", KEYED)):
         (directory / name).mkdir(parents=True)
         (directory / name / "agent.py").write_text(code)
     return directory
@@ -69,6 +81,7 @@ def core(repository: Path, agents: Path, tmp_path: Path) -> Iterator[ServingCore
         workspace_directory=tmp_path / "workspace",
         cache_directory=tmp_path / "cache",
         allow_swap=True,
+        allow_exec_keys=True,
     )
     with ServingCore(options) as serving:
         yield serving
@@ -131,6 +144,36 @@ def test_an_agent_that_refuses_and_a_model_that_fails_have_tritons_texts(
         "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: onnx runtime error"
     )
     assert log.read_text().split() == ["LOAD", "LOAD_FAIL", "LOAD", "LOAD_FAIL"]
+
+
+@pytest.mark.parametrize("end", ["unload", "stop"])
+def test_the_program_of_a_key_ends_with_its_children_when_its_load_is_cancelled(
+    core: ServingCore, write_model: Callable[..., Path], tmp_path: Path, end: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Both hold the pipe open for writing, so its reader sees the end when both are dead.
+    program = f"sh -c 'exec 3>{pipe}; sleep 600 & echo x >&3; wait'"
+    agent = f'{{ name: "keyed" parameters {{ key: "key" value: "exec:{program}" }} }}'
+    write_model("m", {1: "1"}, f"model_repository_agents {{ agents [ {agent} ] }}")
+    errors: list[Exception] = []
+
+    def load() -> None:
+        with pytest.raises(CancelledError) as caught:
+            core.load("m")
+        errors.append(caught.value)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    with pipe.open("rb") as reader:
+        assert reader.read(1) == b"x"
+        core.unload("m") if end == "unload" else core.stop()
+        assert reader.read() == b"\n"
+    loading.join(60)
+    assert str(errors[0]).startswith("load failed for model 'm': Newer operation has been applied")
+    report = core.report("m")
+    assert report is not None
+    assert "'sh' was killed because the load was cancelled" in str(report.error)
 
 
 def test_a_python_model_loads_beside_and_calls_an_onnx_model(

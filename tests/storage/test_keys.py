@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
+    UnavailableError,
+)
 from repoagent.storage.keys import builtin_providers, resolve_key
 
 _SECRET = "hush-AGE-SECRET-KEY-1"
@@ -63,6 +70,11 @@ def test_exec_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("repoagent.storage.keys._EXEC_SECONDS", 0.2)
     with pytest.raises(UnavailableError, match="did not end"):
         resolve_key(_command("import sys; sys.stdin.close(); import threading; threading.Event().wait()"), _ALL)
+
+
+def test_exec_is_killed_when_nobody_waits_any_more() -> None:
+    with pytest.raises(CancelledError, match="was killed because the load was cancelled"):
+        resolve_key("exec:sleep 600", _ALL, lambda: True)
 
 
 @pytest.mark.parametrize(

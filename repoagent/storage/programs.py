@@ -1,0 +1,69 @@
+"""Running a program, with an end when nobody waits any more."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from repoagent.errors import CancelledError
+
+__all__ = ["run_program"]
+
+_TICK_SECONDS: Final = 0.05
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout: float | None,
+    cancelled: Callable[[], bool],
+    env: Mapping[str, str] | None = None,
+    capture_errors: bool = True,
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run ``argv`` to its end and return what it wrote and its status; ``env`` is added to the environment.
+
+    The program gets a process group of its own, and whatever ends the wait early (``cancelled``, the timeout, an
+    exception) kills the whole group and collects it.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it was killed after ``timeout`` seconds.
+        CancelledError: it was killed because ``cancelled`` became true.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    process = subprocess.Popen(  # noqa: S603 - no shell is involved
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if capture_errors else None,
+        env=None if env is None else {**os.environ, **env},
+        start_new_session=True,
+    )
+    try:
+        output, errors = _wait(process, argv, deadline, cancelled)
+    except BaseException:
+        _kill(process)
+        raise
+    return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]", argv: Sequence[str], deadline: float | None, cancelled: Callable[[], bool]
+) -> tuple[bytes, bytes | None]:
+    while True:
+        try:
+            return process.communicate(timeout=_TICK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if cancelled():
+                raise CancelledError(f"'{argv[0]}' was killed because the load was cancelled") from None
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.__exit__(None, None, None)  # closes the pipes and collects the process, without reading to their end
