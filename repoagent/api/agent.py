@@ -18,7 +18,8 @@ class Agent:
 
     Raising from ``initialize``, ``model_initialize`` or ``load`` refuses the load, and the text of the exception is
     the reason that the operator and the client read. Raising later is logged and written in the load report; it
-    stops nothing. Calls for one ``AgentModel`` never overlap; calls for different ones may run at the same time,
+    stops nothing. A method that returns something counts as one that raised: only an exception refuses a model.
+    Calls for one ``AgentModel`` never overlap; calls for different ones may run at the same time,
     each on a worker thread of the server process, so state that models share needs a lock.
 
     The smallest useful agent::
@@ -54,15 +55,15 @@ class Agent:
         """The one entry point of the life cycle. The default hands ``action`` to the method of the same name."""
         match action:
             case Action.LOAD:
-                self.load(model)
+                return self.load(model)
             case Action.LOAD_COMPLETE:
-                self.load_complete(model)
+                return self.load_complete(model)
             case Action.LOAD_FAIL:
-                self.load_fail(model)
+                return self.load_fail(model)
             case Action.UNLOAD:
-                self.unload(model)
+                return self.unload(model)
             case Action.UNLOAD_COMPLETE:
-                self.unload_complete(model)
+                return self.unload_complete(model)
 
     def load(self, model: AgentModel) -> None:
         """The model is about to be loaded from ``model.location``. Raise to refuse it."""

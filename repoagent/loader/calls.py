@@ -1,33 +1,46 @@
 """Calling an agent's code: whatever it raises becomes one error that names the agent, logged once."""
 
+import inspect
 import logging
 from collections.abc import Callable
+from typing import Final
 
-from repoagent.errors import AgentRefusedError, CancelledError, RepoAgentError
+from repoagent.errors import AgentRefusedError, CancelledError, InvalidArgumentError, RepoAgentError
 
 __all__ = ["call_agent", "reason_of"]
 
 logger = logging.getLogger("repoagent.loader")
 
 
+_LONGEST_REASON: Final = 4000
+"""Characters of an exception's text that are passed on: it goes into replies, the index, reports and logs."""
+
+
 def reason_of(error: BaseException) -> str:
-    """What a client may read of an exception: its text, or the name of its class if it has none."""
-    return str(error) or type(error).__name__
+    """What a client may read of an exception: its text, or the name of its class if the text alone says nothing."""
+    name, text = type(error).__name__, str(error)
+    if len(text) > _LONGEST_REASON:
+        text = f"{text[:_LONGEST_REASON]} ... (cut)"
+    # The text of a KeyError is the key, that of a SystemExit a number.
+    if text and (isinstance(error, KeyError) or not isinstance(error, Exception)):
+        return f"{name}: {text}"
+    return text or name
 
 
 def call_agent(agent: str, what: str, call: Callable[[], object], cancelled: Callable[[], bool] | None = None) -> None:
     """Run ``call``, a piece of the code of ``agent``; ``what`` says which for the log.
 
     Also an exception that is meant to end the program (``SystemExit``, ``KeyboardInterrupt``) ends only this call:
-    an agent decides about a model, never about the server.
+    an agent decides about a model, never about the server. A result is an error: who writes ``return False`` or
+    ``async def`` means to refuse a model, and would have accepted it.
 
     Raises:
-        AgentRefusedError: it raised. The error has only the text; the log has the traceback, too, if the exception is
-            not one of ours.
+        AgentRefusedError: it raised, or returned something. The error has only the text; the log has the traceback,
+            too, if the exception is not one of ours.
         CancelledError: it raised this because ``cancelled`` says that nobody waits any more.
     """
     try:
-        call()
+        _check_nothing(call())
     except BaseException as error:
         if isinstance(error, CancelledError) and cancelled is not None and cancelled():
             raise
@@ -35,3 +48,15 @@ def call_agent(agent: str, what: str, call: Callable[[], object], cancelled: Cal
         surprise = error if not isinstance(error, RepoAgentError) else None
         logger.error("agent '%s' raised in %s: %s", agent, what, reason_of(error), exc_info=surprise)
         raise AgentRefusedError(agent, reason_of(error)) from error
+
+
+def _check_nothing(returned: object) -> None:
+    if returned is None:
+        return
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns that nobody awaited it
+        raise InvalidArgumentError("the method is 'async def' and has not run; agents run on threads: write 'def'")
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise InvalidArgumentError("the method has a 'yield' and has not run")
+    kind = type(returned).__name__
+    raise InvalidArgumentError(f"the method returned a {kind}; agents refuse models by raising, and return nothing")

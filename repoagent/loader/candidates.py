@@ -50,13 +50,14 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
     """Return ``found`` if it is an agent that this program can run.
 
     Raises:
-        AgentError: it is something else, or it was written for another version of the interface.
+        AgentError: it is something else, was written for another version of the interface, or does nothing.
     """
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Agent):
         what = found.__name__ if isinstance(found, type) else f"a {kind.__name__}"
         raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent")
     _check_api_version(name, kind, where)
+    _check_does_something(name, kind, where)
     return found if isinstance(found, Agent) else kind
 
 
@@ -73,3 +74,10 @@ def _check_api_version(name: str, kind: type[Agent], where: str) -> None:
         raise AgentError(
             name, f"{where}: {kind.__name__} was written for api_version {stated!r}; this program supports {supported}"
         )
+
+
+def _check_does_something(name: str, kind: type[Agent], where: str) -> None:
+    """An agent whose one method is misspelt would accept every model."""
+    calls = [call for call, member in vars(Agent).items() if callable(member) and not call.startswith("_")]
+    if all(getattr(kind, call) is getattr(Agent, call) for call in calls):
+        raise AgentError(name, f"{where}: {kind.__name__} has none of the methods that are called: {', '.join(calls)}")

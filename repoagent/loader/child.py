@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from repoagent.errors import InternalError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.storage.programs import run_program
 
 __all__ = ["run_child"]
@@ -21,6 +21,8 @@ def run_child(
     cancelled: Callable[[], bool],
 ) -> "subprocess.CompletedProcess[str]":
     """Run ``argv`` to its end; see :meth:`repoagent.api.AgentModel.run_child`."""
+    if isinstance(argv, str) or not argv:
+        raise InvalidArgumentError("run_child takes a list, the program and its arguments: ['openssl', 'version']")
     try:
         done = run_program(argv, timeout=timeout, env=env, cancelled=cancelled)
     except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.loaded import Retirements
 from repoagent.serving.slot import ModelSlot
-from repoagent.serving.states import UNLOADED
+from repoagent.serving.states import UNLOADED, ModelState
 from repoagent.serving.table import ModelTable
 
 __all__ = ["Unloader"]
@@ -74,9 +74,18 @@ class Unloader:
             while outermost := self._outermost():
                 self._unload_all(outermost, deadline)
             self._unload_all(self._table.slots(), deadline)
+            in_time = self._retirements.wait(deadline)
         except FutureTimeoutError:
-            return False
-        return self._retirements.wait(deadline)
+            in_time = False
+        if not in_time:
+            left = ", ".join(self._still_there())
+            logger.error("the exit timeout is over, and these models are not unloaded: %s", left)
+        return in_time
+
+    def _still_there(self) -> list[str]:
+        gone = ModelState.UNAVAILABLE
+        states = {slot.name: {status.state for _, status in slot.statuses()} - {gone} for slot in self._table.slots()}
+        return [f"{name} ({'/'.join(s.value for s in found)})" for name, found in sorted(states.items()) if found]
 
     def _outermost(self) -> list[ModelSlot]:
         """The loaded ensembles that no other one calls."""

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from repoagent.api import Action, AgentModel
+
 __all__ = ["STORAGE_POINTS", "Point"]
 
 STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
@@ -39,6 +41,16 @@ STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What happens in the storage that a test may want to interrupt, and the function that does it."""
 
+AGENT_POINTS: Final = frozenset(
+    {
+        *(action.name for action in Action),
+        *("initialize", "model_initialize", "model_finalize", "finalize"),
+        *(name for name, member in vars(AgentModel).items() if callable(member) and not name.startswith("_")),
+        *("cache", "cancelled"),
+    }
+)
+"""The calls of an agent, and what it may ask its model for."""
+
 _POINT: Final = re.compile(r"(?P<after>after )?(?P<name>\S+ \S[^#]*?)( #(?P<count>[1-9][0-9]*))?")
 
 
@@ -55,7 +67,7 @@ class Point:
         """Read the notation above.
 
         Raises:
-            ValueError: it is none, or a storage point that does not exist.
+            ValueError: it is none, or a call that does not exist.
         """
         match = _POINT.fullmatch(text)
         if match is None:
@@ -65,6 +77,8 @@ class Point:
         subject, _, call = match["name"].partition(" ")
         if subject == "storage" and call not in STORAGE_POINTS:
             raise ValueError(f"there is no storage point '{call}'; there are: {', '.join(STORAGE_POINTS)}")
+        if subject != "storage" and call not in AGENT_POINTS:
+            raise ValueError(f"an agent has no call '{call}'; there are: {', '.join(sorted(AGENT_POINTS))}")
         return cls(match["name"], match["after"] is not None, int(match["count"] or 1))
 
     def __str__(self) -> str:

@@ -47,24 +47,26 @@ def _watched(name: str, found: LoadedAgent, faults: FaultInjection) -> type[Agen
             self._models: dict[int, AgentModel] = {}
 
         def initialize(self) -> None:
-            self._pass("initialize", self._agent.initialize)
+            return self._pass("initialize", self._agent.initialize)
 
         def finalize(self) -> None:
-            self._pass("finalize", self._agent.finalize)
+            return self._pass("finalize", self._agent.finalize)
 
         def model_initialize(self, model: AgentModel) -> None:
             seen = self._models[id(model)] = _watched_model(name, model, faults)
-            self._pass("model_initialize", partial(self._agent.model_initialize, seen))
+            return self._pass("model_initialize", partial(self._agent.model_initialize, seen))
 
         def model_finalize(self, model: AgentModel) -> None:
             seen = self._models.pop(id(model))
-            self._pass("model_finalize", partial(self._agent.model_finalize, seen))
+            return self._pass("model_finalize", partial(self._agent.model_finalize, seen))
 
         def model_action(self, model: AgentModel, action: Action) -> None:
-            self._pass(action.name, partial(self._agent.model_action, self._models[id(model)], action))
+            return self._pass(action.name, partial(self._agent.model_action, self._models[id(model)], action))
 
-        def _pass(self, what: str, call: Callable[[], object]) -> None:
-            _passing(faults, f"{name} {what}", call)
+        def _pass(self, what: str, call: Callable[[], None]) -> None:
+            # Handed on, as the loader refuses an agent that returns something.
+            returned: None = _passing(faults, f"{name} {what}", call)
+            return returned
 
     return Watched
 

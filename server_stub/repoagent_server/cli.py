@@ -20,7 +20,7 @@ from repoagent_server.flags import (
 )
 from repoagent_server.former_trace_flags import former_trace_flags, take_former_trace_flags
 from repoagent_server.grpc.flags import grpc_flags, take_grpc_options
-from repoagent_server.metrics_flags import metrics_flags, take_metrics_settings
+from repoagent_server.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.options import LogOptions, ServeOptions
 from repoagent_server.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.trace_flags import trace_settings
@@ -232,6 +232,7 @@ def serve(
         backend_config=merge_settings(backend_config),
         cache_config=_cache_settings(cache_config, response_cache_byte_size),
         metrics=take_metrics_settings(values),
+        metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
         notes=(*ineffective_notes(), *environment_notes(click.get_current_context())),
         trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
         strict_model_config=strict_model_config or disable_auto_complete_config,

@@ -7,9 +7,9 @@ import click
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
-from repoagent_server.flags import boolean, number
+from repoagent_server.flags import boolean
 
-__all__ = ["metrics_flags", "take_metrics_settings"]
+__all__ = ["metrics_flags", "take_metrics_port", "take_metrics_settings"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -36,7 +36,11 @@ _DECORATORS: Final = (
     boolean("--allow-metrics", default=True, help="Serve metrics for Prometheus, on /metrics of both ports."),
     boolean("--allow-cpu-metrics", default=True, help="Let the metrics have the machine's processors and memory."),
     click.option("--metrics-address", help="Address to listen on for metrics.  [default: that of --http-address]"),
-    number("--metrics-port", default=8002, low=0, high=65535, help="Port for metrics; 0 takes a free one."),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Port for metrics; 0 takes a free one.  [default: 8002, or a free one beside --http-port=0]",
+    ),
     click.option(
         "--metrics-config",
         type=_MetricsSetting(),
@@ -58,3 +62,9 @@ def metrics_flags(command: _F) -> _F:
 def take_metrics_settings(values: dict[str, Any]) -> MetricsSettings:
     """Take ``metrics_config`` out of ``values``: what the metrics show of latencies."""
     return read_metrics_settings(dict(values.pop("metrics_config")))
+
+
+def take_metrics_port(values: dict[str, Any], *, default_port: int) -> int:
+    """Take ``metrics_port`` out of ``values``."""
+    port: int | None = values.pop("metrics_port")
+    return default_port if port is None else port

@@ -20,6 +20,13 @@ def test_without_flags_the_defaults_are_tritons_except_the_address(parse: Any) -
     assert (options.http_address, options.http_port, options.metrics_port) == ("127.0.0.1", 8000, 8002)
 
 
+def test_beside_a_free_port_for_http_all_ports_are_free_ones_but_those_that_are_given(parse: Any) -> None:
+    options = parse("--http-port=0")
+    assert (options.grpc.port, options.metrics_port) == (0, 0)
+    options = parse("--http-port=0", "--grpc-port=4", "--metrics-port=5")
+    assert (options.grpc.port, options.metrics_port) == (4, 5)
+
+
 @pytest.mark.parametrize(
     ("flags", "value"),
     [

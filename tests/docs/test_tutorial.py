@@ -99,6 +99,9 @@ def shell(tmp_path: Path, tree: Path) -> Iterator[Shell]:
         "REPO": str(tree),
         "REPOAGENT_WORKSPACE": str(tmp_path / "workspace"),
         "REPOAGENT_CACHE": str(tmp_path / "cache"),
+        # Other servers may run on this machine.
+        "REPOAGENT_SERVE_GRPC_PORT": "0",
+        "REPOAGENT_SERVE_METRICS_PORT": "0",
     }
     process = subprocess.Popen(
         ["bash", "--norc"],

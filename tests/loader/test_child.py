@@ -3,11 +3,12 @@
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from repoagent.errors import CancelledError, InternalError, UnavailableError
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnavailableError
 from repoagent.loader.child import run_child
 
 
@@ -45,6 +46,12 @@ def test_a_silent_failure_and_a_signal_are_named() -> None:
 def test_a_program_that_is_not_there_is_an_error() -> None:
     with pytest.raises(InternalError, match="cannot run '/no/such/program': No such file or directory"):
         run_child(["/no/such/program"], timeout=None, env=None, cancelled=lambda: False)
+
+
+@pytest.mark.parametrize("argv", ["openssl version", []])
+def test_a_command_line_in_one_text_and_an_empty_one_are_refused(argv: Sequence[str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="run_child takes a list"):
+        run_child(argv, timeout=30, env=None, cancelled=lambda: False)
 
 
 def test_the_timeout_kills_it() -> None:

@@ -35,6 +35,9 @@ class Stamp(Agent):
     """
     api_version = 1
     guard = True
+
+    def load(self, model):
+        pass
 '''
 Install = Callable[..., Path]
 
@@ -162,6 +165,12 @@ def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, re
     assert str(caught.value) == (
         "agent 'stamp': acme_stamp:stamp gives a function, which is not a subclass of repoagent.api.Agent"
     )
+
+
+def test_an_agent_with_nothing_to_call_is_refused(install_package: Install, registry: AgentRegistry) -> None:
+    offer(install_package, STAMP.replace("def load(", "def laod("))
+    with pytest.raises(AgentError, match=r"Stamp has none of the methods that are called: .*, load, .*"):
+        registry.load("stamp")
 
 
 @pytest.mark.parametrize(

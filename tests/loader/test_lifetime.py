@@ -106,7 +106,7 @@ def test_a_failing_constructor_is_a_refusal_without_finalize(recorder: Recorder,
 def test_a_failing_finalize_is_told_and_the_agent_is_gone_all_the_same(recorder: Recorder, pool: AgentPool) -> None:
     recorder.raising["a fini"] = SystemExit(4)
     pool.acquire("a")
-    with pytest.raises(AgentRefusedError, match=r"^agent 'a': 4$"):
+    with pytest.raises(AgentRefusedError, match=r"^agent 'a': SystemExit: 4$"):
         pool.release("a")
     assert pool.in_use() == {}
 

@@ -32,6 +32,11 @@ def test_a_misspelt_storage_point_is_refused_with_those_there_are() -> None:
         Point.parse("storage cache pubish")
 
 
+def test_a_misspelt_call_of_an_agent_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no call 'LAOD'; there are: LOAD, .*, acquire_location, .*, cancelled, "):
+        Point.parse("after mine LAOD #2")
+
+
 @pytest.mark.parametrize("target", STORAGE_POINTS.values())
 def test_every_storage_point_is_a_function_that_exists(target: str) -> None:
     module, _, path = target.partition(":")

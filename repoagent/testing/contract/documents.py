@@ -24,7 +24,8 @@ class Documents(Subject):
         text = self.readme.read_text(encoding="utf-8")
         given = self.parameters.keys() if isinstance(self.parameters, Mapping) else [key for key, _ in self.parameters]
         # Of a parameter such as SHA256:path, the part before the colon is the name.
-        assert [key for key in given if key.partition(":")[0] not in text] == []
+        missing = [key for key in given if key.partition(":")[0] not in text]
+        assert missing == [], f"{self.readme} names no parameter {', '.join(missing)}"
 
     def test_it_is_offered_under_its_name(self) -> None:
         if self.entry_point is not None:

@@ -106,6 +106,7 @@ def test_an_agent_that_never_returns_cannot_keep_the_server_from_stopping(
     in_background(lambda: server.load("stuck"))
     gate.reached()
     assert server.stop() == 1
+    assert "the exit timeout is over, and these models are not unloaded: stuck (LOADING)" in server.log
     assert "failed to stop server: Internal - Exit timeout expired. Exiting immediately." in server.log
 
 

@@ -21,7 +21,10 @@ __all__ = ["keygen"]
 @click.option("-y", "--recipients-of", "known", metavar="FILE|REFERENCE", help="Only show the recipients of a key.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def keygen(out: Path | None, pq: bool, known: str | None, force: bool) -> None:
-    """Make an age key pair: the identity (secret) goes to the file, or to standard output, the recipient to stderr."""
+    """Make an age key pair.
+
+    It goes to the file, and the recipient (the public half) to stderr; without --output both go to standard output.
+    """
     with errors_to_exit_codes():
         if known is not None:
             for line in recipients_of(parse_identities(read_secret(known), known), known):
