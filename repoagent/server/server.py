@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.server.at_exit import forget, stop_at_exit
 from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.machine import Machine
@@ -29,8 +30,8 @@ class Server:
     """A model server in this process.
 
     ``Server(options)`` or ``Server(model_repository=..., ...)`` with the fields of :class:`Options`. Start it before
-    and stop it after use, or write ``with Server(...) as server:``. Every method may be called from any thread.
-    ``backends`` can hold backends of the program's own.
+    and stop it after use, or write ``with Server(...) as server:``; one that still runs when the program ends is
+    stopped then. Every method may be called from any thread. ``backends`` can hold backends of the program's own.
 
     Raises:
         TypeError: there is no option of that name.
@@ -93,7 +94,10 @@ class Server:
         with self._starting:
             core = self.core
             self._core = None
-        core.stop()
+        try:
+            core.stop()
+        finally:
+            forget(core)
 
     @property
     def core(self) -> ServingCore:
@@ -270,6 +274,7 @@ def _start_core(core: ServingCore) -> ServingCore:
         raise
     except RepoAgentError as error:
         raise InternalError(f"the server cannot start: {error}") from error
+    stop_at_exit(core)
     return core
 
 
