@@ -145,14 +145,22 @@ class CoreQueries:
         ]
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
-        """``POST v2/repository/index``: every model of the repositories and every one that was ever loaded."""
+        """``POST v2/repository/index``: every model of the repositories and every one that was ever loaded.
+
+        While a repository cannot be listed, those of its models that are not loaded say so.
+        """
         slots = {slot.name: slot for slot in self._table.slots()}
-        names = sorted({*(slot.id for slot in slots.values()), *(() if ready_only else self._repositories.names())})
+        listed = {} if ready_only else self._repositories.listing()
         entries = []
-        for name in names:
+        for name in sorted({*(slot.id for slot in slots.values()), *listed}):
             known = _slot_entries(slots[name], ready_only) if name in slots else []
-            entries += known or ([] if ready_only else [_identified(name)])
+            entries += known or ([] if ready_only else [_listed_entry(name, listed.get(name, ""))])
         return entries
+
+
+def _listed_entry(model: ModelId, reason: str) -> dict[str, str]:
+    state = {"state": ModelState.UNAVAILABLE.value, "reason": reason} if reason else {}
+    return {**_identified(model), **state}
 
 
 def _slot_entries(slot: ModelSlot, ready_only: bool) -> list[dict[str, str]]:

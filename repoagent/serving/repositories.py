@@ -1,14 +1,17 @@
 """Several model repositories as one."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.identity import ModelId
 from repoagent.serving.mapped import MappedRepository, ModelRepository
 from repoagent.storage import ModelSource, Repository
 
 __all__ = ["RepositorySet"]
+
+logger = logging.getLogger(__name__)
 
 
 class RepositorySet:
@@ -23,6 +26,10 @@ class RepositorySet:
         self._open = opener
         self._lock = threading.Lock()
         self._repositories: tuple[ModelRepository, ...] = tuple(opener(url) for url in urls)
+        self._listings: dict[str, list[str]] = {}
+        """What each repository had when it was listed last, by its URL."""
+        self._unlisted: set[str] = set()
+        """The repositories that could not be listed the last time."""
 
     def register(self, url: str, name_mapping: Mapping[str, str] | None = None) -> None:
         """Add a repository, with other names for some of its models; see :class:`MappedRepository`.
@@ -34,7 +41,7 @@ class RepositorySet:
         opened = self._open(url)
         repository: ModelRepository = MappedRepository(opened, name_mapping) if name_mapping else opened
         try:
-            opened.model_names()
+            self._list(repository)
         except NotFoundError as error:
             raise InvalidArgumentError(f"failed to register '{url}', repository not found") from error
         with self._lock:
@@ -63,6 +70,8 @@ class RepositorySet:
             if len(left) == len(self._repositories):
                 raise InvalidArgumentError(f"failed to unregister '{url}', repository not found")
             self._repositories = left
+            self._listings.pop(known, None)
+            self._unlisted.discard(known)
 
     def _id(self, repository: ModelRepository, name: str) -> ModelId:
         return ModelId(name, repository.url if self.namespacing else "")
@@ -75,8 +84,43 @@ class RepositorySet:
                 models are gone.
         """
         return sorted(
-            {self._id(repository, name) for repository in self._repositories for name in repository.model_names()}
+            {self._id(repository, name) for repository in self._repositories for name in self._list(repository)}
         )
+
+    def listing(self) -> dict[ModelId, str]:
+        """The identities of all models, each with the reason why nobody knows whether it is still there; mostly "".
+
+        There is such a reason for the models of a repository that cannot be listed now: those of its last listing.
+
+        Raises:
+            RepoAgentError: a repository could never be listed.
+        """
+        found: dict[ModelId, str] = {}
+        for repository in self._repositories:
+            reason = ""
+            try:
+                names = self._list(repository)
+            except RepoAgentError as error:
+                reason, names = str(error), self._last_listing(repository, error)
+            for name in names:
+                model = self._id(repository, name)
+                found[model] = found.get(model, reason) and reason
+        return found
+
+    def _list(self, repository: ModelRepository) -> list[str]:
+        names = self._listings[repository.url] = repository.model_names()
+        if repository.url in self._unlisted:
+            self._unlisted.discard(repository.url)
+            logger.info("model repository %s can be listed again", repository.url)
+        return names
+
+    def _last_listing(self, repository: ModelRepository, error: RepoAgentError) -> list[str]:
+        if repository.url not in self._listings:
+            raise error
+        if repository.url not in self._unlisted:
+            self._unlisted.add(repository.url)
+            logger.warning("%s; the index has its models as they were listed last", error)
+        return self._listings[repository.url]
 
     def ids(self, name: str) -> list[ModelId]:
         """All models called ``name``; without namespacing that one, whether it exists or not."""

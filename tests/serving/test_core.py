@@ -1,3 +1,4 @@
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -68,6 +69,29 @@ def test_explicit_mode_loads_the_startup_models_only(new_core: CoreMaker, write_
     assert (core.model_ready("a"), core.model_ready("b")) == (False, True)
     assert core.index() == [{"name": "a"}, {"name": "b", "version": "1", "state": "READY"}]
     assert core.index(ready_only=True) == [{"name": "b", "version": "1", "state": "READY"}]
+
+
+def test_while_a_repository_cannot_be_listed_the_index_has_its_models_as_they_were(
+    new_core: CoreMaker, write_model: ModelWriter, repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "others" / "c").mkdir(parents=True)
+    write_model("a", {1: "1"})
+    write_model("b", {1: "2"})
+    core = new_core(repositories=(str(repository), str(tmp_path / "others")), startup_models=("a",))
+    ready = {"name": "a", "version": "1", "state": "READY"}
+    before = core.index()
+    assert before == [ready, {"name": "b"}, {"name": "c"}]
+    repository.rename(tmp_path / "away")
+    reason = f"cannot list model repository {repository}: it does not exist"
+    for _ in range(2):
+        unknown = {"name": "b", "state": "UNAVAILABLE", "reason": reason}
+        assert core.index() == [ready, unknown, {"name": "c"}]
+    assert core.index(ready_only=True) == [ready]
+    assert caplog.text.count(f"{reason}; the index has its models as they were listed last") == 1
+    (tmp_path / "away").rename(repository)
+    with caplog.at_level(logging.INFO):
+        assert core.index() == before
+    assert f"model repository {repository} can be listed again" in caplog.text
 
 
 def test_a_star_among_the_startup_models_means_all(new_core: CoreMaker, write_model: ModelWriter) -> None:

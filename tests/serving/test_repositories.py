@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,21 @@ def test_a_repository_is_added_and_taken_away(both: RepositorySet, tmp_path: Pat
     assert both.names() == ["a", "b", "shared"]
     with pytest.raises(InvalidArgumentError, match=r"failed to unregister '.*three', repository not found"):
         both.unregister(str(tmp_path / "three"))
+
+
+def test_what_could_never_be_listed_has_no_last_listing(both: RepositorySet, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "two")
+    with pytest.raises(NotFoundError, match="two: it does not exist"):
+        both.listing()
+
+
+def test_a_model_is_known_if_one_of_its_repositories_can_be_listed(both: RepositorySet, tmp_path: Path) -> None:
+    both.names()
+    shutil.rmtree(tmp_path / "two")
+    gone = f"cannot list model repository {tmp_path / 'two'}: it does not exist"
+    assert both.listing() == {"a": "", "b": gone, "shared": ""}
+    with pytest.raises(NotFoundError, match="two: it does not exist"):
+        both.names()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\0", 5])
