@@ -26,6 +26,7 @@ BACKEND_OF_PLATFORM: Final = MappingProxyType(
 #: The model's file in a version directory, by backend. The order is the one in which a directory is searched.
 MODEL_FILENAMES: Final = MappingProxyType(
     {
+        "llm": "genai_config.json",  # Beside it lies a model.onnx, which nobody else can run.
         "tensorrt": "model.plan",
         "onnxruntime": "model.onnx",
         "openvino": "model.xml",

@@ -21,7 +21,6 @@ from repoagent.executor.errors import (
     ExecutorStoppedError,
     QueueFullError,
     UnsupportedFeatureError,
-    text_of,
 )
 from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent.executor.runner.protocol import ModelRunner
@@ -173,7 +172,7 @@ class Executor:
             try:
                 tasks.append(parts.intake.task(request, request_id))
             except Exception as error:  # an id that was given out must be answered, whatever is wrong with its request
-                refused.append(Response(request_id, text_of(error), request.client_id))
+                refused.append(Response.refused(request_id, request.client_id, error))
         parts.board.post(refused)
         parts.inbox.put(tasks)
 

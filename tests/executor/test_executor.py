@@ -37,7 +37,7 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
-from repoagent.executor.errors import CheckError, QueueFullError
+from repoagent.executor.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
 
@@ -274,6 +274,27 @@ def test_a_runner_that_raises_fails_the_requests_of_that_iteration_only(start: S
     assert _one(executor, Request([4], 3)).error_msg == "the runner failed: out of luck"
     assert _one(executor, Request([4], 3)).result.output_token_ids == [[4, 2, 4, 2]]
     assert executor._assembly.budget.used == 0
+
+
+def test_an_error_response_has_an_error_of_its_kind(start: Start) -> None:
+    def broken(segments: Sequence[Segment]) -> None:
+        raise RuntimeError("out of luck")
+
+    executor = start(before_step=broken)
+    wrong, unknown, failed = (
+        _one(executor, request).error
+        for request in (
+            Request([4], 3, sampling_config=SamplingConfig(7)),
+            Request([4], 3, position_ids=[0]),
+            Request([4], 3),
+        )
+    )
+    assert isinstance(wrong, CheckError)
+    assert isinstance(unknown, UnsupportedFeatureError)
+    assert isinstance(failed, EngineError)
+    assert str(failed) == "the runner failed: out of luck"
+    with pytest.raises(CheckError, match="Cannot get the error message"):
+        _ = _one(start(), Request([4], 3)).error
 
 
 def test_external_drafts_are_accepted_as_far_as_they_are_right(start: Start) -> None:

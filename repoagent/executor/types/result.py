@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from repoagent.executor.errors import CheckError
+from repoagent.errors import RepoAgentError
+from repoagent.executor.errors import CheckError, EngineError, text_of
 from repoagent.executor.tensors import Array
 from repoagent.executor.types import rules
 from repoagent.executor.types.adapters import ContextPhaseParams
@@ -101,7 +102,7 @@ def _streamed_result(new: list[int], reason: FinishReason, iterations: int, gene
 class Response:
     """One answer to one request: an error text or a ``Result``."""
 
-    __slots__ = ("_client_id", "_outcome", "_request_id")
+    __slots__ = ("_client_id", "_error", "_outcome", "_request_id")
 
     def __init__(
         self,
@@ -123,6 +124,14 @@ class Response:
         self._request_id: int = rules.unsigned64(request_id, "Response.request_id")
         self._client_id: int | None = rules.maybe(rules.unsigned64)(client_id, "Response.client_id")
         self._outcome: str | Result | Streamed = outcome
+        self._error: RepoAgentError | None = None
+
+    @classmethod
+    def refused(cls, request_id: int, client_id: int | None, error: Exception) -> "Response":
+        """An error response to a request that was not taken. For the executor."""
+        response = cls(request_id, text_of(error), client_id)
+        response._error = error if isinstance(error, RepoAgentError) else None
+        return response
 
     @classmethod
     def streamed(cls, request_id: int, client_id: int | None, streamed: Streamed) -> "Response":
@@ -151,6 +160,12 @@ class Response:
         if not isinstance(self._outcome, str):
             raise CheckError("Cannot get the error message for a response without error")
         return self._outcome
+
+    @property
+    def error(self) -> RepoAgentError:
+        """The error with its class: what is wrong with the request, else EngineError; raises on a good response."""
+        text = self.error_msg
+        return self._error or EngineError(text)
 
     @property
     def result(self) -> Result:

@@ -1,0 +1,62 @@
+"""Loading language models: a version directory with a decoder folder and its tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from repoagent.errors import UnavailableError, UnsupportedError
+from repoagent.serving.backends.base import BackendModel
+from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
+from repoagent.storage.files import ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["LlmBackend"]
+
+_PACKAGES: Final = ("tokenizers", "onnx")
+
+
+class LlmBackend:
+    """Serves language models with the executor: all requests of a model share its steps, each answers as it goes."""
+
+    name: ClassVar[str] = "llm"
+    platforms: ClassVar[tuple[str, ...]] = ()
+    default_model_filename: ClassVar[str] = "genai_config.json"
+    keeps_files_open: ClassVar[bool] = True
+    """Weights are mapped: their pages are read when they are needed."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """There are no settings."""
+
+    def gpus(self) -> Sequence[int]:
+        """None: decoders run on the CPU."""
+        return ()
+
+    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+        """Add the inputs and outputs that are not named. A model is decoupled unless it says something else."""
+        complete_tensors(config)
+        if not config.HasField("model_transaction_policy"):
+            config.model_transaction_policy.decoupled = True
+
+    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> BackendModel:
+        """Start an executor over the version's directory.
+
+        Raises:
+            UnsupportedError: a package is not installed.
+            UnavailableError: a file is missing.
+            InvalidArgumentError: the configuration or a file makes no sense.
+        """
+        check_tensors(config)
+        missing = [package for package in _PACKAGES if find_spec(package) is None]
+        if missing:
+            raise UnsupportedError(f"backend 'llm' needs {' and '.join(missing)}: pip install 'repoagent-core[llm]'")
+        path = f"{version}/{self.default_model_filename}"
+        if not files.exists(path):
+            raise UnavailableError(
+                f"unable to find '{path}' for model '{config.name}': a version directory holds a decoder folder, as "
+                "onnxruntime-genai's model builder and repoagent.executor.builder write it, and its tokenizer.json"
+            )
+        from repoagent.serving.backends.llm.model import LlmModel  # With it come the executor and the tokenizers.
+
+        return LlmModel(config, files.local_path(str(version)), str(version))

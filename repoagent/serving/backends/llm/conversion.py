@@ -1,0 +1,145 @@
+"""From the wishes of a row to a request of the executor."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.executor import (
+    GuidedDecodingParams,
+    LoraConfig,
+    OutputConfig,
+    Request,
+    SamplingConfig,
+)
+from repoagent.serving.backends.llm.tokenizing import Tokenizer
+from repoagent.serving.backends.llm.wishes import SAMPLING, Wishes
+from repoagent.serving.request import InferRequest
+from repoagent.serving.types import Array
+
+__all__ = ["Converter"]
+
+#: Tokens of an answer that says nothing of its length, as in vLLM.
+_MAX_TOKENS: Final = 16
+_OUTPUTS: Final = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """Makes the executor's requests of one model. ``end_ids`` are the model's own, from its decoder folder."""
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    guided: bool
+    """Whether the executor can follow a grammar."""
+
+    def request(self, asked: InferRequest, wishes: Wishes, *, streaming: bool) -> Request:
+        """The executor's request; its answers have no prompt in them.
+
+        Raises:
+            RepoAgentError: a value makes no sense, in the executor's words.
+        """
+        end_id, ends = self._ends(wishes)
+        return Request(
+            self.tokenizer.encode(wishes["text_input"]),
+            wishes.get("max_tokens", _MAX_TOKENS),
+            streaming=streaming,
+            sampling_config=_sampling(wishes),
+            output_config=OutputConfig(
+                exclude_input_from_output=True, **{name: wishes.get(name, False) for name in _OUTPUTS}
+            ),
+            end_id=end_id,
+            pad_id=wishes.get("pad_id"),
+            stop_words=[*self.tokenizer.words(stop_texts(wishes)), *([end] for end in ends)] or None,
+            bad_words=self.tokenizer.words(_texts(wishes, "bad_words")) or None,
+            embedding_bias=self._bias(wishes),
+            lora_config=_adapter(wishes),
+            guided_decoding_params=self._guide(wishes),
+            allotted_time_ms=_time_left(asked),
+        )
+
+    def _ends(self, wishes: Wishes) -> tuple[int | None, list[int]]:
+        """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
+        more = [*_list(wishes, "stop_token_ids")]
+        if "end_id" in wishes:
+            return wishes["end_id"], more
+        if wishes.get("ignore_eos") or not self.end_ids:
+            return None, more
+        return self.end_ids[0], [*self.end_ids[1:], *more]
+
+    def _bias(self, wishes: Wishes) -> Array | None:
+        words, weights = wishes.get("embedding_bias_words", []), wishes.get("embedding_bias_weights", [])
+        if len(words) != len(weights):
+            raise InvalidArgumentError(
+                f"embedding_bias_words and embedding_bias_weights must be as many, not {len(words)} and {len(weights)}"
+            )
+        if not words:
+            return None
+        bias = np.zeros(self.vocab_size, np.float32)
+        for word, weight in zip(words, weights, strict=True):
+            for tokens in self.tokenizer.words([word]):
+                np.add.at(bias, tokens, weight)
+        return bias
+
+    def _guide(self, wishes: Wishes) -> GuidedDecodingParams | None:
+        name, guide = wishes.get("guided_decoding_guide_type"), wishes.get("guided_decoding_guide")
+        if name is None and guide is None:
+            return None
+        known = GuidedDecodingParams.GuideType.__members__
+        if name is None or name.upper() not in known:
+            names = ", ".join(map(str.lower, known))
+            raise InvalidArgumentError(f"guided_decoding_guide_type must be one of {names}, not '{name or ''}'")
+        if not self.guided:
+            raise InvalidArgumentError(
+                "the request wants guided decoding, but the model's parameter 'guided_decoding_backend' is not set"
+            )
+        return GuidedDecodingParams(known[name.upper()], guide)
+
+
+def stop_texts(wishes: Wishes) -> list[str]:
+    """The texts at which an answer ends."""
+    return _texts(wishes, "stop_words")
+
+
+def _texts(wishes: Wishes, name: str) -> list[str]:
+    """A list of texts; an empty one says nothing, as where a row has fewer than the others."""
+    texts = _list(wishes, name)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidArgumentError(f"{name} must be texts, not {texts}")
+    return [text for text in texts if text]
+
+
+def _list(wishes: Wishes, name: str) -> Sequence[Any]:
+    value = wishes.get(name, [])
+    return value if isinstance(value, list) else [value]
+
+
+def _sampling(wishes: Wishes) -> SamplingConfig:
+    values = {name: wishes[name] for name in SAMPLING if name in wishes}
+    # Zero, and -1 for top_k, are the ways of clients to leave these alone.
+    for name, unset in (("beam_width", 0), ("num_return_sequences", 0), ("top_p", 0), ("top_k", -1)):
+        if values.get(name) == unset:
+            del values[name]
+    if isinstance(values.get("early_stopping"), bool):
+        values["early_stopping"] = int(values["early_stopping"])
+    return SamplingConfig(values.pop("beam_width", 1), **values)
+
+
+def _adapter(wishes: Wishes) -> LoraConfig | None:
+    if "lora_task_id" in wishes:
+        return LoraConfig(wishes["lora_task_id"], wishes.get("lora_weights"), wishes.get("lora_config"))
+    if "lora_weights" in wishes or "lora_config" in wishes:
+        raise InvalidArgumentError("lora_weights and lora_config need lora_task_id, under which the adapter is kept")
+    return None
+
+
+def _time_left(asked: InferRequest) -> timedelta | None:
+    if not asked.timeout_us:
+        return None
+    waited = (time.monotonic_ns() - asked.arrival_ns) // 1000
+    return timedelta(microseconds=max(1, asked.timeout_us - waited))

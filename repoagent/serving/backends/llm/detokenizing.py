@@ -1,0 +1,61 @@
+"""Text from tokens that come one by one, in pieces that never cut a character."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from repoagent.serving.backends.llm.tokenizing import Tokenizer
+
+__all__ = ["Detokenizer"]
+
+_UNKNOWN: Final = "\ufffd"
+_LARGEST: Final = 3
+"""Bytes of a character that lacks its last one: a tokenizer shows each of them as unknown, or all as one."""
+
+
+class Detokenizer:
+    """The text of one sequence behind its prompt, whose own text is ``known``.
+
+    The last tokens are decoded again with each new one, and what the text grew by is new: by itself a token does not
+    tell whether its text begins with a space. Where the text ends in the middle of a character, its end waits until
+    the character is complete or can never be.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], known: str) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = list(prompt)
+        self._known = known
+        self._new = len(self._tokens)
+        """Where the tokens begin that have not been told, or only in part. Those before them are ``known``."""
+        self._told = 0
+        """Characters behind what is known that have been told."""
+
+    def feed(self, tokens: Sequence[int], *, final: bool = False) -> str:
+        """The text that more tokens add; at the end also what still waits."""
+        self._tokens += tokens
+        text = self._grown()
+        ready = len(text) if final else len(text) - _waiting(text)
+        piece = text[self._told : ready]
+        self._told = max(self._told, ready)
+        if ready == len(text):
+            self._move_on(text)
+        return piece
+
+    def _grown(self) -> str:
+        text = self._tokenizer.decode(self._tokens)
+        if text.startswith(self._known):
+            return text[len(self._known) :]
+        # Bytes that fit nowhere spoil the character before them, which has been told: they are read by themselves.
+        return self._tokenizer.decode(self._tokens[self._new :])
+
+    def _move_on(self, text: str) -> None:
+        """All is told. What had a text is what the next tokens are read with; before it nothing is needed."""
+        if text:
+            del self._tokens[: self._new]
+            self._known = self._tokenizer.decode(self._tokens)
+        self._new = len(self._tokens)
+        self._told = 0
+
+
+def _waiting(text: str) -> int:
+    """How many characters at the end of ``text`` may become others."""
+    return min(_LARGEST, len(text) - len(text.rstrip(_UNKNOWN)))

@@ -1,0 +1,96 @@
+"""Numbers about requests and iterations: outputs of a response, and gauges under TensorRT-LLM's names."""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from repoagent.executor import IterationStats, RequestPerfMetrics
+from repoagent.serving.metrics import REGISTRY, Metric, MetricFamily, MetricKind
+
+__all__ = ["Gauges", "performance"]
+
+#: Family, description, name of its label, and the values of that label.
+_FAMILIES: Final = (
+    (
+        "nv_trt_llm_request_metrics",
+        "TRT LLM request metrics",
+        "request_type",
+        ("active", "max", "scheduled", "context", "waiting"),
+    ),
+    (
+        "nv_trt_llm_kv_cache_block_metrics",
+        "TRT LLM KV cache block metrics",
+        "kv_cache_block_type",
+        ("max", "free", "used", "tokens_per", "fraction"),
+    ),
+    (
+        "nv_trt_llm_inflight_batcher_metrics",
+        "TRT LLM inflight_batcher-specific metrics",
+        "inflight_batcher_specific_metric",
+        ("total_context_tokens", "generation_requests", "paused_requests"),
+    ),
+    ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type", ("iteration_counter",)),
+)
+
+
+def performance(metrics: RequestPerfMetrics) -> dict[str, Any]:
+    """The outputs of a request with ``return_perf_metrics``."""
+    cache, times, drafts = metrics.kv_cache_metrics, metrics.timing_metrics, metrics.speculative_decoding
+    return {
+        "kv_cache_alloc_new_blocks": [cache.num_new_allocated_blocks],
+        "kv_cache_reused_blocks": [cache.num_reused_blocks],
+        "kv_cache_alloc_total_blocks": [cache.num_total_allocated_blocks],
+        "arrival_time_ns": [_nanoseconds(times.arrival_time)],
+        "first_scheduled_time_ns": [_nanoseconds(times.first_scheduled_time)],
+        "first_token_time_ns": [_nanoseconds(times.first_token_time)],
+        "last_token_time_ns": [_nanoseconds(times.last_token_time)],
+        "acceptance_rate": [drafts.acceptance_rate],
+        "total_accepted_draft_tokens": [drafts.total_accepted_draft_tokens],
+        "total_draft_tokens": [drafts.total_draft_tokens],
+    }
+
+
+def _nanoseconds(time: timedelta) -> int:
+    return time // timedelta(microseconds=1) * 1000
+
+
+class Gauges:
+    """The gauges of one version of a model; they go with :meth:`close`."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self._series: dict[tuple[str, str], Metric] = {}
+        self._families: list[MetricFamily] = []
+        for name, description, label, values in _FAMILIES:
+            family = REGISTRY.family(name, description, MetricKind.GAUGE)
+            self._families.append(family)
+            for value in values:
+                self._series[name, value] = family.add({"model": model, "version": version, label: value})
+
+    def show(self, stats: IterationStats) -> None:
+        """Set all gauges to what an iteration says."""
+        batch, cache = stats.inflight_batching_stats, stats.kv_cache_stats
+        assert batch is not None
+        assert cache is not None
+        active, waiting = stats.num_active_requests, stats.num_queued_requests
+        rows = (
+            (active, stats.max_num_active_requests, batch.num_scheduled_requests, batch.num_context_requests, waiting),
+            (
+                cache.max_num_blocks,
+                cache.free_num_blocks,
+                cache.used_num_blocks,
+                cache.tokens_per_block,
+                cache.used_num_blocks / max(1, cache.max_num_blocks),
+            ),
+            (batch.num_ctx_tokens, batch.num_gen_requests, batch.num_paused_requests),
+            (stats.iter,),
+        )
+        for (name, _, _, values), numbers in zip(_FAMILIES, rows, strict=True):
+            for value, number in zip(values, numbers, strict=True):
+                self._series[name, value].set(number)
+
+    def close(self) -> None:
+        """Take the series back."""
+        names = [name for name, _ in self._series]
+        for name, metric in zip(names, self._series.values(), strict=True):
+            next(family for family in self._families if family.name == name).remove(metric)
+        for family in self._families:
+            REGISTRY.release(family)

@@ -1,0 +1,128 @@
+"""One version of a language model."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.executor import Executor, ModelType
+from repoagent.executor.runner.spec import read_spec
+from repoagent.serving.backends.base import InstanceSpec
+from repoagent.serving.backends.llm.configuration import executor_config
+from repoagent.serving.backends.llm.conversion import Converter, stop_texts
+from repoagent.serving.backends.llm.dispatcher import Dispatcher
+from repoagent.serving.backends.llm.generation import Form, Generation
+from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.parameters import Parameters
+from repoagent.serving.backends.llm.reply import Reply
+from repoagent.serving.backends.llm.tokenizing import Tokenizer
+from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
+from repoagent.serving.request import InferRequest
+from repoagent.serving.senders import answer_error
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["LlmModel"]
+
+
+class LlmModel:
+    """An executor with its tokenizer, which all instances share."""
+
+    def __init__(self, config: "ModelConfig", folder: Path, version: str) -> None:
+        """Load what lies in ``folder``.
+
+        Raises:
+            RepoAgentError: the configuration or a file makes no sense.
+        """
+        self._version = version
+        self._batching = config.max_batch_size > 0
+        self._decoupled = config.model_transaction_policy.decoupled
+        self._outputs = [item.name for item in config.output]
+        parameters = Parameters(config)
+        self._excludes_prompt = parameters.truth("exclude_input_in_output", False)
+        self._tokenizer = Tokenizer.load(
+            folder,
+            add_special=parameters.truth("add_special_tokens", True),
+            skip_special=parameters.truth("skip_special_tokens", True),
+        )
+        spec = read_spec(folder)
+        settings = executor_config(
+            parameters, folder, self._tokenizer, vocab_size=spec.vocab_size, end_ids=spec.end_ids
+        )
+        parameters.check_rest()
+        guided = settings.guided_decoding_config is not None
+        self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided)
+        with ExitStack() as undo:
+            executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
+            self._dispatcher = Dispatcher(executor, config.name, Gauges(config.name, version))
+            undo.pop_all()
+
+    def create_instance(self, spec: InstanceSpec) -> "LlmInstance":
+        """See :class:`~repoagent.serving.backends.base.BackendModel`.
+
+        Raises:
+            UnsupportedError: the instance is to run on a GPU.
+        """
+        if spec.kind == "GPU":
+            raise UnsupportedError(f"instance '{spec.name}' asks for a GPU, but decoders run on the CPU: use KIND_CPU")
+        return LlmInstance(self)
+
+    def close(self) -> None:
+        """Stop the executor; no request is running, or they have waited long enough."""
+        self._dispatcher.close()
+
+    def start(self, request: InferRequest) -> None:
+        """Send all rows of a request into the executor; its sender hears whatever becomes of them."""
+        try:
+            self._dispatcher.submit(self._generations(request))
+        except RepoAgentError as error:
+            answer_error(request, error, self._version)
+        except TypeError as error:  # A value of another type in JSON, which has no form that is checked before.
+            answer_error(request, InvalidArgumentError(str(error)), self._version)
+
+    def _generations(self, request: InferRequest) -> list[Generation]:
+        rows = list(wishes_of(request, batching=self._batching))
+        reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
+        generations = [self._generation(request, wishes, reply, number) for number, wishes in enumerate(rows)]
+        if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
+            raise InvalidArgumentError(
+                "several texts come as several responses, which are only supported in decoupled mode"
+            )
+        return generations
+
+    def _generation(self, request: InferRequest, wishes: Wishes, reply: Reply, row: int) -> Generation:
+        form = self._form(wishes)
+        if form.stream and not self._decoupled:
+            raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
+        # A word that ends a text is looked for in the text too, which must be seen as it grows for that.
+        streaming = form.stream or bool(form.stop_words)
+        asked = self._converter.request(request, wishes, streaming=streaming)
+        return Generation(asked, reply, row, self._tokenizer, form)
+
+    def _form(self, wishes: Wishes) -> Form:
+        stream = bool(wishes.get("stream", False))
+        return Form(
+            stream=stream,
+            with_prompt=not (stream or wishes.get("exclude_input_in_output", self._excludes_prompt)),
+            finish_reason=wishes.get("return_finish_reason", False),
+            input_tokens=wishes.get("return_num_input_tokens", False),
+            output_tokens=wishes.get("return_num_output_tokens", False),
+            stop_words=stop_texts(wishes),
+        )
+
+
+class LlmInstance:
+    """Takes requests for a model; they are answered when ``execute`` has long returned."""
+
+    def __init__(self, model: LlmModel) -> None:
+        self._model = model
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        """See :class:`~repoagent.serving.backends.base.BackendInstance`."""
+        for request in requests:
+            self._model.start(request)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

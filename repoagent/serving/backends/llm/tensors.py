@@ -1,0 +1,120 @@
+"""The tensors of a language model: names, types and shapes are those of tensorrtllm_backend's ``ensemble``."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.types import DataType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["INPUTS", "OUTPUTS", "TensorForm", "check_tensors", "complete_tensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """One input or output. ``dims`` are without the batch size."""
+
+    data_type: DataType
+    dims: tuple[int, ...] = (1,)
+
+
+def _forms(data_type: DataType, *names: str, dims: tuple[int, ...] = (1,)) -> dict[str, TensorForm]:
+    return {name: TensorForm(data_type, dims) for name in names}
+
+
+PROMPT: Final = "text_input"
+"""The one input that every request has."""
+
+INPUTS: Final[Mapping[str, TensorForm]] = {
+    **_forms(DataType.BYTES, PROMPT),
+    **_forms(DataType.INT32, "max_tokens", "min_tokens", "end_id", "pad_id", "beam_width", "num_return_sequences"),
+    **_forms(DataType.INT32, "top_k"),
+    **_forms(DataType.FP32, "top_p", "temperature", "length_penalty"),
+    **_forms(DataType.FP32, "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    **_forms(DataType.UINT64, "seed"),
+    **_forms(DataType.BYTES, "stop_words", "bad_words", dims=(-1,)),
+    **_forms(DataType.BOOL, "stream", "exclude_input_in_output"),
+    **_forms(DataType.BOOL, "return_log_probs", "return_context_logits", "return_generation_logits"),
+    **_forms(DataType.BOOL, "return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
+    **_forms(DataType.BOOL, "return_finish_reason"),
+    **_forms(DataType.BYTES, "embedding_bias_words", dims=(-1,)),
+    **_forms(DataType.FP32, "embedding_bias_weights", dims=(-1,)),
+    **_forms(DataType.UINT64, "lora_task_id"),
+    **_forms(DataType.FP16, "lora_weights", dims=(-1, -1)),
+    **_forms(DataType.INT32, "lora_config", dims=(-1, 3)),
+    **_forms(DataType.BYTES, "guided_decoding_guide_type", "guided_decoding_guide", "sampling_parameters"),
+}
+
+#: Names of older releases; they are there where a configuration names them.
+OLDER_INPUTS: Final[Mapping[str, TensorForm]] = {
+    **_forms(DataType.UINT64, "random_seed"),
+    **_forms(DataType.INT32, "min_length"),
+}
+
+OUTPUTS: Final[Mapping[str, TensorForm]] = {
+    **_forms(DataType.BYTES, "text_output", dims=(-1,)),
+    **_forms(DataType.FP32, "cum_log_probs", dims=(-1,)),
+    **_forms(DataType.FP32, "output_log_probs", dims=(-1, -1)),
+    **_forms(DataType.FP32, "context_logits", dims=(-1, -1)),
+    **_forms(DataType.FP32, "generation_logits", dims=(-1, -1, -1)),
+    **_forms(DataType.INT32, "batch_index", "sequence_index"),
+    **_forms(DataType.BYTES, "finish_reason", dims=(-1,)),
+    **_forms(DataType.INT32, "num_input_tokens", "num_output_tokens"),
+    **_forms(DataType.INT32, "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks"),
+    **_forms(DataType.INT64, "arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    **_forms(DataType.FP32, "acceptance_rate"),
+    **_forms(DataType.INT32, "total_accepted_draft_tokens", "total_draft_tokens"),
+}
+
+_WHOLE: Final = {DataType.INT32, DataType.INT64, DataType.UINT32, DataType.UINT64}
+_REAL: Final = {DataType.FP16, DataType.FP32, DataType.FP64}
+
+
+def complete_tensors(config: "ModelConfig") -> None:
+    """Add the inputs and outputs that ``config`` does not name; what it names stays as it is."""
+    named = {item.name for item in config.input}
+    for name, form in INPUTS.items():
+        if name not in named:
+            data_type: Any = int(form.data_type)
+            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=name != PROMPT)
+    named = {item.name for item in config.output}
+    for name, form in OUTPUTS.items():
+        if name not in named:
+            data_type = int(form.data_type)
+            config.output.add(name=name, data_type=data_type, dims=form.dims)
+
+
+def check_tensors(config: "ModelConfig") -> None:
+    """Check that ``config`` names tensors of such a model only.
+
+    Raises:
+        InvalidArgumentError: a tensor is unknown or has a type that it cannot have, or there is no prompt.
+    """
+    _check("input", config.input, {**INPUTS, **OLDER_INPUTS})
+    _check("output", config.output, OUTPUTS)
+    if PROMPT not in {item.name for item in config.input}:
+        raise InvalidArgumentError(f"model '{config.name}' has no input '{PROMPT}', which is the prompt")
+
+
+def _check(kind: str, tensors: Iterable[Any], known: Mapping[str, TensorForm]) -> None:
+    for tensor in tensors:
+        form = known.get(tensor.name)
+        if form is None:
+            raise InvalidArgumentError(
+                f"{kind} '{tensor.name}' is none of a language model (backend 'llm')"
+                f"{did_you_mean(tensor.name, known) or '; there are ' + ', '.join(known)}"
+            )
+        wanted = DataType(tensor.data_type)
+        if wanted not in (_types_like(form.data_type) if kind == "input" else {form.data_type}):
+            raise InvalidArgumentError(
+                f"{kind} '{tensor.name}' of a language model is {form.data_type.name}, not {wanted.name}"
+            )
+
+
+def _types_like(data_type: DataType) -> set[DataType]:
+    """The types in which a value of ``data_type`` may be given: releases differ in signs and sizes."""
+    return next((types for types in (_WHOLE, _REAL) if data_type in types), {data_type})

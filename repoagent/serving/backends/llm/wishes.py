@@ -1,0 +1,106 @@
+"""What a request asks for, row by row: its tensors, its ``sampling_parameters``, its parameters."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.llm.tensors import INPUTS
+from repoagent.serving.request import InferRequest
+from repoagent.serving.types import Array
+
+__all__ = ["SAMPLING", "Wishes", "wishes_of"]
+
+Wishes = Mapping[str, Any]
+"""Values by the names of inputs: numbers, truth values, texts, lists of texts, and arrays for matrices."""
+
+#: Those that are fields of the executor's SamplingConfig, by the same names.
+SAMPLING: Final = (
+    "beam_search_diversity_rate",
+    "beam_width",
+    "early_stopping",
+    "frequency_penalty",
+    "length_penalty",
+    "min_p",
+    "min_tokens",
+    "no_repeat_ngram_size",
+    "num_return_sequences",
+    "presence_penalty",
+    "repetition_penalty",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+    "top_p_decay",
+    "top_p_min",
+    "top_p_reset_ids",
+)
+#: What else may be said without a tensor.
+_OTHERS: Final = ("bad_words", "end_id", "ignore_eos", "max_tokens", "stop_token_ids", "stop_words")
+#: Other names: of older releases, and of vLLM's sampling parameters.
+_ALIASES: Final = {"min_length": "min_tokens", "n": "num_return_sequences", "random_seed": "seed", "stop": "stop_words"}
+_KNOWN: Final = frozenset((*SAMPLING, *_OTHERS, *_ALIASES))
+
+
+def wishes_of(request: InferRequest, *, batching: bool) -> Iterator[Wishes]:
+    """The wishes of each row of ``request``; one that does not batch has one row.
+
+    A tensor counts more than the same wish in ``sampling_parameters``, and that more than a request parameter.
+
+    Raises:
+        InvalidArgumentError: a value cannot be read.
+    """
+    arrays = {name: tensor.array for name, tensor in request.inputs.items()}
+    if not batching:
+        yield _row(arrays, request.parameters)
+        return
+    for row in range(arrays["text_input"].shape[0]):
+        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters)
+
+
+def _row(arrays: Mapping[str, Array], parameters: Mapping[str, Any]) -> Wishes:
+    values = {name: _value(name, array) for name, array in arrays.items()}
+    text = values.pop("sampling_parameters", None)
+    spoken = {} if text is None else _sampling_parameters(text)
+    known = {name: value for name, value in parameters.items() if name in _KNOWN}
+    return {**_renamed(known), **spoken, **_renamed(values)}
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {_ALIASES.get(name, name): value for name, value in values.items()}
+
+
+def _value(name: str, array: Array) -> Any:
+    form = INPUTS.get(name)
+    dims = (1,) if form is None else form.dims
+    if len(dims) > 1:
+        return array
+    elements = array.ravel().tolist()
+    if array.dtype.kind in "OSU":
+        elements = [_text(name, element) for element in elements]
+    return elements if dims == (-1,) else elements[0]
+
+
+def _text(name: str, element: bytes | str) -> str:
+    if isinstance(element, str):
+        return element
+    try:
+        return element.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"input '{name}' is not UTF-8: {error}") from None
+
+
+def _sampling_parameters(text: str) -> dict[str, Any]:
+    """Those of vLLM's names and meaning that there are here: text is drawn unless the temperature is 0."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InvalidArgumentError(f"input 'sampling_parameters' is no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidArgumentError(f"input 'sampling_parameters' must be a JSON object, not {text}")
+    unknown = ", ".join(sorted(values.keys() - _KNOWN))
+    if unknown:
+        raise InvalidArgumentError(
+            f"sampling_parameters: {unknown} is not known; there are {', '.join(sorted(_KNOWN))}"
+        )
+    return {"top_p": 1.0, **_renamed({name: value for name, value in values.items() if value is not None})}
