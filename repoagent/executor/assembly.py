@@ -59,6 +59,7 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
             f"ExecutorConfig.max_beam_width ({config.max_beam_width}) is more than the runner's sequences "
             f"({info.max_sequences})"
         )
+    _check_outputs(info, config)
     blocks = _blocks(info, config)
     events = _event_manager(info, config)
     sink = KvEventSink(events)
@@ -95,6 +96,15 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
         Drafting(runner, _draft_model(info, config, draft_runner)),
     )
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
+
+
+def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:
+    for wanted in config.additional_model_outputs or ():
+        if wanted.name not in info.extra_outputs:
+            raise CheckError(
+                f"ExecutorConfig.additional_model_outputs: {wanted.name!r} is not an output of the runner "
+                f"({', '.join(info.extra_outputs) or 'it has none'})"
+            )
 
 
 def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:

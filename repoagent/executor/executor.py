@@ -3,7 +3,7 @@
 import itertools
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from operator import index
@@ -149,9 +149,10 @@ class Executor:
 
         Raises ``ExecutorStoppedError`` after shutdown and ``QueueFullError`` at the queue limit (then none is taken).
         """
-        wrong = next((item for item in requests if not isinstance(item, Request)), None)
-        if wrong is not None:
-            raise TypeError(f"enqueue_requests takes Requests, not a {type(wrong).__name__}")
+        requests = list(requests)
+        for item in requests:
+            if not isinstance(item, Request):
+                raise TypeError(f"enqueue_requests takes Requests, not a {type(item).__name__}")
         with self._lock:
             if not self.can_enqueue_requests():
                 raise ExecutorStoppedError("Shutdown called, cannot enqueue requests")
@@ -219,11 +220,13 @@ class Executor:
             return board.take_any(seconds)
         if isinstance(which, (int, np.integer)):
             return board.take([index(which)], seconds)[0]
+        if not isinstance(which, Iterable):
+            raise TypeError(f"await_responses takes an id, ids or a timedelta, not a {type(which).__name__}")
         return board.take([index(item) for item in which], seconds)
 
     def get_num_responses_ready(self, id: int | None = None) -> int:  # noqa: A002 - the interface's name
         """How many responses wait to be taken, of one request or of all."""
-        return self._assembly.board.count(id)
+        return self._assembly.board.count(None if id is None else index(id))
 
     def cancel_request(self, id: int) -> None:  # noqa: A002 - the interface's name
         """End a request; its last response says CANCELLED. Ids that have ended are ignored."""

@@ -77,6 +77,8 @@ def check_managed_weights(weights: Mapping[str, Any]) -> None:
 
     bfloat16 and float8 come as void16 and void8 with a type in the dtype's metadata.
     """
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"managed_weights must be a mapping of names to arrays, not {type(weights).__name__}")
     for weight in weights.values():
         dtype = getattr(weight, "dtype", None)
         described = dtype is not None and dtype.kind == "V" and dtype.itemsize in (1, 2) and dtype.metadata

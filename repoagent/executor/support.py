@@ -3,7 +3,12 @@
 from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.speculation import speculation_of
 from repoagent.executor.types.cache_config import KvCacheConfig
-from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig, ExtendedRuntimePerfKnobConfig
+from repoagent.executor.types.decoding_config import (
+    DebugConfig,
+    DecodingConfig,
+    ExtendedRuntimePerfKnobConfig,
+    LogitsPostProcessorConfig,
+)
 from repoagent.executor.types.enums import BatchingType, CommunicationMode, ModelType
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.scheduling_config import DynamicBatchConfig, ParallelConfig
@@ -15,8 +20,10 @@ _ONE_DEVICE = "one process serves one model here"
 
 def check_model_type(model_type: ModelType) -> None:
     """Raise unless the model is a decoder alone."""
+    if not isinstance(model_type, ModelType):
+        raise TypeError(f"Executor needs a ModelType, not {model_type!r}")
     if model_type is not ModelType.DECODER_ONLY:
-        raise UnsupportedFeatureError(f"ModelType.{ModelType(model_type).name}", "runners serve decoder-only models")
+        raise UnsupportedFeatureError(f"ModelType.{model_type.name}", "runners serve decoder-only models")
 
 
 def check_config(config: ExecutorConfig) -> None:
@@ -36,6 +43,7 @@ def check_config(config: ExecutorConfig) -> None:
     if config.spec_dec_config is not None and config.spec_dec_config.fast_logits:
         raise UnsupportedFeatureError("SpeculativeDecodingConfig.fast_logits")
     _check_debug(config.debug_config)
+    _check_processors(config.logits_post_processor_config)
     if config.gpu_weights_percent != 1.0:
         raise UnsupportedFeatureError("ExecutorConfig.gpu_weights_percent", "weights lie in host memory")
     for name in ("use_gpu_direct_storage", "mm_embedding_offloading", "enable_trt_overlap"):
@@ -63,6 +71,12 @@ def _check_debug(config: DebugConfig | None) -> None:
             "DebugConfig with debug_tensors_max_iterations 0",
             "tensors are kept for get_latest_debug_tensors, not written to files; set how many iterations",
         )
+
+
+def _check_processors(config: LogitsPostProcessorConfig | None) -> None:
+    for name, processor in ((config and config.processor_map) or {}).items():
+        if not callable(processor):
+            raise CheckError(f"LogitsPostProcessorConfig.processor_map[{name!r}] must be callable, not {processor!r}")
 
 
 def _check_parallel(config: ParallelConfig | None) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from repoagent.executor import (
@@ -80,8 +81,11 @@ def test_a_request_whose_logits_leave_no_choice_is_an_error_and_its_neighbour_go
     executor, runner = start()
     good = executor.enqueue_request(Request([1, 2], 20, sampling_config=SamplingConfig(sampling.beam_width)))
     assert runner.reached.wait(120)
-    bias = np.full(32, number, np.float32)
-    bad = executor.enqueue_request(Request([3], 20, sampling_config=sampling, embedding_bias=bias))
+
+    def spoil(_: int, logits: npt.NDArray[np.float32], *others: object) -> None:
+        logits[:] = number
+
+    bad = executor.enqueue_request(Request([3], 20, sampling_config=sampling, logits_post_processor=spoil))
     runner.gate.set()
     answers = executor.await_responses([good, bad], LIMIT)
     assert "no token can follow" in answers[1][0].error_msg
@@ -287,7 +291,7 @@ def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:
 
 def test_lists_of_a_request_that_were_changed_in_place_harm_nobody(start: Start) -> None:
     executor, runner = start()
-    request = Request(PROMPT, 5, stop_words=[[99]], output_config=OutputConfig(exclude_input_from_output=True))
+    request = Request(PROMPT, 5, stop_words=[[31] * 9], output_config=OutputConfig(exclude_input_from_output=True))
     first = executor.enqueue_request(request)
     assert runner.reached.wait(120)
     assert request.stop_words is not None

@@ -49,7 +49,7 @@ class Limits:
 
 def log_softmax(row: Row) -> Row:
     """Log-probabilities of a row; all NaN, without a warning, where nothing can follow."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         shifted = row - row.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum(dtype=np.float64)), np.float32)
 
@@ -80,11 +80,11 @@ def _exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) -
     """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats.
 
     All NaN, without a warning, where ``largest`` is infinite: nothing can be drawn from such a row, and a warning would
-    be one more line of the log for what its request is told anyway.
+    be one more line of the log for what its request is told anyway. Nor does one that is far below ``largest`` warn.
     """
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         weights = np.subtract(row, largest, out=out)
-    np.multiply(weights, _LOG2_E, out=weights)
+        np.multiply(weights, _LOG2_E, out=weights)
     return np.exp2(weights, out=weights)
 
 

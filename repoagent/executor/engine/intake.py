@@ -1,16 +1,14 @@
 """From requests to tasks: what an executor cannot do is refused here, by name."""
 
-import math
 import time
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from repoagent.executor.engine.beam_group import BeamGroup
 from repoagent.executor.engine.blocks import blocks_for
+from repoagent.executor.engine.checks import check_draft_logits, check_sampling, check_tokens
 from repoagent.executor.engine.choice import MOST_DRAWN
 from repoagent.executor.engine.drawing_graph import Way, drawing_session
 from repoagent.executor.engine.guide import GuideFactory
@@ -83,13 +81,14 @@ class Intake:
         """
         request = _own(request)
         _check_supported(request)
+        check_sampling(request.sampling_config, self._info.max_seq_len)
         self._check_beams(request)
         self._check_outputs(request)
         self._check_lookahead(request)
         length = len(request.input_token_ids)
         longest = self._check_length(request, length)
         table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
-        self._check_tokens(request, 0 if table is None else len(table.rows))
+        check_tokens(request, self._info.vocab_size, 0 if table is None else len(table.rows))
         rules = LogitsRules.of(request)
         if self._guides is not None and request.guided_decoding_params is not None:
             rules.stop_ids = self._guides.stop_ids
@@ -202,8 +201,6 @@ class Intake:
             raise CheckError(
                 f"num_return_sequences must be <= beam_width ({config.beam_width}), not {_returned_beams(request)}"
             )
-        if config.beam_width > 1 and config.length_penalty:
-            _check_length_penalty(config.length_penalty, self._info.max_seq_len)
         rows = max(config.beam_width, _sequences(request))
         if rows > self._capacity.sequences:
             raise CheckError(
@@ -247,21 +244,6 @@ class Intake:
             )
         return min(limit, per_sequence * 32)
 
-    def _check_tokens(self, request: Request, virtual: int) -> None:
-        """``virtual``: how many tokens a prompt table adds to the vocabulary."""
-        size = self._info.vocab_size
-        highest, lowest = max(request.input_token_ids), min(request.input_token_ids)
-        if lowest < 0 or highest >= size + virtual:
-            wrong = lowest if lowest < 0 else highest
-            more = f" and the {virtual} of its prompt table" if virtual else ""
-            raise CheckError(f"token id {wrong} in the prompt is not in the vocabulary of {size} tokens{more}")
-        bias = request.embedding_bias
-        if bias is not None and bias.shape != (size,):
-            raise CheckError(f"embedding bias shape is not as expected: it must be ({size},), not {tuple(bias.shape)}")
-        for word in request.bad_words or ():
-            if any(not 0 <= token < size for token in word):
-                raise CheckError(f"bad word {word} has a token that is not in the vocabulary of {size} tokens")
-
     def _drafts(self, request: Request, max_new_tokens: int) -> list[int]:
         config = request.external_draft_tokens_config
         if config is None:
@@ -271,7 +253,7 @@ class Intake:
                 "ExternalDraftTokensConfig.fast_logits", "give the draft's logits with the request"
             )
         if config.logits is not None:
-            _check_draft_logits(config.logits, self._info.vocab_size)
+            check_draft_logits(config.logits, self._info.vocab_size)
         wrong = next((token for token in config.tokens if not 0 <= token < self._info.vocab_size), None)
         if wrong is not None:  # the graph would fail, and with it every request of the iteration
             raise CheckError(f"draft token {wrong} is not in the vocabulary of {self._info.vocab_size} tokens")
@@ -289,24 +271,6 @@ def _own(request: Request) -> Request:
     vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
     own.bad_words, own.stop_words = request.bad_words, request.stop_words
     return own
-
-
-def _check_length_penalty(penalty: float, longest: int) -> None:
-    try:
-        divisor = float(longest) ** penalty
-    except OverflowError:
-        divisor = math.inf
-    if not divisor < math.inf:  # no number is less than inf neither
-        raise CheckError(f"length_penalty {penalty:g} is too large: {longest} tokens ** length_penalty is no number")
-
-
-def _check_draft_logits(logits: npt.NDArray[Any], vocab_size: int) -> None:
-    if logits.shape[1] != vocab_size:
-        raise CheckError(f"draft logits have {logits.shape[1]} columns, the vocabulary {vocab_size}")
-    if logits.dtype.kind not in "fiu":
-        raise CheckError(f"draft logits must be numbers, not {logits.dtype}")
-    if not np.isfinite(logits.max(axis=1)).all():
-        raise CheckError("draft logits hold values that are infinite or no numbers, or rows of nothing but -inf")
 
 
 def _needs_no_logits(task: Task) -> bool:
@@ -362,16 +326,18 @@ def _prefix_key(request: Request, lease: AdapterLease | None) -> PrefixKey:
 
 def _returned_beams(request: Request) -> int:
     """How many of the beams come back: all, unless the request or its sampling configuration says how many."""
-    config, wanted = request.sampling_config, extras_of(request).num_return_sequences
-    return config.num_return_sequences or (wanted if wanted > 1 else config.beam_width)
+    return _wanted_sequences(request) or request.sampling_config.beam_width
 
 
 def _sequences(request: Request) -> int:
     """How many sequences are sampled; beams are counted apart."""
-    config = request.sampling_config
-    if config.beam_width > 1:
-        return 1
-    return config.num_return_sequences or extras_of(request).num_return_sequences
+    return 1 if request.sampling_config.beam_width > 1 else _wanted_sequences(request) or 1
+
+
+def _wanted_sequences(request: Request) -> int | None:
+    """Where a request says it itself, its sampling configuration does not matter."""
+    wanted = extras_of(request).num_return_sequences
+    return wanted if wanted > 1 else request.sampling_config.num_return_sequences
 
 
 def _check_supported(request: Request) -> None:

@@ -6,7 +6,7 @@ repetition, presence and frequency penalties. Post-processors and grammars come 
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ __all__ = ["LogitsRules"]
 Row = npt.NDArray[np.float32]
 #: Divided by less, logits overflow; all but the largest have no weight long before that.
 _COLDEST: Final = 1e-30
+_LARGEST: Final = np.finfo(np.float32).max
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class LogitsRules:
         bias = request.embedding_bias
         return cls(
             end_id=-1 if request.end_id is None else request.end_id,
-            bias=None if bias is None else np.asarray(bias, np.float32),
+            bias=None if bias is None else _single(bias),
             bad_words=request.bad_words or (),
             ngram_size=config.no_repeat_ngram_size or 0,
             min_tokens=config.min_tokens or 0,
@@ -70,13 +71,16 @@ class LogitsRules:
 
     def apply(self, row: Row, tokens: Sequence[int], generated: int) -> None:
         """Change ``row`` in place; ``tokens`` is the whole history, its last ``generated`` tokens new."""
-        if self.bias is not None:
-            row += self.bias
-        self._ban(row, tokens, generated)
-        if self.temperature != 1.0:
-            row /= np.float32(self.temperature)
-        if self.repetition != 1.0 or self.presence or self.frequency:
-            self._penalise(row, tokens)
+        with np.errstate(over="ignore"):  # what is too large for a number is infinite, which is enough
+            if self.bias is not None:
+                row += self.bias
+            self._ban(row, tokens, generated)
+            if self.temperature != 1.0:
+                row /= np.float32(self.temperature)
+            if self.repetition != 1.0 or self.presence or self.frequency:
+                self._penalise(row, tokens)
+        if not self.only_temperature:  # a rule may say that a token must come, but infinity has no probability
+            np.minimum(row, _LARGEST, out=row)
 
     def _ban(self, row: Row, tokens: Sequence[int], generated: int) -> None:
         banned = banned_by_words(tokens, self.bad_words) if self.bad_words else []
@@ -97,6 +101,11 @@ class LogitsRules:
         values = row[seen]
         values = np.where(values < 0, values * self.repetition, values / self.repetition)
         row[seen] = values - (self.presence + self.frequency * counts).astype(np.float32)
+
+
+def _single(bias: npt.NDArray[Any]) -> Row:
+    with np.errstate(over="ignore"):
+        return np.asarray(bias, np.float32)
 
 
 def _or(value: float | None, default: float) -> float:

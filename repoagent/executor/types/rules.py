@@ -87,13 +87,18 @@ def _real(value: object, where: str) -> float:
     raise _wrong(where, "a number", value)
 
 
+def _single(value: object, where: str) -> float:
+    with np.errstate(over="ignore"):  # becomes infinite, as in C++
+        return float(np.float32(_real(value, where)))
+
+
 def float32(
     *, above: float | None = None, low: float | None = None, below: float | None = None, high: float | None = None
 ) -> Rule:
     """A number kept in single precision, as the C++ classes keep it: ``0.7`` reads back as ``0.699999988079071``."""
 
     def rule(value: object, where: str) -> float:
-        number = float(np.float32(_real(value, where)))
+        number = _single(value, where)
         if (
             (above is not None and not number > above)
             or (low is not None and not number >= low)
