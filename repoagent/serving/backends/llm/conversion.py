@@ -1,7 +1,7 @@
 """From the wishes of a row to a request of the executor."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -55,7 +55,7 @@ class Converter:
             ),
             end_id=end_id,
             pad_id=wishes.get("pad_id"),
-            stop_words=[*self.tokenizer.words(stop_texts(wishes)), *([end] for end in ends)] or None,
+            stop_words=[*self._sayable(self.tokenizer.words(stop_texts(wishes))), *ends] or None,
             bad_words=self.tokenizer.words(_texts(wishes, "bad_words")) or None,
             embedding_bias=self._bias(wishes),
             lora_config=_adapter(wishes),
@@ -63,14 +63,18 @@ class Converter:
             allotted_time_ms=_time_left(asked),
         )
 
-    def _ends(self, wishes: Wishes) -> tuple[int | None, list[int]]:
+    def _ends(self, wishes: Wishes) -> tuple[int | None, list[list[int]]]:
         """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
-        more = [*_list(wishes, "stop_token_ids")]
+        more = [[token] for token in _list(wishes, "stop_token_ids")]
         if "end_id" in wishes:
             return wishes["end_id"], more
         if wishes.get("ignore_eos") or not self.end_ids:
             return None, more
-        return self.end_ids[0], [*self.end_ids[1:], *more]
+        return self.end_ids[0], [*self._sayable([token] for token in self.end_ids[1:]), *more]
+
+    def _sayable(self, words: Iterable[list[int]]) -> list[list[int]]:
+        """Words of tokens that the model has. A tokenizer may know more; the executor refuses what can never come."""
+        return [word for word in words if max(word) < self.vocab_size]
 
     def _bias(self, wishes: Wishes) -> Array | None:
         words, weights = wishes.get("embedding_bias_words", []), wishes.get("embedding_bias_weights", [])
