@@ -60,6 +60,8 @@ def open_loader(
     workspaces = WorkspaceRoot(options.workspace_directory, allow_swap=options.allow_swap)
     resources.enter_context(workspaces)
     cache = resources.enter_context(Cache(options.cache_directory, quota=options.cache_quota_bytes))
+    if options.cache_directory is not None:  # The default one may be unusable: who needs no cache does without.
+        cache.check()
     registry = AgentRegistry(options.repoagent_directory)
     policy = read_policy(options.agent_policy) if options.agent_policy is not None else None
     loader = Loader(

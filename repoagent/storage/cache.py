@@ -20,7 +20,7 @@ class Cache:
 
     A path that was given out stays valid until the scope that asked for it is closed: :meth:`scope` makes one per
     load, and :meth:`get_or_build` uses one that lives as long as the cache object. Nothing is created on disk before
-    the first use.
+    the first use, or :meth:`check`.
     """
 
     def __init__(self, path: Path | None = None, *, quota: int | None = None) -> None:
@@ -76,6 +76,15 @@ class Cache:
             if self._store is None:
                 self._store = CacheStore(self._path)
             return self._store
+
+    def check(self) -> None:
+        """Make the directories of the cache now, for a cache that somebody chose: what is wrong with it shows.
+
+        Raises:
+            InvalidArgumentError: it is no directory, another user's, or others can write to it.
+            UnavailableError: it cannot be created or written to.
+        """
+        self.open_store().check()
 
     def shrink(self) -> None:
         """Enforce the quota now."""

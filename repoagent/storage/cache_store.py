@@ -62,6 +62,19 @@ class CacheStore:
         self._locks = private_directory(path / "locks", purpose="cache")
         self._sweep()
 
+    def check(self) -> None:
+        """Refuse a cache in which nothing could be kept, a full disk apart: that may pass.
+
+        Raises:
+            UnavailableError: this user cannot write to it.
+        """
+        for path in (self._objects, self._meta, self._locks):
+            if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+                raise UnavailableError(
+                    f"the cache directory {self.path} cannot be written to by this user (it is {path.name}/ in it that "
+                    "cannot): correct that, or name another directory"
+                )
+
     def build_lock(self, name: str) -> FileLock:
         """A new, unheld lock for who builds."""
         return FileLock(self._locks / f"{name}.build")

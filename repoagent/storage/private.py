@@ -1,5 +1,6 @@
 """Directories that nobody else can write to."""
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -23,10 +24,14 @@ def private_directory(path: Path, *, purpose: str) -> Path:
         UnavailableError: it cannot be created.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # What is there instead is told below.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.lstat()
     except OSError as error:
-        raise UnavailableError(f"cannot create the {purpose} directory {path}: {error.strerror}") from error
+        raise UnavailableError(
+            f"cannot create the {purpose} directory {path}: {error.strerror}; name one that this user can make and "
+            "write to"
+        ) from error
     fault = _fault(status)
     if fault:
         raise InvalidArgumentError(

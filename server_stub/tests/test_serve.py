@@ -77,8 +77,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     def serve(*flags: str, wait: bool = True) -> Server:
         ready = tmp_path / f"ready-{len(servers)}.json"
         command = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
-        command += ["--http-port=0", "--metrics-port=0", f"--ready-file={ready}", *flags]
-        command += [f"--workspace-directory={tmp_path / 'work'}", f"--cache-directory={tmp_path / 'cache'}"]
+        command += ["--http-port=0", "--metrics-port=0", f"--ready-file={ready}"]
+        command += [f"--workspace-directory={tmp_path / 'work'}", f"--cache-directory={tmp_path / 'cache'}", *flags]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         server = Server(process)
         servers.append(server)
@@ -197,6 +197,19 @@ def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(
         server.reader.join()
     assert f"127.0.0.1:{port}" in server.text.splitlines()[-1]
     assert server.text.splitlines()[-1].startswith("error: creating server: Unavailable - ")
+    assert "loading:" not in server.text
+    assert "Traceback" not in server.text
+
+
+def test_a_cache_directory_that_cannot_be_used_ends_the_start_before_any_model_is_loaded(
+    serve: Serve, repository: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    server = serve(f"--model-repository={repository}", f"--cache-directory={tmp_path / 'file'}", wait=False)
+    assert server.process.wait(60) == 1
+    server.reader.join()
+    last = server.text.splitlines()[-1]
+    assert last.startswith(f"error: creating server: Invalid argument - the cache directory {tmp_path / 'file'} is not")
     assert "loading:" not in server.text
     assert "Traceback" not in server.text
 

@@ -284,3 +284,22 @@ def test_processes_that_want_one_key_build_it_once(child: Callable[..., Any], tm
     first.tell()
     assert first.expect() == "built"
     assert [other.expect() for other in others] == ["built", "built"]
+
+
+def test_checking_a_cache_makes_it_and_names_what_cannot_be_one(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.check()
+    assert _objects(tmp_path / "cache") == []
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        InvalidArgumentError, match=r"cache directory .*file is not a directory; expected .* or name one"
+    ):
+        Cache(tmp_path / "file").check()
+    with pytest.raises(
+        UnavailableError, match=r"below: Not a directory; name one that this user can make and write to"
+    ):
+        Cache(tmp_path / "file" / "below").check()
+    monkeypatch.setattr(os, "access", lambda path, *_, **__: path.name != "meta")  # Root may write anywhere.
+    with pytest.raises(UnavailableError, match=r"cache cannot be written to by this user \(it is meta/ in it"):
+        cache.check()
