@@ -74,7 +74,7 @@ from repoagent.executor.types.stats import (
     SpecDecodingStats,
     StaticBatchingStats,
 )
-from repoagent.executor.types.wire import deserialize_result
+from repoagent.executor.types.wire import deserialize_result, serialize_result
 
 __version__ = version("repoagent-core")
 
@@ -142,5 +142,6 @@ __all__ = [
     "TimingMetrics",
     "deserialize_result",
     "kv_cache",
+    "serialize_result",
     "to_framework",
 ]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from repoagent.executor import deserialize_result, serialize_result
 from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.result import AdditionalOutput, Result
 from repoagent.executor.types.stats import (
@@ -14,7 +15,6 @@ from repoagent.executor.types.stats import (
     RequestStats,
     RequestStatsPerIteration,
 )
-from repoagent.executor.types.wire import deserialize_result, serialize_result
 
 # fmt: off
 ITERATION_KEYS = [
