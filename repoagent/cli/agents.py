@@ -1,11 +1,15 @@
 """``repoagent agents list | inspect | new``: what can be used here, what one agent is, and the start of another."""
 
 import json
+import logging
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from repoagent.errors import AgentError
 
 if TYPE_CHECKING:
     from repoagent.loader.discovery import AgentRegistry
@@ -48,7 +52,12 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
 @_directory
 def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     """Import agent NAME and show what it is: where it comes from, its API version, its documentation."""
-    details = _registry(repoagent_directory).inspect(name)
+    logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is told below, once.
+    try:
+        details = _registry(repoagent_directory).inspect(name)
+    except AgentError as error:
+        place = _place_of(error.__cause__)
+        raise AgentError(name, f"{error.reason} ({place})" if place else error.reason) from error
     info = details.info
     lines = {
         "name": info.name,
@@ -87,6 +96,15 @@ def new_agent(name: str, directory: Path | None) -> None:
     for path in write_package(names, target):
         click.echo(path)
     click.echo(f"\nNext:\n  cd {target}\n  pip install -e '.[test]'\n  repoagent agents list\n  pytest")
+
+
+def _place_of(fault: BaseException | None) -> str:
+    """The file and line where ``fault`` was raised; "" if it has none."""
+    if isinstance(fault, SyntaxError) and fault.filename:
+        return f"{fault.filename}, line {fault.lineno}"
+    frames = traceback.extract_tb(fault.__traceback__) if fault is not None else []
+    named = [frame for frame in frames if not frame.filename.startswith("<")]  # not those of the import itself
+    return f"{named[-1].filename}, line {named[-1].lineno}" if named else ""
 
 
 def _registry(directory: Path | None) -> "AgentRegistry":

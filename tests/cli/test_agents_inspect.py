@@ -1,0 +1,45 @@
+"""``repoagent agents inspect`` of agents that cannot be used: one line, which says where the fault is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "place"),
+    [
+        ("\n1 / 0\n", "ZeroDivisionError: division by zero", "agent.py, line 2"),
+        ("import nosuchmodule\n", "ModuleNotFoundError: No module named 'nosuchmodule'", "agent.py, line 1"),
+        ("\n\nclass\n", "SyntaxError: invalid syntax", "agent.py, line 3"),
+        ("from . import helper\n", "ValueError", "helper.py, line 2"),
+        ("raise SystemExit\n", "SystemExit", "agent.py, line 1"),
+    ],
+)
+def test_the_fault_is_named_with_its_place_and_without_a_traceback(
+    tmp_path: Path, code: str, reason: str, place: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "agent.py").write_text(code)
+    (tmp_path / "mine" / "helper.py").write_text("def f():\n    raise ValueError\nf()\n")
+    result = inspect(tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"repoagent: agent 'mine': cannot import {tmp_path}/mine/agent.py: {reason}")
+    assert line.endswith(f"({tmp_path}/mine/{place})")
+
+
+def test_what_has_no_place_has_none(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "agent.py").touch()
+    result = inspect(tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.endswith("agent.py defines no subclass of repoagent.api.Agent\n")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def inspect(directory: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "repoagent", "agents", "inspect", "mine", f"--repoagent-directory={directory}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
