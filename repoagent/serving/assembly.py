@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from repoagent.config import ModelConfig
-from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.context import Progress
 from repoagent.loader.discovery import AgentRegistry
@@ -104,10 +105,16 @@ class CoreContext:
             return MemorySource(model.name, files)
         try:
             return self.repositories.find(model)
-        except NotFoundError:
+        except NotFoundError as error:
             if order.config is None:
-                raise
+                raise NotFoundError(f"{error}{self._closest(model)}") from error
             return MemorySource(model.name, {})  # A configuration alone can be a whole model: an ensemble.
+
+    def _closest(self, model: ModelId) -> str:
+        try:
+            return did_you_mean(model, self.repositories.names())
+        except RepoAgentError:  # what is wrong with the listing is not what was asked
+            return ""
 
     def run_chain(self, source: ModelSource, override: ModelConfig | None, cancelled: threading.Event) -> LoadedChain:
         """See :class:`~repoagent.serving.slot.SlotContext`."""

@@ -37,7 +37,7 @@ def open_filesystem(
 
     Raises:
         UnsupportedError: the package for this protocol is not installed; the message says which extra brings it.
-        InvalidArgumentError: nobody knows the protocol.
+        InvalidArgumentError: nobody knows the protocol, or its filesystem cannot be made.
     """
     import fsspec
 
@@ -55,6 +55,10 @@ def open_filesystem(
         raise InvalidArgumentError(
             f"no filesystem for '{url.protocol}://'; expected a local path or one of s3, gs, az, as, hf, http, https, "
             "memory, or a plug-in that registers this protocol"
+        ) from error
+    except Exception as error:  # one that needs more than a path, such as a host, or that connects at once
+        raise InvalidArgumentError(
+            f"cannot open the {url.protocol}:// filesystem: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -126,6 +126,10 @@ def _other(scheme: str, rest: str) -> RepositoryUrl:
     path = rest.strip("/")
     if not path and scheme != "memory":
         raise InvalidArgumentError(f"'{scheme}://' names no place; expected {scheme}://PATH")
+    if ":" in path.partition("/")[0].rpartition("@")[0]:
+        raise InvalidArgumentError(
+            f"cannot read the {scheme}:// URL of a repository: it must not hold a user name and password"
+        )
     return RepositoryUrl(scheme, f"/{path}" if scheme == "memory" else path, text=f"{scheme}://{path}")
 
 

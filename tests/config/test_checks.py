@@ -139,6 +139,11 @@ def test_an_optimisation_profile_is_the_text_of_an_index(profile: str, fits: boo
     assert found == [] if fits else "specifies invalid profile" in found[0]
 
 
+def test_a_backend_in_the_place_of_a_platform_gets_a_suggestion() -> None:
+    (found,) = _found('platform: "onnxruntime"')
+    assert found.endswith("unexpected platform type 'onnxruntime' for m; did you mean 'onnxruntime_onnx'?")
+
+
 def test_the_platform_is_named_where_only_tensorrt_has_profiles() -> None:
     found = _found(f'platform: "onnxruntime_onnx" {IO} instance_group {{ profile: "0" }}')
     assert len(found) == 1

@@ -299,6 +299,13 @@ def test_the_highest_version_answers_unless_the_policy_or_the_request_says_other
     assert str(invalid.value) == "failed to get model version from specified version string 'one'"
 
 
+def test_a_misspelt_model_of_a_load_gets_a_suggestion(new_core: CoreMaker, write_model: ModelWriter) -> None:
+    write_model("digits", {1: "1"})
+    core = new_core()
+    with pytest.raises(InternalError, match=r"model not found in any model repository; did you mean 'digits'\?$"):
+        core.load("digit")
+
+
 def test_an_unknown_model_is_told_in_tritons_words(new_core: CoreMaker, request_of: RequestMaker) -> None:
     core = new_core()
     for ask in (lambda: core.infer(request_of("x")), lambda: core.model_metadata("x"), lambda: core.model_config("x")):

@@ -173,6 +173,16 @@ def test_a_missing_filesystem_names_the_extra(
         Repository.open(url)
 
 
+class NeedsHost:
+    def __init__(self, host: str, **options: object) -> None:
+        self.host = host
+
+
+def test_a_filesystem_that_needs_more_than_a_path_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"cannot open the needy:// filesystem: TypeError: .* 'host'"):
+        Repository.open("needy://models/p", filesystems={"needy": f"{__name__}:NeedsHost"})
+
+
 def test_an_unknown_protocol_is_refused_and_a_plug_in_can_bring_it() -> None:
     with pytest.raises(InvalidArgumentError, match="plugged"):
         Repository.open("plugged://x")

@@ -57,8 +57,9 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["s3://key:hush@host:9000/bucket", "s3://https://key:hush@host/b", "https://me:hush@host/x", "gs://a/../hush"],
-)
+    ["s3://key:hush@host:9000/bucket", "s3://https://key:hush@host/b", "https://me:hush@host/x", "gs://a/../hush",
+     "ftp://me:hush@host/x"],
+)  # fmt: skip
 def test_a_credential_in_a_url_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         parse_url(text)

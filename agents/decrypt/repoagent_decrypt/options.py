@@ -63,12 +63,17 @@ def load_identities(options: Options, key: Callable[[str], bytes]) -> Identities
     try:
         found = Identities()
         for number, uri in enumerate(options.identities, 1):
-            found += parse_identities(key(uri), f"identity {number} ({uri.partition(':')[0]}:...)")
+            found += parse_identities(key(uri), f"identity {number} ({_shown(uri)})")
         words = [passphrase_of(key(uri)) for uri in options.passphrases]
         limit = options.max_work_factor
         return found + Identities(tuple(ScryptIdentity(word, max_work_factor=limit) for word in words))
     except AgeError as error:
         raise InvalidArgumentError(str(error)) from error
+
+
+def _shown(uri: str) -> str:
+    """The arguments of a program, and what follows a plug-in's scheme, may hold a secret."""
+    return uri if uri.startswith(("env:", "file:")) else f"{uri.partition(':')[0]}:..."
 
 
 def passphrase_of(data: bytes) -> bytes:

@@ -58,6 +58,13 @@ def test_mistakes_are_named(pairs: list[tuple[str, str]], text: str) -> None:
         parse_parameters(Parameters(pairs))
 
 
+def test_what_a_variable_or_a_file_holds_is_named_by_it_and_not_shown() -> None:
+    options = parse_parameters(Parameters([("identity", "env:MODEL_KEY")]))
+    with pytest.raises(InvalidArgumentError, match=r"identity 1 \(env:MODEL_KEY\), line 1: not an identity") as error:
+        load_identities(options, lambda _: b"hush")
+    assert "hush" not in str(error.value)
+
+
 def test_what_a_reference_leads_to_is_named_by_its_scheme_and_not_shown() -> None:
     options = parse_parameters(Parameters([("identity", "exec:get-key --token=abc")]))
     with pytest.raises(InvalidArgumentError, match=r"identity 1 \(exec:\.\.\.\), line 1: not an identity") as error:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, backend_of
 from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.config.suggestions import did_you_mean
 
 __all__ = ["problems"]
 
@@ -37,7 +38,8 @@ def _backend_problems(config: ModelConfig, name: str, complete: bool) -> Iterato
 
 def _missing_backend(config: ModelConfig, name: str, complete: bool) -> Iterator[str]:
     if config.platform and config.platform not in BACKEND_OF_PLATFORM:
-        yield f"unexpected platform type '{config.platform}' for {name}"
+        meant = did_you_mean(config.platform, BACKEND_OF_PLATFORM)
+        yield f"unexpected platform type '{config.platform}' for {name}{meant}"
     elif complete and not config.HasField("ensemble_scheduling") and not backend_of(config):
         yield (
             f"Invalid model name: Could not determine backend for model '{name}' with no backend in model "

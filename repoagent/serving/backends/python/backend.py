@@ -56,27 +56,29 @@ class PythonBackend:
         Raises:
             InternalError: the file cannot be run, or the function raised.
         """
-        context = self._context(config, files, version)
+        context, path = self._context(config, files, version)
         given = json.dumps(write_json(config))
         if runs_in_process_of_its_own(config, self._hosting):
             result: Any = completed_in_child(self._blueprint(config, context), given)
         else:
-            result = completed(context.model_dir / _file_name(config), context, given)
+            result = completed(path, context, given)
         if result is not None:
             _apply(config, result)
 
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "PythonModel":
-        """Make sure that there is a file to run; it runs once for every instance."""
-        context = self._context(config, files, version)
-        path = context.model_dir / _file_name(config)
-        if not path.is_file():
-            raise InvalidArgumentError(f"there is no {version}/{path.name} in model '{config.name}'")
+        """The file runs once for every instance."""
+        context, path = self._context(config, files, version)
         own_process = runs_in_process_of_its_own(config, self._hosting)
         return PythonModel(config, context, path, self._blueprint(config, context) if own_process else None)
 
-    def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> ModelContext:
+    def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
+        """What the model is told of itself, and the file to run."""
         assert self._core is not None, "the backend was not bound to a core"
-        return ModelContext(config.name, str(version), files.local_path(str(version)), self._core)
+        context = ModelContext(config.name, str(version), files.local_path(str(version)), self._core)
+        path = context.model_dir / _file_name(config)
+        if not path.is_file():
+            raise InvalidArgumentError(f"there is no {version}/{path.name} in model '{config.name}'")
+        return context, path
 
     def _blueprint(self, config: "ModelConfig", context: ModelContext) -> Blueprint:
         return Blueprint(

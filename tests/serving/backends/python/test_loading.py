@@ -62,6 +62,11 @@ def test_a_version_without_a_model_file_is_refused(tmp_path: Path, run_model: An
         run_model(EMPTY, 'name: "m" backend: "python" default_model_filename: "other.py"')
 
 
+def test_a_version_without_a_model_file_is_not_completed(complete_anywhere: Callable[..., ModelConfig]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^there is no 1/other\.py in model 'm'$"):
+        complete_anywhere(EMPTY, 'name: "m" default_model_filename: "other.py"')
+
+
 def test_models_with_helpers_of_the_same_name_do_not_meet(run_model: Any, tmp_path: Path) -> None:
     body = """
 import helper
