@@ -22,18 +22,11 @@ __all__ = [
 _flag = Annotated[bool, rules.boolean]
 
 
-def _alone(value: object, where: str) -> DecodingMode:
-    mode: DecodingMode = rules.instance(DecodingMode)(value, where)
-    if mode.isMedusa() or mode.isLookahead() or mode.isExplicitDraftTokens():
-        raise CheckError(f"{where}: {mode.name} needs its own configuration and cannot be set alone")
-    return mode
-
-
 @dataclass(eq=False)
 class DecodingConfig(Record, pickled=4):
     """The decoding mode. Setting lookahead, medusa or eagle sets the mode that belongs to it."""
 
-    decoding_mode: Annotated[DecodingMode | None, rules.maybe(_alone)] = None
+    decoding_mode: Annotated[DecodingMode | None, rules.maybe(rules.instance(DecodingMode))] = None
     lookahead_decoding_config: Annotated[
         LookaheadDecodingConfig | None, rules.maybe(rules.instance(LookaheadDecodingConfig))
     ] = None
@@ -41,6 +34,8 @@ class DecodingConfig(Record, pickled=4):
     eagle_config: Annotated[EagleConfig | None, rules.maybe(rules.instance(EagleConfig))] = None
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "decoding_mode" and isinstance(value, DecodingMode):
+            _check_alone(value)
         super().__setattr__(name, value)
         modes = {
             "lookahead_decoding_config": DecodingMode.Lookahead,
@@ -49,6 +44,12 @@ class DecodingConfig(Record, pickled=4):
         }
         if name in modes and value is not None:
             self.__dict__["decoding_mode"] = modes[name]()
+
+
+def _check_alone(mode: DecodingMode) -> None:
+    if mode.isMedusa() or mode.isLookahead() or mode.isExplicitDraftTokens():
+        where = "DecodingConfig.decoding_mode"
+        raise CheckError(f"{where}: {mode.name} needs its own configuration and cannot be set alone")
 
 
 @dataclass(eq=False)

@@ -55,12 +55,16 @@ class Record:
         again = name in self.__dict__
         if again and self._readonly:
             raise AttributeError(f"{type(self).__name__}.{name} is read-only")
-        rule = self._rules[name]
-        stored = value if rule is None else rule(value, f"{type(self).__name__}.{name}")
+        stored = self._ruled(name, value)
         if not again:
             self.__dict__[name] = stored
             return None
         return self._replace(name, stored)
+
+    def _ruled(self, name: str, value: object) -> Any:
+        """What the field ``name`` stores of ``value``."""
+        rule = self._rules[name]
+        return value if rule is None else rule(value, f"{type(self).__name__}.{name}")
 
     def _set_extra(self, name: str, value: object) -> None:
         if not self._extensible:
@@ -97,7 +101,11 @@ class Record:
         names = self._state
         if names is None or not isinstance(state, tuple) or len(state) != len(names):
             raise CheckError(f"Invalid {type(self).__name__} state!")
-        self._restore(dict(zip(names, state, strict=True)))
+        try:
+            self._restore({name: self._ruled(name, value) for name, value in zip(names, state, strict=True)})
+            self._check_together()
+        except (CheckError, TypeError) as error:
+            raise CheckError(f"Invalid {type(self).__name__} state! {error}") from error
 
     def _restore(self, values: dict[str, Any]) -> None:
         """Fill the fields from a pickle; fields that a pickle leaves out get their defaults."""

@@ -150,14 +150,12 @@ class Request(Record, extensible=True, pickled=32, lost=("allotted_time_ms", "_e
         )
         self._check_together()
 
-    @classmethod
-    def _apply(cls, name: str, value: object) -> Any:
+    def _apply(self, name: str, value: object) -> Any:
         if value is None and name == "sampling_config":
             return SamplingConfig()
         if value is None and name == "output_config":
             return OutputConfig()
-        rule = cls._rules[name]
-        return value if rule is None else rule(value, f"Request.{name}")
+        return self._ruled(name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("input_token_ids", "max_tokens") and name in self.__dict__:

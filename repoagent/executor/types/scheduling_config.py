@@ -22,7 +22,7 @@ _BATCH_SIZES = ((144, 128), (336, 256), (672, 512), (832, 768), (1280, 1024), (1
 
 
 @dataclass(eq=False)
-class DynamicBatchConfig(Record, readonly=True):
+class DynamicBatchConfig(Record, readonly=True, pickled=3):
     """Tuning of batch size and token budget at run time."""
 
     enable_batch_size_tuning: _flag
@@ -30,17 +30,12 @@ class DynamicBatchConfig(Record, readonly=True):
     dynamic_batch_moving_average_window: Annotated[int, rules.integer()]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return (
-            self.enable_batch_size_tuning,
-            self.enable_max_num_tokens_tuning,
-            self.dynamic_batch_moving_average_window,
-            _BATCH_SIZES,
-        )
+        return (*super().__getstate__(), _BATCH_SIZES)
 
     def __setstate__(self, state: object) -> None:
         if not isinstance(state, tuple) or len(state) != 4:
             raise CheckError("Invalid DynamicBatchConfig state!")
-        self.__dict__.update(zip(self._rules, state[:3], strict=True))
+        super().__setstate__(state[:3])
 
 
 @dataclass(eq=False)

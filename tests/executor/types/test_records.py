@@ -126,6 +126,9 @@ def test_pickles_keep_every_field_in_a_tuple_of_fixed_length(
     for wrong in ((), (1,) * 50, None):
         with pytest.raises(RuntimeError, match=f"^Invalid {cls.__name__} state!$"):
             cls.__new__(cls).__setstate__(wrong)
+    # Of the right length, but with nothing in it that belongs there.
+    with pytest.raises(RuntimeError, match=rf"^Invalid {cls.__name__} state! {cls.__name__}\.\w+ must be "):
+        cls.__new__(cls).__setstate__((object(),) * pickled)
 
 
 @EACH
