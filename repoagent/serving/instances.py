@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
-from repoagent.serving.backends.base import BackendInstance, InstanceSpec
+from repoagent.serving.backends.base import BackendInstance, DeferringInstance, InstanceSpec
 from repoagent.serving.batches import Batch
 from repoagent.serving.pace import Pace, unpredictable
 from repoagent.serving.request import InferRequest, InferResponse
@@ -123,6 +123,8 @@ class NativeInstance:
         self._statistics = statistics
         self._batching = batching
         self._decoupled = decoupled
+        self.defers = isinstance(inner, DeferringInstance) and inner.defers
+        """Whether it takes requests while others that it took are not answered yet."""
         self.pace = unpredictable()  # It may do anything, also wait for another request.
 
     def call(self, request: InferRequest) -> InferResponse:

@@ -19,9 +19,10 @@ from repoagent.serving.scheduling.limited import new_pool
 from repoagent.serving.scheduling.refusals import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
+from repoagent.serving.senders import submit_and_wait
 from repoagent.serving.statistics import ModelStatistics
 
-__all__ = ["DirectScheduler", "Scheduler"]
+__all__ = ["DeferringScheduler", "DirectScheduler", "Scheduler"]
 
 
 class Scheduler(Protocol):
@@ -238,3 +239,10 @@ class DirectScheduler:
         for entry in list(self._waiting):
             if self._claim(entry):
                 self._refuser.answer(self._refusal(entry.request))
+
+
+class DeferringScheduler(DirectScheduler):
+    """The same for instances that answer later: who waits for an answer holds none, so that others can be taken."""
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(self.submit, request, self._model_name)

@@ -17,6 +17,7 @@ __all__ = [
     "BackendModel",
     "BatchRunner",
     "ComputingRunner",
+    "DeferringInstance",
     "FragileModel",
     "InstanceSpec",
     "PlacingRunner",
@@ -81,6 +82,15 @@ class ComputingRunner(BatchRunner, Protocol):
     def only_computes(self) -> bool:
         """A run computes on the thread that calls it, from its beginning to its end. Others may help, but it waits for
         no device and for nobody else, so that the thread's processor time says how long it takes."""
+
+
+@runtime_checkable
+class DeferringInstance(BackendInstance, Protocol):
+    """An instance whose ``execute`` may return before its requests are answered, and then takes others."""
+
+    @property
+    def defers(self) -> bool:
+        """Whether it does so."""
 
 
 class BackendModel(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from repoagent.serving.instances import Instance
-from repoagent.serving.scheduler import DirectScheduler, Scheduler
+from repoagent.serving.instances import Instance, NativeInstance
+from repoagent.serving.scheduler import DeferringScheduler, DirectScheduler, Scheduler
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
@@ -56,7 +56,8 @@ def _executing(
     if config.HasField("dynamic_batching"):
         settings, rule = BatchSettings.of(config), BatchRule(config)
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)
-    return DirectScheduler(name, instances, statistics, clock)
+    defers = any(isinstance(instance, NativeInstance) and instance.defers for instance in instances)
+    return (DeferringScheduler if defers else DirectScheduler)(name, instances, statistics, clock)
 
 
 def with_cache(

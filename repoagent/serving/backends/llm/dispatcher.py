@@ -1,23 +1,26 @@
 """The one thread that waits for the executor's answers and hands them on."""
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
-from repoagent.errors import UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.executor import Executor, Response
 from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.serving.backends.llm.generation import Generation
 from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.instances import as_repoagent_error
 
 __all__ = ["Dispatcher"]
 
 _PERIOD: Final = 0.1
-"""Seconds after which it looks for requests that were given up, and at the statistics."""
+"""Seconds after which it looks at the statistics."""
 
 
 class Dispatcher:
@@ -28,23 +31,44 @@ class Dispatcher:
         self._model_name = model_name
         self._gauges = gauges
         self._changed = threading.Condition()
-        self._pending: dict[int, Generation] = {}
-        """By the executor's ids."""
+        self._pending: dict[int | None, Generation] = {}
+        """By the numbers that their requests carry."""
+        self._numbers = itertools.count(1)
         self._closed = False
-        self._looked = 0.0
+        self._shown = 0.0
         self._thread = threading.Thread(target=self._run, name=f"repoagent-{model_name}-llm", daemon=True)
         self._thread.start()
 
-    def submit(self, generations: Sequence[Generation]) -> None:
-        """Send generations, all or none; they are answered from here on.
+    @property
+    def alive(self) -> bool:
+        """Whether generations are taken."""
+        return not self._closed
 
-        Raises:
-            UnavailableError: the executor takes no more.
-        """
-        with self._changed:  # An answer is looked at only when its id is known.
-            ids = self._executor.enqueue_requests([generation.request for generation in generations])
-            self._pending.update(zip(ids, generations, strict=True))
+    def submit(self, reply: Reply, generations: Sequence[Generation]) -> None:
+        """Send the generations of ``reply``; they are answered from here on, or all of them refused at once."""
+        with self._changed:
+            for generation in generations:
+                generation.request.client_id = next(self._numbers)
+                self._pending[generation.request.client_id] = generation
             self._changed.notify()
+        try:  # Not under the lock: to read a grammar takes a while, and others are answered meanwhile.
+            ids = self._executor.enqueue_requests([generation.request for generation in generations])
+        except RepoAgentError as error:
+            ours = [self._let_go(generation) for generation in generations]
+            if any(ours):
+                reply.fail(error)
+        else:
+            reply.begin(partial(self._cancel, ids))
+
+    def _let_go(self, generation: Generation) -> bool:
+        """Whether it was still to be answered; now it is not."""
+        with self._changed:
+            return self._pending.pop(generation.request.client_id, None) is not None
+
+    def _cancel(self, ids: Sequence[int]) -> None:
+        with suppress(ExecutorStoppedError):
+            for request_id in ids:  # The executor leaves alone what has ended.
+                self._executor.cancel_request(request_id)
 
     def close(self) -> None:
         """Stop the executor; what is unanswered gets an error."""
@@ -53,24 +77,28 @@ class Dispatcher:
             self._changed.notify()
         self._executor.shutdown()
         self._thread.join()
-        for generation in self._pending.values():
-            generation.reply.fail(UnavailableError(f"model '{self._model_name}' is unloaded"))
-        self._pending.clear()
         self._gauges.close()
 
     def _run(self) -> None:
-        with suppress(ExecutorStoppedError):  # By close, which answers the rest.
+        with suppress(ExecutorStoppedError):  # By close, or it broke down.
             while self._wait():
                 for response in self._executor.await_responses(timedelta(seconds=_PERIOD)):
                     self._hand_on(response)
-                if time.monotonic() - self._looked >= _PERIOD:
-                    self._look_around()
+                if time.monotonic() - self._shown >= _PERIOD:
+                    self._show()
+        error = UnavailableError(f"model '{self._model_name}' is unloaded, or its executor broke down: see the log")
+        with self._changed:
+            self._closed = True
+            left = list(self._pending.values())
+        for generation in left:
+            if self._let_go(generation):
+                generation.reply.fail(error)
 
     def _wait(self) -> bool:
         """Wait until there is something to wait for; False when all is over."""
         with self._changed:
             if not self._changed.wait_for(self._busy, _PERIOD):
-                self._look_around()  # The statistics of the last answer's iteration come a little after it.
+                self._show()  # The statistics of the last answer's iteration come a little after it.
                 self._changed.wait_for(self._busy)
             return not self._closed
 
@@ -79,15 +107,14 @@ class Dispatcher:
 
     def _hand_on(self, response: Response) -> None:
         with self._changed:
-            generation = self._pending.get(response.request_id)
+            generation = self._pending.get(response.client_id)
         if generation is None:
             return  # It ended at a word of its text, and is cancelled.
         final = response.has_error() or response.result.is_final
         if self._taken(generation, response) or final:
-            with self._changed:
-                del self._pending[response.request_id]
+            self._let_go(generation)
             if not final:
-                self._executor.cancel_request(response.request_id)
+                self._cancel([response.request_id])
 
     def _taken(self, generation: Generation, response: Response) -> bool:
         """Let ``generation`` have a response; True if it wants no more."""
@@ -99,13 +126,8 @@ class Dispatcher:
             generation.reply.fail(as_repoagent_error(error, self._model_name))
         return True
 
-    def _look_around(self) -> None:
-        """Cancel what nobody waits for, and show the last statistics."""
-        self._looked = time.monotonic()
-        with self._changed:
-            pending = list(self._pending.items())
-        for request_id, generation in pending:
-            if generation.reply.unwanted:
-                self._executor.cancel_request(request_id)
+    def _show(self) -> None:
+        """Show the last statistics."""
+        self._shown = time.monotonic()
         for stats in self._executor.get_latest_iteration_stats()[-1:]:
             self._gauges.show(stats)

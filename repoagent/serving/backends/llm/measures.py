@@ -57,13 +57,11 @@ class Gauges:
     """The gauges of one version of a model; they go with :meth:`close`."""
 
     def __init__(self, model: str, version: str) -> None:
-        self._series: dict[tuple[str, str], Metric] = {}
-        self._families: list[MetricFamily] = []
+        self._series: list[tuple[MetricFamily, list[Metric]]] = []
         for name, description, label, values in _FAMILIES:
             family = REGISTRY.family(name, description, MetricKind.GAUGE)
-            self._families.append(family)
-            for value in values:
-                self._series[name, value] = family.add({"model": model, "version": version, label: value})
+            own = {"model": model, "version": version}
+            self._series.append((family, [family.add({**own, label: value}) for value in values]))
 
     def show(self, stats: IterationStats) -> None:
         """Set all gauges to what an iteration says."""
@@ -83,14 +81,14 @@ class Gauges:
             (batch.num_ctx_tokens, batch.num_gen_requests, batch.num_paused_requests),
             (stats.iter,),
         )
-        for (name, _, _, values), numbers in zip(_FAMILIES, rows, strict=True):
-            for value, number in zip(values, numbers, strict=True):
-                self._series[name, value].set(number)
+        for (_, metrics), numbers in zip(self._series, rows, strict=True):
+            for metric, number in zip(metrics, numbers, strict=True):
+                metric.set(number)
 
     def close(self) -> None:
         """Take the series back."""
-        names = [name for name, _ in self._series]
-        for name, metric in zip(names, self._series.values(), strict=True):
-            next(family for family in self._families if family.name == name).remove(metric)
-        for family in self._families:
+        while self._series:
+            family, metrics = self._series.pop()
+            for metric in metrics:
+                family.remove(metric)
             REGISTRY.release(family)

@@ -59,6 +59,16 @@ class LlmModel:
             self._dispatcher = Dispatcher(executor, config.name, Gauges(config.name, version))
             undo.pop_all()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the executor runs; it ends only with the model, or when it breaks down."""
+        return self._dispatcher.alive
+
+    @property
+    def broken(self) -> bool:
+        """Whether the executor has broken down for good."""
+        return not self.ready
+
     def create_instance(self, spec: InstanceSpec) -> "LlmInstance":
         """See :class:`~repoagent.serving.backends.base.BackendModel`.
 
@@ -76,13 +86,13 @@ class LlmModel:
     def start(self, request: InferRequest) -> None:
         """Send all rows of a request into the executor; its sender hears whatever becomes of them."""
         try:
-            self._dispatcher.submit(self._generations(request))
+            self._submit(request)
         except RepoAgentError as error:
             answer_error(request, error, self._version)
         except TypeError as error:  # A value of another type in JSON, which has no form that is checked before.
             answer_error(request, InvalidArgumentError(str(error)), self._version)
 
-    def _generations(self, request: InferRequest) -> list[Generation]:
+    def _submit(self, request: InferRequest) -> None:
         rows = list(wishes_of(request, batching=self._batching))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
         generations = [self._generation(request, wishes, reply, number) for number, wishes in enumerate(rows)]
@@ -90,7 +100,7 @@ class LlmModel:
             raise InvalidArgumentError(
                 "several texts come as several responses, which are only supported in decoupled mode"
             )
-        return generations
+        self._dispatcher.submit(reply, generations)
 
     def _generation(self, request: InferRequest, wishes: Wishes, reply: Reply, row: int) -> Generation:
         form = self._form(wishes)
@@ -115,6 +125,8 @@ class LlmModel:
 
 class LlmInstance:
     """Takes requests for a model; they are answered when ``execute`` has long returned."""
+
+    defers = True
 
     def __init__(self, model: LlmModel) -> None:
         self._model = model

@@ -1,6 +1,6 @@
 """What goes back to who asked: one or more responses, exactly one of them final."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,14 @@ class Reply:
         self._several = rows > 1
         self._outputs = set(outputs).intersection(request.requested_outputs or outputs)
         self._batching = batching
+        self._cancel: Callable[[], None] = lambda: None
 
-    @property
-    def unwanted(self) -> bool:
-        """Whether it has ended, or nobody waits for it any more."""
-        return not self._open or self._request.cancelled
+    def begin(self, cancel: Callable[[], None]) -> None:
+        """All rows are on their way; ``cancel`` ends those that are, for when nobody waits for them any more."""
+        self._cancel = cancel
+        self._request.on_cancel = cancel
+        if self._request.cancelled or not self._open:
+            cancel()
 
     def send(self, row: int, values: Mapping[str, Any], *, last: bool) -> None:
         """Send outputs of a row; ``last``: nothing more comes of it."""
@@ -49,6 +52,7 @@ class Reply:
         """End with an error, whatever rows are still open."""
         if self._open:
             self._open = 0
+            self._cancel()
             answer_error(self._request, error, self._version)
 
     def _tensor(self, name: str, value: Any) -> Tensor:

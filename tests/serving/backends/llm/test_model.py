@@ -352,6 +352,30 @@ def test_a_model_without_streams_answers_plain_requests(core: ServingCore, write
             core.infer(asker.request("hello", **wishes))
 
 
+def test_plain_requests_of_several_threads_run_together(
+    core: ServingCore, write_llm: WriteModel, tireless: Path
+) -> None:
+    write_llm(config="model_transaction_policy { decoupled: false }", folder=tireless, max_seq_len=30_000)
+    core.load("m")
+    asker = Asker(core)
+    long = asker.request("hello", max_tokens=29_000, end_id=-1)
+    errors: list[Exception] = []
+
+    def infer() -> None:
+        try:
+            core.infer(long)
+        except CancelledError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=infer)
+    thread.start()
+    assert core.infer(asker.request("hello", max_tokens=3)).outputs
+    assert thread.is_alive()
+    long.cancel()
+    thread.join(60)
+    assert errors
+
+
 def test_a_folder_without_a_configuration_is_known_for_what_it_is(
     core: ServingCore, write_llm: WriteModel, decoder: Path
 ) -> None:

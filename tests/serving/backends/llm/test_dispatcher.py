@@ -1,0 +1,71 @@
+"""What becomes of requests when the executor ends."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repoagent.errors import UnavailableError
+from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
+from repoagent.serving.backends.llm.dispatcher import Dispatcher
+from repoagent.serving.backends.llm.generation import Form, Generation
+from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.reply import Reply
+from repoagent.serving.backends.llm.tokenizing import Tokenizer
+from repoagent.serving.request import InferRequest
+from tests.serving.backends.llm.conftest import Answers
+
+ENDLESS = 29_000
+
+
+@pytest.fixture
+def executor(tireless: Path) -> Iterator[Executor]:
+    config = ExecutorConfig()
+    vars(config)["runner_options"] = RunnerOptions(max_seq_len=30_000)
+    with Executor(tireless, ModelType.DECODER_ONLY, config) as executor:
+        yield executor
+
+
+@pytest.fixture
+def dispatcher(executor: Executor) -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(executor, "m", Gauges("m", "1"))
+    yield dispatcher
+    dispatcher.close()
+
+
+def start(dispatcher: Dispatcher, tokenizer: Tokenizer, max_tokens: int) -> Answers:
+    answers = Answers()
+    reply = Reply(InferRequest("m", {}, answers), "1", 1, ["text_output"], batching=False)
+    request = Request([5, 6], max_tokens, streaming=True)
+    dispatcher.submit(reply, [Generation(request, reply, 0, tokenizer, Form(stream=True))])
+    return answers
+
+
+def test_what_is_unanswered_when_the_executor_breaks_down_gets_an_error(
+    executor: Executor, dispatcher: Dispatcher, tokenizer: Tokenizer
+) -> None:
+    running = start(dispatcher, tokenizer, ENDLESS)
+    assert running.first.wait(60)
+    before = dispatcher.alive
+    executor.shutdown()
+    assert isinstance(running.wait()[-1].error, UnavailableError)
+    assert (before, dispatcher.alive) == (True, False)
+    assert isinstance(start(dispatcher, tokenizer, 1).wait()[-1].error, UnavailableError)
+
+
+def test_a_close_answers_what_runs(dispatcher: Dispatcher, tokenizer: Tokenizer) -> None:
+    running = start(dispatcher, tokenizer, ENDLESS)
+    assert running.first.wait(60)
+    dispatcher.close()
+    assert isinstance(running.wait()[-1].error, UnavailableError)
+
+
+def test_a_reply_that_cannot_be_made_ends_its_request_only(
+    dispatcher: Dispatcher, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(dispatcher, tokenizer, ENDLESS)
+    assert running.first.wait(60)
+    with monkeypatch.context() as patched:
+        patched.setattr(Reply, "send", lambda *args, **named: 1 // 0)
+        assert "division" in str(running.wait()[-1].error)
+    assert start(dispatcher, tokenizer, 3).texts()

@@ -1,0 +1,133 @@
+"""What the executor can do beyond plain texts, asked for through a model's parameters and a request's tensors."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.core import ServingCore
+from repoagent.serving.types import Tensor
+from tests.serving.backends.llm.conftest import Asker, WriteModel
+from tests.serving.backends.llm.tiny import byte_fallback, byte_level, write_decoder
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_text_follows_a_guide(core: ServingCore, write_llm: WriteModel, backend: str, stream: bool) -> None:
+    write_llm(guided_decoding_backend=backend)
+    core.load("m")
+    asked: dict[str, Any] = {"max_tokens": 60, "exclude_input_in_output": True, "stream": stream}
+
+    def text(kind: str, guide: str, **more: Any) -> str:
+        guides: dict[str, Any] = {"guided_decoding_guide_type": kind, "guided_decoding_guide": guide}
+        return "".join(Asker(core).ask("x", **asked, **guides, **more).texts())
+
+    assert re.fullmatch("(yes|no)é[0-9]{3}", text("regex", "(yes|no)é[0-9]{3}"))
+    spaces = [" ", "\n", "\t", "\r"]  # A random model may write nothing else.
+    assert json.loads(text("json_schema", json.dumps(SCHEMA), bad_words=spaces))["a"] in (1, 22)
+    assert text("ebnf_grammar", 'root ::= "ab" "c"') == "abc"
+    with pytest.raises(InvalidArgumentError):
+        Asker(core).ask("x", guided_decoding_guide_type="json_schema", guided_decoding_guide='{"type": 7}').one()
+
+
+def test_a_vocabulary_with_byte_fallback_follows_a_guide(
+    core: ServingCore, write_llm: WriteModel, tmp_path: Path
+) -> None:
+    write_llm(folder=write_decoder(tmp_path / "fallback", byte_fallback()), guided_decoding_backend="llguidance")
+    core.load("m")
+    answers = Asker(core).ask(
+        "a b",
+        max_tokens=20,
+        exclude_input_in_output=True,
+        stream=True,
+        guided_decoding_guide_type="regex",
+        guided_decoding_guide=" a日本[xy]",
+    )
+    assert re.fullmatch(" a日本[xy]", "".join(answers.texts()))
+
+
+def test_an_adapter_comes_with_the_first_request_and_is_known_by_its_number_then(
+    core: ServingCore, write_llm: WriteModel
+) -> None:
+    write_llm(lora="true")
+    core.load("m")
+    asker = Asker(core)
+    plain = asker.ask("hello", max_tokens=10).texts()
+    source = np.random.default_rng(1)
+    weights = source.standard_normal((1, 2 * 64 + 64 * 2)).astype(np.float16)  # queries of layer 0, rank 2
+    config = np.array([[1, 0, 2]], np.int32)
+    adapted = asker.ask("hello", max_tokens=10, lora_task_id=7, lora_weights=weights, lora_config=config).texts()
+    assert adapted != plain
+    assert asker.ask("hello", max_tokens=10, lora_task_id=7).texts() == adapted
+    assert asker.ask("hello", max_tokens=10).texts() == plain
+    with pytest.raises(InvalidArgumentError, match="LoRA task 8 not found in cache"):
+        asker.ask("hello", lora_task_id=8).one()
+
+
+def test_a_draft_model_changes_no_text(core: ServingCore, write_llm: WriteModel, decoder: Path) -> None:
+    write_llm("plain")
+    shutil.copytree(decoder, write_llm(speculative_model_dir="draft", max_draft_len=2) / "1" / "draft")
+    for name in ("plain", "m"):
+        core.load(name)
+    asker = Asker(core)
+    wanted = asker.ask("hello", "plain", max_tokens=30, exclude_input_in_output=True).texts()
+    answers = asker.ask("hello", max_tokens=30, stream=True, return_perf_metrics=True)
+    assert "".join(answers.texts()) == wanted[0]
+    assert answers.wait()[-1].outputs["total_accepted_draft_tokens"].array.item() > 5
+
+
+def test_lookahead_changes_no_text(core: ServingCore, write_llm: WriteModel) -> None:
+    write_llm("plain")
+    sizes = {"lookahead_window_size": 1, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 2}
+    write_llm(**sizes)
+    for name in ("plain", "m"):
+        core.load(name)
+    asker = Asker(core)
+    assert asker.ask("hello", max_tokens=60).texts() == asker.ask("hello", "plain", max_tokens=60).texts()
+
+
+def test_a_decoder_of_several_ends_stops_at_each(core: ServingCore, write_llm: WriteModel, tmp_path: Path) -> None:
+    write_llm("plain")
+    core.load("plain")
+    (whole,) = Asker(core).ask("hello", "plain", max_tokens=40, exclude_input_in_output=True).texts()
+    letter = next(letter for letter in whole[5:] if letter.isascii() and letter not in whole[:5] + "helw ")
+    place = write_llm()
+    path = place / "1" / "genai_config.json"
+    described = json.loads(path.read_text())
+    described["model"]["eos_token_id"] = [2, byte_level().encode(letter).ids[0]]
+    path.write_text(json.dumps(described))
+    core.load("m")
+    answers = Asker(core).ask("hello", max_tokens=40, exclude_input_in_output=True, return_finish_reason=True)
+    assert answers.texts("finish_reason") == ["stop"]
+    assert answers.texts() == [whole[: whole.index(letter) + 1]]  # It is no special token, so it is seen.
+
+
+TENSORS = """
+max_batch_size: 2
+input { name: "text_input" data_type: TYPE_STRING dims: [1] }
+input { name: "max_tokens" data_type: TYPE_UINT32 dims: [1] }
+input { name: "random_seed" data_type: TYPE_UINT64 dims: [1] optional: true }
+output { name: "text_output" data_type: TYPE_STRING dims: [-1] }
+"""
+
+
+def test_a_configuration_of_tensorrtllm_backend_is_taken(core: ServingCore, write_llm: WriteModel) -> None:
+    write_llm(
+        config=TENSORS,
+        gpt_model_type="inflight_fused_batching",
+        gpt_model_path="/engines",
+        kv_cache_free_gpu_mem_fraction="0.9",
+        max_beam_width="${max_beam_width}",
+        batch_scheduler_policy="guaranteed_no_evict",
+    )
+    core.load("m")
+    request = Asker(core).request("hello", batching=True, random_seed=3)
+    request.inputs["max_tokens"] = Tensor.of(np.array([[5]], np.uint32))
+    assert Asker(core).send(request).texts()
