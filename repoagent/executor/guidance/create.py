@@ -20,7 +20,7 @@ def create_guides(config: GuidedDecodingConfig | None, vocab_size: int, end_ids:
     if config is None:
         return None
     _check_installed(config.backend)
-    if config.encoded_vocab is None:
+    if config.encoded_vocab is None or not any(config.encoded_vocab):
         raise CheckError("GuidedDecodingConfig.encoded_vocab is needed: the text of every token, by id")
     stop_ids = config.stop_token_ids if config.stop_token_ids is not None else list(end_ids)
     vocabulary = Vocabulary.of(config.encoded_vocab, config.tokenizer_str, stop_ids, vocab_size)

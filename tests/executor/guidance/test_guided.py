@@ -203,6 +203,11 @@ def test_guided_requests_need_a_guided_executor_and_no_beams(executor: Executor)
     [
         (GuidedDecodingConfig(Backend.XGRAMMAR), RuntimeError, "encoded_vocab is needed"),
         (GuidedDecodingConfig(Backend.LLGUIDANCE), RuntimeError, "encoded_vocab is needed"),
+        (
+            GuidedDecodingConfig(Backend.LLGUIDANCE, ["", ""], stop_token_ids=[1]),
+            RuntimeError,
+            "encoded_vocab is needed",
+        ),
         (GuidedDecodingConfig(Backend.LLGUIDANCE, ["a"] * 33, None, [0]), RuntimeError, "33 tokens"),
         (GuidedDecodingConfig(Backend.LLGUIDANCE, ["a"]), RuntimeError, "stop_token_ids is needed"),
         (GuidedDecodingConfig(Backend.LLGUIDANCE, ["a"], None, [99]), RuntimeError, "99"),
