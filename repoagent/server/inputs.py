@@ -1,4 +1,8 @@
-"""What may be given as an input of a request, and how it becomes a tensor of the serving core."""
+"""What may be given as an input of a request, and how it becomes a tensor of the serving core.
+
+Memory of the CPU that is contiguous and aligned and has a type of the core's is used as it is, also if it can only be
+read; what is made of it keeps its owner.
+"""
 
 from typing import Any, Final
 
@@ -27,13 +31,13 @@ def core_input(value: Any) -> CoreTensor:
     if type(value) is np.ndarray:
         kind = _DIRECT.get(value.dtype)
         # Here instead of in the function below, as this is on the way of every request.
-        return CoreTensor(kind, value) if kind is not None and value.flags.c_contiguous else _from_array(value)
+        return CoreTensor(kind, value) if kind is not None and value.flags.carray else _from_array(value)
     if isinstance(value, Tensor):
         return to_core(value)
     if isinstance(value, np.ndarray | np.generic | list):
         return _from_array(np.array(value) if isinstance(value, list) else np.asarray(value))
     if hasattr(value, "__dlpack__"):
-        return to_core(Tensor.from_dlpack(value))
+        return _from_dlpack(value)
     raise InvalidArgumentError(
         f"Input type {type(value)} not supported. Must be one of {_ACCEPTED} or the type must support __dlpack__"
     )
@@ -43,9 +47,21 @@ def _from_array(array: Array) -> CoreTensor:
     kind = _DIRECT.get(array.dtype)
     if kind is None:
         return _from_unusual_array(array)
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return CoreTensor(kind, array)
+    return CoreTensor(kind, np.require(array, requirements=("C", "A")))
+
+
+def _from_dlpack(value: Any) -> CoreTensor:
+    try:
+        return to_core(Tensor.from_dlpack(value))
+    except InvalidArgumentError:
+        # What a tensor refuses an input may be: with gaps, or memory that can only be read, as NumPy understands it.
+        try:
+            array = np.from_dlpack(value)
+        except Exception:
+            array = None
+        if array is None:
+            raise
+        return _from_array(array)
 
 
 def _from_unusual_array(array: Array) -> CoreTensor:

@@ -215,4 +215,5 @@ def to_core(tensor: Tensor) -> CoreTensor:
         return CoreTensor(host.data_type, host.to_bytes_array())
     if host.data_type not in NUMPY_TYPES:
         raise InvalidArgumentError(f"a tensor of type {host.data_type.name} can be no input")
-    return CoreTensor(host.data_type, host._view())
+    array = host._view()
+    return CoreTensor(host.data_type, array if array.flags.aligned else array.copy())

@@ -22,6 +22,8 @@ __all__ = [
 _CONFIG_NAMES: Final = {f"TYPE_{kind.name}": kind for kind in DataType} | {"TYPE_STRING": DataType.BYTES}
 _LENGTH: Final = struct.Struct("<I")
 _CPU: Final = (1, 0)
+_VERSIONED: Final = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+"""NumPy knows DLPack 1.0."""
 _TEXTS: Final = frozenset({str, bytes})
 
 
@@ -83,13 +85,34 @@ class Tensor:
         return True
 
     def to_dlpack(self) -> Any:
-        """A DLPack capsule over the same memory."""
+        """A DLPack capsule, without a version; see :meth:`__dlpack__`."""
         return self.__dlpack__()
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        array = np.ascontiguousarray(self._core.array)
-        # DLPack cannot say that memory must not be written to.
-        return (array.copy() if self._shared or not array.flags.writeable else array).__dlpack__()
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The same memory wherever that is possible; a copy of what can only be read for who knows no DLPack 1.0.
+
+        Raises:
+            BufferError: it would have to be a copy, and ``copy`` is False.
+        """
+        array = np.require(self._core.array, requirements=("C", "A"))
+        only_read = self._shared or not array.flags.writeable
+        # Before 1.0 DLPack could not say that memory must not be written to.
+        versioned = _VERSIONED and max_version is not None and max_version[0] >= 1
+        if copy or (only_read and not versioned):
+            array = array.copy()
+        elif only_read:
+            array = array.view()
+            array.flags.writeable = False
+        if copy is False and not np.shares_memory(array, self._core.array):
+            raise BufferError(f"tensor '{self._name}' can only be given as a copy")
+        return array.__dlpack__(max_version=max_version) if versioned else array.__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU

@@ -1,5 +1,7 @@
 """Tensors of the Python backend: names, types, DLPack, and the byte form of strings, against tritonclient's."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tritonclient.utils as client
@@ -34,12 +36,41 @@ def test_what_is_shared_with_others_can_only_be_read() -> None:
     assert np.shares_memory(seen, array)
     assert (seen.flags.writeable, array.flags.writeable) == (False, True)
     given = np.from_dlpack(tensor)
-    assert (given.tolist(), np.shares_memory(given, array)) == ([0, 1, 2], False)
+    assert (given.tolist(), np.shares_memory(given, array)) == ([0, 1, 2], True)
+    assert (given.flags.writeable, array.flags.writeable) == (False, True)
 
 
-def test_memory_that_cannot_be_written_to_goes_through_dlpack_as_a_copy() -> None:
-    array = np.frombuffer(bytes(8), np.float32)
-    assert np.from_dlpack(Tensor.wrap("x", CoreTensor(DataType.FP32, array))).tolist() == [0, 0]
+class Old:
+    """What a consumer that knows no DLPack 1.0 asks for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._tensor.__dlpack__(stream=None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_memory_that_can_only_be_read_is_marked_so_or_copied(shared: bool) -> None:
+    array = np.frombuffer(np.arange(2, dtype=np.float32).tobytes(), np.float32)
+    tensor = Tensor.wrap("x", CoreTensor(DataType.FP32, array), shared=shared)
+    seen, copied = np.from_dlpack(tensor), np.from_dlpack(Old(tensor))
+    assert (seen.tolist(), np.shares_memory(seen, array), seen.flags.writeable) == ([0, 1], True, False)
+    assert (copied.tolist(), np.shares_memory(copied, array)) == ([0, 1], False)
+    with pytest.raises(BufferError, match="tensor 'x' can only be given as a copy"):
+        tensor.__dlpack__(copy=False)
+
+
+def test_who_asks_for_a_copy_gets_one_and_gaps_are_closed() -> None:
+    array = np.arange(6, dtype=np.float32)
+    copied = np.from_dlpack(Tensor("x", array), copy=True)
+    assert not np.shares_memory(copied, array)
+    assert np.from_dlpack(Tensor("x", array[::2])).tolist() == [0, 2, 4]
+    unaligned = np.frombuffer(bytes(1) + array.tobytes(), np.uint8)[1:].view(np.float32)
+    assert np.from_dlpack(Tensor("x", unaligned)).tolist() == array.tolist()
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.zeros(2, np.complex64)], ids=["str", "complex"])
