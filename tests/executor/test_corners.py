@@ -12,6 +12,7 @@ from repoagent.executor import (
     Executor,
     ExecutorConfig,
     ExternalDraftTokensConfig,
+    FinishReason,
     OutputConfig,
     Request,
     Response,
@@ -115,3 +116,59 @@ def test_a_length_penalty_beyond_all_numbers_is_refused(ask: Ask) -> None:
     assert "is too large" in ask(Request(PROMPT, 4, sampling_config=sampling, streaming=True)).error_msg
     large = SamplingConfig(2, length_penalty=100.0)
     assert len(ask(Request(PROMPT, 4, sampling_config=large)).result.output_token_ids) == 2
+
+
+def _ends_after(length: int) -> LogitsFunction:
+    """Behind ``length`` tokens of history the end token, 7, comes for certain."""
+    hashed = hashed_logits(32)
+
+    def logits(history: list[int]) -> npt.NDArray[np.float32]:
+        row = hashed(history)
+        row[7] = 1000.0 if len(history) >= length else -1000.0
+        return row
+
+    return logits
+
+
+def test_beams_that_all_end_at_the_length_limit_are_counted_and_harm_nobody() -> None:
+    config = ExecutorConfig(max_beam_width=2, request_stats_max_iterations=10)
+    sampling = SamplingConfig(2, early_stopping=0)
+    with Executor.from_runner(FakeRunner(logits=_ends_after(5)), config) as executor:
+        ids = executor.enqueue_requests(
+            [
+                Request(prompt, tokens, end_id=7, sampling_config=sampling, output_config=NEW_ONLY)
+                for prompt, tokens in ((PROMPT, 3), (PROMPT[:1], 4))
+            ]
+        )
+        ended, longer = (answer[0].result for answer in executor.await_responses(ids, LIMIT))
+    assert [len(text) for text in ended.output_token_ids] == [2, 2]
+    assert ended.finish_reasons == [FinishReason.END_ID] * 2
+    assert longer.finish_reasons == [FinishReason.LENGTH] * 2
+
+
+def test_a_stream_of_beams_is_final_once() -> None:
+    """The best texts so far may both have ended while the search goes on."""
+    hashed = hashed_logits(32)
+
+    def logits(history: list[int]) -> npt.NDArray[np.float32]:
+        row = hashed(history) / 10
+        row[7] = 1.0 if len(history) > 4 else 0.0
+        return row
+
+    sampling = SamplingConfig(2, early_stopping=2, length_penalty=2.0)
+    with Executor.from_runner(FakeRunner(logits=logits), ExecutorConfig(max_beam_width=2)) as executor:
+        request_id = executor.enqueue_request(Request(PROMPT, 10, end_id=7, sampling_config=sampling, streaming=True))
+        seen = []
+        while not seen or not seen[-1].is_final:
+            seen += [response.result for response in executor.await_responses(request_id, LIMIT)]
+    assert any(FinishReason.NOT_FINISHED not in result.finish_reasons for result in seen[:-1])
+    assert [result.is_sequence_final for result in seen] == [False] * (len(seen) - 1) + [True]
+
+
+def test_tensors_of_a_text_that_ended_at_once_keep_their_other_axes() -> None:
+    outputs = OutputConfig(return_generation_logits=True, additional_model_outputs=[AdditionalModelOutput("history")])
+    with Executor.from_runner(FakeRunner(logits=_ends_after(1)), ExecutorConfig()) as executor:
+        request_id = executor.enqueue_request(Request(PROMPT, 4, end_id=7, output_config=outputs))
+        (response,) = executor.await_responses(request_id, LIMIT)
+    assert response.result.generation_logits.shape == (1, 0, 32)
+    assert response.result.additional_outputs[0].output.shape == (1, 0, 1)

@@ -35,7 +35,7 @@ class _Candidate:
 
 
 class BeamGroup:
-    """At most ``width`` beams that advance together. After the search ``strands`` are the best texts, best first."""
+    """At most ``width`` beams that advance together: the ``strands``. ``best`` has the texts."""
 
     together = True
 
@@ -52,6 +52,8 @@ class BeamGroup:
         self._finished: list[tuple[float, Strand]] = []
         self._over = False
         self._at_limit = False
+        # Whether the strands are no texts of their own any more: their continuations have ended.
+        self._continued = False
 
     def done(self) -> bool:
         """See Group."""
@@ -59,7 +61,7 @@ class BeamGroup:
 
     def stop(self, reason: FinishReason) -> None:
         """See Group."""
-        self._over = self._at_limit = True
+        self._over = True
         for strand in self.strands:
             strand.reason = reason
 
@@ -73,7 +75,7 @@ class BeamGroup:
 
     def best(self) -> list[Strand]:
         """The best texts so far, finished or not, best first."""
-        running = [] if self._over and not self._at_limit else self.strands
+        running = [] if self._continued else self.strands
         ranked = self._finished + [(self.score(strand.cum_log_prob, strand.generated), strand) for strand in running]
         ranked.sort(key=lambda item: -item[0])
         return [strand for _, strand in ranked[: self._returned]]
@@ -88,8 +90,10 @@ class BeamGroup:
         if not running and not self._finished:
             raise EngineError(NOTHING_FOLLOWS)
         self._over = self._at_limit or not running or self._decided(running[0], length, task.max_new_tokens)
-        if self._at_limit or not self._over:
+        if running and (self._at_limit or not self._over):
             self._follow(runner, running)
+        else:
+            self._continued = True
         if self._at_limit:
             for strand in self.strands:
                 strand.reason = FinishReason.LENGTH

@@ -85,7 +85,8 @@ class ResultMaker:
                 for strand, start in zip(strands, starts, strict=True)
             ],
             finish_reasons=[strand.reason for strand in strands],
-            is_sequence_final=all(strand.finished for strand in strands),
+            # Beams that are the best so far may have ended while others still may overtake them.
+            is_sequence_final=final if beams is not None else strands[0].finished,
             decoding_iter=task.iterations,
             avg_decoded_tokens_per_iter=strands[0].generated / max(1, task.iterations),
         )
@@ -109,14 +110,8 @@ class ResultMaker:
 
 
 def _generation_logits(task: Task, strands: Sequence[Strand], starts: Sequence[int]) -> Any:
-    """[beams, tokens, vocabulary]; while streaming [tokens, beams, vocabulary]. Shorter beams end in zeros."""
-    pieces = [strand.generation_logits[start : strand.generated] for strand, start in zip(strands, starts, strict=True)]
-    longest = max(len(piece) for piece in pieces)
-    vocabulary = next((piece[0].shape[0] for piece in pieces if piece), 0)
-    stacked = np.zeros((len(pieces), longest, vocabulary), np.float32)
-    for place, piece in enumerate(pieces):
-        for number, row in enumerate(piece):
-            stacked[place, number] = row
+    """[beams, tokens, vocabulary]; while streaming [tokens, beams, vocabulary]."""
+    stacked = _stacked([strand.generation_logits for strand in strands], strands, starts)
     return stacked.swapaxes(0, 1) if task.request.streaming else stacked
 
 
@@ -126,17 +121,20 @@ def _additional(task: Task, strands: Sequence[Strand], starts: Sequence[int]) ->
         AdditionalOutput(f"context_{name}", np.concatenate(parts)) for name, parts in task.context_extras.items()
     ]
     for name in task.extra_names:
-        pieces = [
-            strand.extras.get(name, [])[start : strand.generated] for strand, start in zip(strands, starts, strict=True)
-        ]
-        longest = max(len(piece) for piece in pieces)
-        first = next((piece[0] for piece in pieces if piece), np.zeros((), np.float32))
-        stacked = np.zeros((len(pieces), longest, *first.shape), first.dtype)
-        for place, piece in enumerate(pieces):
-            for number, value in enumerate(piece):
-                stacked[place, number] = value
-        outputs.append(AdditionalOutput(name, stacked))
+        parts = [strand.extras.get(name, []) for strand in strands]
+        outputs.append(AdditionalOutput(name, _stacked(parts, strands, starts)))
     return outputs
+
+
+def _stacked(kept: Sequence[Sequence[Any]], strands: Sequence[Strand], starts: Sequence[int]) -> Any:
+    """[beams, tokens, ...] of what each beam keeps for each of its tokens; shorter beams end in zeros."""
+    pieces = [rows[start : strand.generated] for rows, strand, start in zip(kept, strands, starts, strict=True)]
+    like = next((rows[0] for rows in kept if rows), np.zeros((), np.float32))
+    stacked = np.zeros((len(pieces), max(map(len, pieces)), *like.shape), like.dtype)
+    for place, piece in enumerate(pieces):
+        for number, value in enumerate(piece):
+            stacked[place, number] = value
+    return stacked
 
 
 def _perf_metrics(task: Task, iteration: int, final: bool) -> RequestPerfMetrics:

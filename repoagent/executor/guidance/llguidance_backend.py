@@ -93,7 +93,8 @@ class _LlguidanceGuide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise CheckError(f"the grammar failed: {self._matcher.get_error()}")
+            # The first line says why; the rest is the state of the whole parser.
+            raise CheckError(f"the grammar failed: {self._matcher.get_error().partition(chr(10))[0]}")
 
 
 def _grammar(params: GuidedDecodingParams) -> str:
