@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -552,6 +553,19 @@ def test_a_post_processor_may_shut_the_executor_down(start: Start) -> None:
     assert not executor.can_enqueue_requests()
     with pytest.raises(RuntimeError, match="Shutdown called"):
         executor.await_responses(request_id)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_an_executor_that_waits_holds_nothing_of_earlier_requests(start: Start, tokens: int) -> None:
+    def processor(*arguments: Any) -> None:
+        pass
+
+    gone = threading.Event()
+    weakref.finalize(processor, gone.set)
+    executor = start()
+    executor.await_responses(executor.enqueue_request(Request([4], tokens, logits_post_processor=processor)), LIMIT)
+    del processor
+    assert gone.wait(120)
 
 
 def test_the_queue_limit(start: Start) -> None:

@@ -111,6 +111,10 @@ class TokenChoice:
         self._lots: list[_Lot] = []
         self._plainly: list[int] = []
 
+    def forget(self) -> None:
+        """Let go of the round."""
+        self._plan, self._lots = None, []
+
     def choose(self, plan: Plan, result: StepResult) -> list[int | None]:
         """The next token for each work; None where it has none yet, or must be chosen in the plain way."""
         if plan is not self._plan:

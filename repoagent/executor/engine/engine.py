@@ -88,6 +88,9 @@ class Engine:
     def _iterate_until_stopped(self) -> None:
         while True:
             self._post()
+            if not self._live:  # while it waits the engine holds nothing of those that were here
+                mail = NO_MAIL
+                self._choice.forget()
             mail = self._inbox.take(wait=not self._live)
             if mail.stopping:
                 break

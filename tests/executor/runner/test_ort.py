@@ -74,6 +74,28 @@ def test_a_graph_that_needs_the_mask_elsewhere_is_refused(decoder_folder: Callab
         OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False))
 
 
+def test_few_bindings_are_kept_and_those_used_last(
+    open_runner: Callable[..., OrtRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent.executor.runner.ort._KEPT_RUNS", 2)
+    found = []
+    for limited in (True, False):
+        runner = open_runner("llama")
+        seqs = [seq for _ in range(4) if (seq := runner.open()) is not None]
+        tokens = []
+        for count in (4, 3, 4, 2, 1, 4, 3):
+            result = runner.step([Segment(seq, np.array([count], np.int32)) for seq in seqs[:count]])
+            assert result.argmax is not None
+            tokens += [int(result.argmax[rows][0]) for rows in result.rows]
+            if limited:
+                assert len(runner._decode_runs) <= 2
+        found.append(tokens)
+        if limited:
+            assert [batch for batch, _, _ in runner._decode_runs] == [4, 3]
+        monkeypatch.undo()
+    assert found[0] == found[1]
+
+
 def test_a_folder_of_onnxruntime_genais_builder_gives_the_tokens_that_its_generator_gave() -> None:
     folder = Path(__file__).parents[1] / "data" / "genai"
     runner = OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False))
