@@ -20,7 +20,8 @@ from repoagent.server import Server
 
 _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llm"
 _PATIENCE = 60
-_PROMPT = "Once upon a time"
+_PROMPT = "47+85:"
+_ANSWER = " 7+5=12, 4+8+1=13. 132"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     built = [sys.executable, str(_EXAMPLE / "build.py"), str(repository)]
     subprocess.run(built, check=True, timeout=100, capture_output=True)
     plain = repository / "plain"
-    shutil.copytree(repository / "nonsense", plain)
+    shutil.copytree(repository / "sums", plain)
     with (plain / "config.pbtxt").open("a") as file:
         file.write("model_transaction_policy { decoupled: false }\nmax_batch_size: 8\n")
     with Server(model_repository=str(repository)) as server:
@@ -56,7 +57,7 @@ def grpc(server: Server) -> Iterator[Any]:
 
 
 def _generate(http: httpx.Client, **body: Any) -> str:
-    response = http.post("/v2/models/nonsense/generate", json={"text_input": _PROMPT, **body})
+    response = http.post("/v2/models/sums/generate", json={"text_input": _PROMPT, **body})
     assert response.status_code == 200, response.text
     text: str = response.json()["text_output"]
     return text
@@ -64,7 +65,7 @@ def _generate(http: httpx.Client, **body: Any) -> str:
 
 def _events(http: httpx.Client, **body: Any) -> list[dict[str, Any]]:
     asked = {"text_input": _PROMPT, "stream": True, **body}
-    with http.stream("POST", "/v2/models/nonsense/generate_stream", json=asked) as response:
+    with http.stream("POST", "/v2/models/sums/generate_stream", json=asked) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in response.iter_lines() if line]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -88,10 +89,10 @@ def _inputs(*, stream: bool, max_tokens: int, shape: list[int], text: str = _PRO
 
 def test_generate_and_generate_stream_say_the_same(http: httpx.Client) -> None:
     whole = _generate(http, max_tokens=30)
-    assert whole.startswith(_PROMPT)
+    assert whole == _PROMPT + _ANSWER
     events = _events(http, max_tokens=30, return_finish_reason=True)
     assert _PROMPT + "".join(event["text_output"] for event in events) == whole
-    assert [event["finish_reason"] for event in events][-1] == "length"
+    assert [event["finish_reason"] for event in events][-1] == "stop"
 
 
 def test_the_wishes_of_both_kinds_of_clients_are_heard(http: httpx.Client) -> None:
@@ -122,7 +123,7 @@ def test_a_grammar_is_followed(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("path", ["generate", "generate_stream"])
 def test_a_bad_value_is_a_client_error_with_the_executors_text(http: httpx.Client, path: str) -> None:
-    response = http.post(f"/v2/models/nonsense/{path}", json={"text_input": "x", "temperature": -1.0})
+    response = http.post(f"/v2/models/sums/{path}", json={"text_input": "x", "temperature": -1.0})
     assert response.status_code == 400
     assert json.loads(response.text.removeprefix("data: ")) == {
         "error": "SamplingConfig.temperature must be >= 0, not -1"
@@ -146,7 +147,7 @@ def test_many_clients_at_once_get_what_each_gets_alone(http: httpx.Client) -> No
 
 def test_a_client_that_goes_away_ends_its_request(http: httpx.Client) -> None:
     wishes = {"text_input": _PROMPT, "stream": True, "max_tokens": 200, "end_id": -1}
-    with http.stream("POST", "/v2/models/nonsense/generate_stream", json=wishes) as response:
+    with http.stream("POST", "/v2/models/sums/generate_stream", json=wishes) as response:
         next(response.iter_lines())
     assert _generate(http, max_tokens=3)
 
@@ -155,7 +156,7 @@ def test_a_grpc_stream_brings_pieces(grpc: Any, http: httpx.Client) -> None:
     answers: queue.Queue[Any] = queue.Queue()
     grpc.start_stream(lambda result, error: answers.put(error or result))
     inputs = _inputs(stream=True, max_tokens=25, shape=[1])
-    grpc.async_stream_infer("nonsense", inputs, request_id="r", enable_empty_final_response=True)
+    grpc.async_stream_infer("sums", inputs, request_id="r", enable_empty_final_response=True)
     text, final = b"", False
     while not final:
         result = answers.get(timeout=_PATIENCE)
@@ -184,17 +185,17 @@ def test_a_model_with_batches_and_without_streams_answers_plain_calls(grpc: Any,
 
 def test_in_process(server: Server, http: httpx.Client) -> None:
     inputs = {"text_input": [_PROMPT], "max_tokens": np.array([9], np.int32)}
-    answers = list(server.model("nonsense").infer(inputs=inputs))
+    answers = list(server.model("sums").infer(inputs=inputs))
     (text,) = [answer.outputs["text_output"].to_string_array().item() for answer in answers]
     assert text == _generate(http, max_tokens=9)
 
 
 def test_the_load_report_and_the_metrics_tell_of_the_cache(http: httpx.Client) -> None:
     response = http.post(
-        "/v2/models/nonsense/generate",
+        "/v2/models/sums/generate",
         json={"text_input": _PROMPT},
         headers={"endpoint-load-metrics-format": "json"},
     )
     assert "kv_cache_utilization" in response.headers["endpoint-load-metrics"]
     metrics = http.get("/metrics")
-    assert 'nv_trt_llm_kv_cache_block_metrics{model="nonsense",version="1",kv_cache_block_type="max"}' in metrics.text
+    assert 'nv_trt_llm_kv_cache_block_metrics{model="sums",version="1",kv_cache_block_type="max"}' in metrics.text
