@@ -16,6 +16,7 @@ from repoagent.executor import (
     OutputConfig,
     Request,
     Response,
+    Result,
     SamplingConfig,
 )
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
@@ -151,14 +152,14 @@ def test_a_stream_of_beams_is_final_once() -> None:
     hashed = hashed_logits(32)
 
     def logits(history: list[int]) -> npt.NDArray[np.float32]:
-        row = hashed(history) / 10
+        row = hashed(history) * np.float32(0.1)
         row[7] = 1.0 if len(history) > 4 else 0.0
         return row
 
     sampling = SamplingConfig(2, early_stopping=2, length_penalty=2.0)
     with Executor.from_runner(FakeRunner(logits=logits), ExecutorConfig(max_beam_width=2)) as executor:
         request_id = executor.enqueue_request(Request(PROMPT, 10, end_id=7, sampling_config=sampling, streaming=True))
-        seen = []
+        seen: list[Result] = []
         while not seen or not seen[-1].is_final:
             seen += [response.result for response in executor.await_responses(request_id, LIMIT)]
     assert any(FinishReason.NOT_FINISHED not in result.finish_reasons for result in seen[:-1])
