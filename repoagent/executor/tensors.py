@@ -26,7 +26,7 @@ def to_numpy(value: object, where: str = "tensor") -> Array:
             if not hasattr(value, "__array__"):
                 raise TypeError(f"{where}: this {type(value).__name__} cannot be read on the CPU: {error}") from error
     array = np.asarray(value)
-    if array.dtype == object:
+    if array.dtype.kind in "OSU":
         raise TypeError(f"{where} must be a tensor, not {type(value).__name__}")
     return array
 

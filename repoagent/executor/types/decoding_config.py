@@ -52,13 +52,18 @@ def _check_alone(mode: DecodingMode) -> None:
         raise CheckError(f"{where}: {mode.name} needs its own configuration and cannot be set alone")
 
 
+def _names(value: object, where: str) -> list[str]:
+    names: list[str] = rules.list_of(rules.text)([] if value is None else value, where)
+    return names
+
+
 @dataclass(eq=False)
 class DebugConfig(Record, pickled=4):
     """Which tensors of an iteration are kept for ``get_latest_debug_tensors``."""
 
     debug_input_tensors: _flag = False
     debug_output_tensors: _flag = False
-    debug_tensor_names: Annotated[list[str], lambda value, where: rules.list_of(rules.text)(value or [], where)] = ()  # type: ignore[assignment]
+    debug_tensor_names: Annotated[list[str], _names] = ()  # type: ignore[assignment]
     debug_tensors_max_iterations: Annotated[int, rules.integer(0)] = 0
 
 

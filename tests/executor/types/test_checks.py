@@ -11,11 +11,11 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.types.adapters import EagleConfig, ExternalDraftTokensConfig, LoraConfig, PromptTuningConfig
 from repoagent.executor.types.cache_config import KvCacheConfig, RuntimeDefaults
-from repoagent.executor.types.decoding_config import DecodingConfig
+from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig
 from repoagent.executor.types.decoding_mode import DecodingMode
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.guidance import GuidedDecodingParams
-from repoagent.executor.types.result import Response, Result
+from repoagent.executor.types.result import AdditionalOutput, Response, Result
 from repoagent.executor.types.retention import KvCacheRetentionConfig
 from repoagent.executor.types.sampling import SamplingConfig
 from repoagent.executor.types.scheduling_config import OrchestratorConfig, ParallelConfig
@@ -219,3 +219,16 @@ def test_a_response_is_an_error_or_a_result() -> None:
             Response(1, **wrong)
     with pytest.raises(AttributeError):
         good.request_id = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", object(), [["a"]], {"a": 1}])
+def test_a_tensor_is_made_of_numbers(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"^AdditionalOutput.output must be a tensor, not "):
+        AdditionalOutput("name", value)
+
+
+def test_no_names_of_debug_tensors_are_none_or_a_list() -> None:
+    assert DebugConfig(debug_tensor_names=None).debug_tensor_names == []  # type: ignore[arg-type]
+    for value in ("", 0, np.ones(2)):
+        with pytest.raises(TypeError, match=r"^DebugConfig.debug_tensor_names"):
+            DebugConfig(debug_tensor_names=value)  # type: ignore[arg-type]
