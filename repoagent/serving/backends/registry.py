@@ -1,15 +1,19 @@
 """Finding the backend that a model names."""
 
 import importlib
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
+from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
 from repoagent.serving.backends.base import Backend
 
-__all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry"]
+__all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry", "warn_of_unknown"]
+
+_log = logging.getLogger(__name__)
 
 BackendFactory = Callable[[Mapping[str, str]], Backend]
 """Makes a backend from its settings (``backend_config`` of the server)."""
@@ -41,6 +45,9 @@ class BackendRegistry:
             )
         self._targets = {**BUILTIN_BACKENDS, **(plugins or {})}
         self._settings = settings or {}
+        for name in self._settings.keys() - self._targets.keys():
+            meant = did_you_mean(name, self._targets)
+            _log.warning("--backend-config has settings of '%s', and no such backend is here%s", name, meant)
         self._core: object | None = None
         self._backends: dict[str, Backend] = {}
         self._lock = threading.Lock()
@@ -96,6 +103,13 @@ class BackendRegistry:
         backend = factory(self._settings.get(name, {}))
         _bind(backend, self._core)
         return backend
+
+
+def warn_of_unknown(backend: str, settings: Iterable[str], known: Sequence[str]) -> None:
+    """Say in the log which ``settings`` mean nothing to ``backend``; Triton passes over them."""
+    for name in sorted(set(settings) - set(known)):
+        meant = did_you_mean(name, known)
+        _log.warning("--backend-config=%s,%s has no effect: there is no such setting%s", backend, name, meant)
 
 
 @runtime_checkable

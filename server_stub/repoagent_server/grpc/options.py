@@ -1,5 +1,7 @@
 """Settings of the gRPC front end; names and defaults are those of Triton's ``KServeGrpc.Options``."""
 
+import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,6 +12,8 @@ if TYPE_CHECKING:
     import grpc
 
 __all__ = ["COMPRESSION_LEVELS", "GrpcOptions"]
+
+_log = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
 
@@ -73,15 +77,34 @@ class GrpcOptions:
         """TLS credentials, or None without TLS.
 
         Raises:
-            InvalidArgumentError: a file is missing or cannot be read.
+            InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
         """
         if not self.use_ssl and not self.use_mutual_auth:
+            if self.server_cert or self.server_key or self.root_cert:
+                _log.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
             return None
         import grpc
 
         key, certificate = _read(self.server_key, "server key"), _read(self.server_cert, "server certificate")
         root = _read(self.root_cert, "root certificate") if self.root_cert or self.use_mutual_auth else None
+        self._check_files()
         return grpc.ssl_server_credentials([(key, certificate)], root, self.use_mutual_auth)
+
+    def _check_files(self) -> None:
+        """What is wrong with them gRPC tells nobody."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.server_cert, self.server_key, password=lambda: "")
+        except ssl.SSLError as error:
+            raise InvalidArgumentError(
+                f"'{self.server_cert}' and '{self.server_key}' are no certificate and its key, in PEM and without a "
+                f"passphrase: {error}"
+            ) from error
+        try:
+            if self.root_cert:
+                context.load_verify_locations(self.root_cert)
+        except ssl.SSLError as error:
+            raise InvalidArgumentError(f"'{self.root_cert}' holds no certificate in PEM: {error}") from error
 
 
 def _read(path: str, what: str) -> bytes:

@@ -122,3 +122,18 @@ def _one() -> triton.InferInput:
     tensor = triton.InferInput("INPUT0", [1, 1], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
     return tensor
+
+
+def test_a_key_that_is_not_the_certificates_is_told(core: Any, certificates: Path) -> None:
+    key, cert = str(certificates / "key.pem"), str(certificates / "cert.pem")
+    swapped = GrpcOptions(port=0, use_ssl=True, server_cert=key, server_key=cert)
+    with pytest.raises(InvalidArgumentError, match=r"key\.pem' and '.*cert\.pem' are no certificate and its key"):
+        GrpcFrontend(core, swapped).bind()
+    no_root = GrpcOptions(port=0, use_ssl=True, server_cert=cert, server_key=key, root_cert=key)
+    with pytest.raises(InvalidArgumentError, match=r"key\.pem' holds no certificate"):
+        GrpcFrontend(core, no_root).bind()
+
+
+def test_a_certificate_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert GrpcOptions(server_cert="cert.pem").credentials() is None
+    assert "gRPC is served WITHOUT TLS" in caplog.text

@@ -22,6 +22,16 @@ def test_an_unknown_backend_is_told_with_those_that_there_are() -> None:
         BackendRegistry().get("tensorflow")
 
 
+def test_settings_that_mean_nothing_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    registry = BackendRegistry(settings={"pyton": {}, "onnxruntime": {"default-batch-size": "16"}})
+    registry.get("onnxruntime")
+    assert [record.getMessage() for record in caplog.records] == [
+        "--backend-config has settings of 'pyton', and no such backend is here; did you mean 'python'?",
+        "--backend-config=onnxruntime,default-batch-size has no effect: there is no such setting; did you mean "
+        "'default-max-batch-size'?",
+    ]
+
+
 def test_a_plugin_offers_a_backend_by_its_target() -> None:
     target = "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend"
     registry = BackendRegistry({"mine": target})

@@ -13,6 +13,7 @@ from repoagent.serving.backends.onnxruntime.faults import translate
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
 from repoagent.serving.backends.onnxruntime.signature import Signature
+from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.storage.files import MemoryFiles, ModelFiles
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class OnnxRuntimeBackend:
     keeps_files_open: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        warn_of_unknown("onnxruntime", settings or {}, ("default-max-batch-size",))
         text = (settings or {}).get("default-max-batch-size", "4")
         try:
             self._default_max_batch_size = int(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.python.process.supervisor import Program
+from repoagent.serving.backends.registry import warn_of_unknown
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -42,6 +43,7 @@ class Hosting:
         Raises:
             InvalidArgumentError: a value makes no sense.
         """
+        warn_of_unknown("python", settings, ("execution", _GRACE))
         grace = settings.get(_GRACE, "30")
         try:
             seconds = float(grace)
