@@ -27,8 +27,10 @@ def test_settings_that_mean_nothing_are_told(caplog: pytest.LogCaptureFixture) -
     registry.get("onnxruntime")
     assert [record.getMessage() for record in caplog.records] == [
         "--backend-config has settings of 'pyton', and no such backend is here; did you mean 'python'?",
-        "--backend-config=onnxruntime,default-batch-size has no effect: there is no such setting; did you mean "
-        "'default-max-batch-size'?",
+        (
+            "--backend-config=onnxruntime,default-batch-size has no effect: there is no such setting; "
+            "did you mean 'default-max-batch-size'?"
+        ),
     ]
 
 
