@@ -214,7 +214,7 @@ class Executor:
         nothing. An id whose final response was taken already gets an error response. Shutdown ends a wait.
         """
         which, timeout = _awaited(args, named)
-        seconds = None if timeout is None else timeout.total_seconds()
+        seconds = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
         board = self._assembly.board
         if which is None:
             return board.take_any(seconds)

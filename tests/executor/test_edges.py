@@ -1,5 +1,6 @@
 """Requests of unusual shape: each is served, or refused by a text that names what is wrong with it."""
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,8 @@ from repoagent.executor import (
     Response,
     SamplingConfig,
 )
+from repoagent.executor.engine.board import ResponseBoard
+from repoagent.executor.kv_cache import KVCacheEventManager, KVCacheRemovedData
 from repoagent.executor.runner.fake import FakeRunner
 
 LIMIT = timedelta(seconds=120)
@@ -195,6 +198,28 @@ def test_time_that_is_over_before_it_begins(executor: Executor) -> None:
         (response,) = _ask(executor, PROMPT, 3, allotted_time_ms=time)
         assert (response.result.output_token_ids, response.result.finish_reasons) == ([[]], [FinishReason.TIMED_OUT])
     assert len(_said(executor, allotted_time_ms=timedelta.max)) == 5
+
+
+def test_waits_longer_than_any_clock_go(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def take_any(board: ResponseBoard, seconds: float) -> list[Response]:
+        limits.append(seconds)
+        return []
+
+    monkeypatch.setattr(ResponseBoard, "take_any", take_any)
+    for timeout in (timedelta.max, timedelta(-1)):
+        assert executor.await_responses(timeout) == []
+    assert limits == [threading.TIMEOUT_MAX, -86400.0]
+
+    events = KVCacheEventManager(4, LENGTH)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.extend(events.get_latest_events(timedelta.max)))
+    waiting.start()
+    events.add(KVCacheRemovedData([1]))
+    waiting.join(60)
+    assert [event.data for event in found] == [KVCacheRemovedData([1])]
+    assert events.get_latest_events(-1) == []
 
 
 def test_arguments_of_the_wrong_kind(executor: Executor) -> None:

@@ -39,7 +39,7 @@ class KVCacheEventManager:
         seconds = timeout_ms.total_seconds() if isinstance(timeout_ms, timedelta) else (timeout_ms or 0) / 1000
         with self._changed:
             if not self._events and seconds > 0:
-                self._changed.wait_for(lambda: bool(self._events), seconds)
+                self._changed.wait_for(lambda: bool(self._events), min(seconds, threading.TIMEOUT_MAX))
             events = list(self._events)
             self._events.clear()
         return events
