@@ -92,20 +92,23 @@ class Model:
 
         Args:
             inputs: See :class:`InferenceRequest`.
-            outputs: Names of the outputs wanted; all of them if empty.
+            outputs: Names of the outputs wanted (one may stand by itself); all of them if empty.
 
         Returns:
             NumPy arrays by name. BYTES outputs are object arrays of ``bytes``; BF16 ones are their bits, as uint16.
 
         Raises:
             RepoAgentError: the request failed, or the model is decoupled.
+            TypeError: ``inputs`` is no mapping.
         """
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):
+            raise TypeError(f"run takes the inputs by name, {{'name': array}}, not {type(inputs).__name__}")
         prepared = InferRequest(
             self.name,
             {name: core_input(value) for name, value in inputs.items()},
             None,
             self._version_text(),
-            requested_outputs=tuple(outputs),
+            requested_outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs),
         )
         response = self._server.core.infer(prepared)
         return {name: tensor.array for name, tensor in response.outputs.items()}

@@ -40,6 +40,11 @@ class Server:
     def __init__(
         self, options: Options | None = None, *, backends: BackendRegistry | None = None, **fields: Any
     ) -> None:
+        if options is not None and not isinstance(options, Options):
+            raise TypeError(
+                f"Server takes Options or keyword arguments, not {type(options).__name__}: "
+                "Server(model_repository='models')"
+            )
         self.options = Options(**fields) if options is None else replace(options, **fields)
         self._backends = backends
         self._core: ServingCore | None = None

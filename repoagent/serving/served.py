@@ -118,7 +118,8 @@ class ServedModel:
         request.classes = self.classes
         if self.decoupled:
             raise InvalidArgumentError(
-                f"model '{self.name}' is decoupled and may send any number of responses: submit the request instead"
+                f"model '{self.name}' is decoupled and may send any number of responses: "
+                "use 'infer' of a Model, or 'submit'"
             )
         if self._size_if_valid(request) is None:
             self.check(request)

@@ -319,7 +319,10 @@ def test_outputs_that_cannot_be_moved_are_an_error_of_the_response(server: Serve
 def test_arrays_go_in_and_come_out(server: Server, addsub_inputs: Inputs) -> None:
     outputs = server.model("addsub").run(addsub_inputs, ["OUTPUT1"])
     assert {name: array.tolist() for name, array in outputs.items()} == {"OUTPUT1": [[-1, 0, 1, 2]]}
+    assert list(server.model("addsub").run(addsub_inputs, "OUTPUT1")) == ["OUTPUT1"]
     assert server.model("text").run({"INPUT": ["a"]})["OUTPUT"].tolist() == [b"a"]
+    with pytest.raises(TypeError, match="run takes the inputs by name"):
+        server.model("addsub").run([1])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="decoupled"):
         server.model("repeat").run(_int(1))
 

@@ -128,6 +128,11 @@ def test_a_wrong_type_is_told_before_a_missing_repository() -> None:
         Server(model_repository=1).start()
 
 
+def test_a_repository_in_the_place_of_options_is_told() -> None:
+    with pytest.raises(TypeError, match=r"takes Options or keyword arguments, not str: Server\(model_repository="):
+        Server("models")  # type: ignore[arg-type]
+
+
 def test_a_type_error_names_the_type_that_was_expected(make_server: MakeServer) -> None:
     with pytest.raises(TypeError, match=r"Options\.startup_models must be list\[str\], not str: 'addsub'"):
         make_server(startup_models="addsub").start()

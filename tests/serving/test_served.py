@@ -73,6 +73,6 @@ def test_a_request_can_be_used_again(make: Any, request_of: Any, new_sender: Any
 
 def test_a_decoupled_model_is_not_for_callers_that_want_one_answer(make: Any, request_of: Any) -> None:
     served = make("model_transaction_policy { decoupled: true }")
-    with pytest.raises(InvalidArgumentError, match="submit the request instead"):
+    with pytest.raises(InvalidArgumentError, match="use 'infer' of a Model, or 'submit'"):
         served.infer(request_of())
     served.close()
