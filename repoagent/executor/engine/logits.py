@@ -104,8 +104,9 @@ class LogitsRules:
 
 
 def _single(bias: npt.NDArray[Any]) -> Row:
+    """In single precision; not infinite, lest its sum with the logit of a token that may not come be no number."""
     with np.errstate(over="ignore"):
-        return np.asarray(bias, np.float32)
+        return np.minimum(np.asarray(bias, np.float32), _LARGEST)
 
 
 def _or(value: float | None, default: float) -> float:

@@ -25,6 +25,13 @@ def test_bias_is_added_and_temperature_divides() -> None:
     assert _apply(LogitsRules(-1, bias=bias, temperature=0.5), [0], 0) == [2.0, 18.0, 4.0, 1.0]
 
 
+def test_a_bias_without_end_does_not_bring_back_what_may_not_come() -> None:
+    rules = LogitsRules.of(Request([1], 1, embedding_bias=np.array([np.inf, np.inf, 0, -np.inf])))
+    row = np.array([-np.inf, 1.0, 2.0, 3.0], np.float32)  # as a grammar leaves it
+    rules.apply(row, [1], 0)
+    assert row.tolist() == [-np.inf, np.finfo(np.float32).max, 2.0, -np.inf]
+
+
 def test_repetition_counts_the_prompt_and_treats_signs_apart() -> None:
     assert _apply(LogitsRules(-1, repetition=2.0), [0, 1], 0) == [0.5, -2.0, 2.0, 0.5]
 
