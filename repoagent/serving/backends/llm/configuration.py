@@ -119,7 +119,7 @@ def _guidance(
 def _runner(parameters: Parameters) -> RunnerOptions:
     return RunnerOptions(
         threads=_or(parameters.number("intra_op_thread_count"), len(os.sched_getaffinity(0))),
-        spinning=parameters.truth(_SPINNING, False),
+        spinning=parameters.truth(_SPINNING, True),
         max_seq_len=parameters.number("max_seq_len"),
         lora=parameters.truth("lora", False),
     )

@@ -106,8 +106,8 @@ class LlmModel:
         form = self._form(wishes)
         if form.stream and not self._decoupled:
             raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
-        # A word that ends a text is looked for in the text too, which must be seen as it grows for that.
-        streaming = form.stream or bool(form.stop_words)
+        # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
+        streaming = form.stream or (bool(form.stop_words) and wishes.get("beam_width", 1) in (0, 1))
         asked = self._converter.request(request, wishes, streaming=streaming)
         return Generation(asked, reply, row, self._tokenizer, form)
 

@@ -117,6 +117,7 @@ def write_llm(tmp_path: Path, decoder: Path) -> WriteModel:
     def write(name: str = "m", config: str = "", *, folder: Path | None = None, **parameters: Any) -> Path:
         place = tmp_path / "models" / name
         shutil.copytree(folder or decoder, place / "1")
+        parameters = {"intra_op_thread_count": 1, **parameters}  # More would take the cores from each other.
         lines = [
             f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in parameters.items()
         ]

@@ -31,12 +31,12 @@ def options(config: ExecutorConfig) -> Any:
     return vars(config)["runner_options"]
 
 
-def test_without_parameters_prompts_are_read_in_pieces_by_threads_that_do_not_spin() -> None:
+def test_without_parameters_prompts_are_read_in_pieces_on_all_cores() -> None:
     config, parameters = configured()
     assert config.enable_chunked_context
     assert config.kv_cache_config.enable_block_reuse
     assert options(config).threads == len(os.sched_getaffinity(0))
-    assert not options(config).spinning
+    assert options(config).spinning
     parameters.check_rest()
 
 
@@ -63,7 +63,7 @@ def test_every_parameter_reaches_the_executor() -> None:
         guided_decoding_backend="llguidance",
         intra_op_thread_count="3",
         gpt_model_type="inflight_fused_batching",
-        **{"session.intra_op.allow_spinning": "1"},
+        **{"session.intra_op.allow_spinning": "0"},
     )
     assert (config.max_beam_width, config.max_batch_size, config.max_num_tokens, config.max_queue_size) == (2, 5, 99, 7)
     assert config.scheduler_config.capacity_scheduler_policy is CapacitySchedulerPolicy.MAX_UTILIZATION
@@ -82,7 +82,7 @@ def test_every_parameter_reaches_the_executor() -> None:
     assert guidance.encoded_vocab is not None
     assert guidance.encoded_vocab[2] == "</s>"
     runner = options(config)
-    assert (runner.max_seq_len, runner.threads, runner.spinning, runner.lora) == (64, 3, True, True)
+    assert (runner.max_seq_len, runner.threads, runner.spinning, runner.lora) == (64, 3, False, True)
     parameters.check_rest()
 
 

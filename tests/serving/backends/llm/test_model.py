@@ -383,3 +383,15 @@ def test_a_folder_without_a_configuration_is_known_for_what_it_is(
     core.load("m")
     assert core.model_config("m")["backend"] == "llm"
     assert Asker(core).ask("hello", max_tokens=3).texts()
+
+
+def test_beams_with_stop_words_and_logits_have_the_form_of_beams(core: ServingCore, write_llm: WriteModel) -> None:
+    write_llm(max_beam_width=2)
+    core.load("m")
+    asked: dict[str, Any] = {"max_tokens": 5, "beam_width": 2, "return_generation_logits": True}
+    plain = Asker(core).ask("hello", **asked).one().outputs
+    with_words = Asker(core).ask("hello", stop_words=["never so"], **asked).one().outputs
+    assert with_words["text_output"].array.tolist() == plain["text_output"].array.tolist()
+    # Not to the last bit: the second one found its prompt in the cache.
+    np.testing.assert_allclose(with_words["generation_logits"].array, plain["generation_logits"].array, atol=1e-4)
+    assert plain["generation_logits"].array.shape[0] == 2
