@@ -1,12 +1,14 @@
 """The tutorial, executed: its files are written, its commands run, and their output is what the page says."""
 
+import contextlib
+import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,8 @@ PIP = f"""#!/bin/sh
 exec {sys.executable} -m pip "$@" --disable-pip-version-check --no-build-isolation --no-deps --no-index
 """
 END = "<<<end of output>>>"
+PATIENCE = 300
+"""Seconds after which a command counts as never ending."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,13 @@ class Shell:
     """One bash, in which the commands run one after the other."""
 
     process: "subprocess.Popen[str]"
+    home: Path
 
     def run(self, command: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        overdue = threading.Timer(PATIENCE, self.kill)
+        overdue.start()
         # $? stays what the command left it.
         self.process.stdin.write(f"{command}\nstatus=$?; echo '{END}'; (exit $status)\n")
         self.process.stdin.flush()
@@ -77,7 +84,16 @@ class Shell:
             output += line
             if line.endswith(f"{END}\n"):
                 break
+        overdue.cancel()
+        log = self.home / "server.log"
+        served = log.read_text() if log.exists() else ""
+        assert output.endswith(f"{END}\n"), f"did not end within {PATIENCE} s: $ {command}\n{output}\n{served}"
         return output.removesuffix(f"{END}\n")
+
+    def kill(self) -> None:
+        """The shell, and what it has started in the background too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -114,8 +130,9 @@ def shell(tmp_path: Path, tree: Path) -> Iterator[Shell]:
         start_new_session=True,
     )
     with process:
-        yield Shell(process)
-        os.killpg(process.pid, signal.SIGKILL)  # what the tutorial started in the background too, should a step fail
+        shell = Shell(process, home)
+        yield shell
+        shell.kill()
 
 
 def shim(path: Path, text: str) -> None:
@@ -123,21 +140,23 @@ def shim(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+def elsewhere(command: str, home: Path) -> str:
+    """``command`` with a port that is free here in place of 8000: the server chooses one, and the others ask there."""
+    if "--http-port 8000" in command:
+        return command.replace("8000", "0")
+    if "8000" in command:
+        return command.replace("8000", str(json.loads((home / "ready.json").read_text())["http"]["port"]))
+    return command
 
 
-def test_the_tutorial_does_what_it_says(shell: Shell, pages: dict[str, Any], tmp_path: Path) -> None:
-    port = free_port()
+def test_the_tutorial_does_what_it_says(shell: Shell, pages: dict[str, Any]) -> None:
     for step in steps(pages["docs/tutorial.md"]):
         if step.path:
-            target = tmp_path / "tutorial" / step.path
+            target = shell.home / step.path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(step.text)
         else:
-            output = shell.run(step.text.replace("8000", port))
+            output = shell.run(elsewhere(step.text, shell.home))
             assert matches(output, step.output), f"$ {step.text}\n{output}\n--- expected:\n{step.output}"
 
 

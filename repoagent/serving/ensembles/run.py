@@ -301,6 +301,7 @@ class EnsembleRun:
             response = self._last_response()
         if self._error is not None:
             response = InferResponse(self._plan.name, self._version, self.request.id, error=self._error)
+        self.request.on_cancel = None  # It would keep this run, and all its tensors.
         self._done(RunOutcome(self._error, self._durations))
         self._send(response, final=True)
 

@@ -120,6 +120,7 @@ class InferCalls:
         try:
             await asyncio.wait((writing, stream.overrun), return_when=asyncio.FIRST_COMPLETED)
             if stream.overrun.done():
+                stream.close()  # Now: how long the status takes is up to the client, who does not read.
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
             writing.result()
         finally:

@@ -197,6 +197,7 @@ def test_cancelling_the_request_cancels_what_its_steps_still_wait_for(
     request.cancel()
     error = sender.final().error  # At once: the members still run.
     assert isinstance(error, CancelledError)
+    assert request.on_cancel is None
     hold.set()
     assert values(blocker.final()) == {"left": 2, "sum": 13}
     assert str(error) == "in ensemble 'e', request cancelled"

@@ -57,7 +57,8 @@ class OwnModules:
     def close(self) -> None:
         """Forget the modules; what still refers to one keeps it alive."""
         _FINDER.remove(self._package)
-        for name in [name for name in sys.modules if name.partition(".")[0] == self._package]:
+        # Of a copy: other threads import meanwhile.
+        for name in [name for name in list(sys.modules) if name.partition(".")[0] == self._package]:
             del sys.modules[name]
 
     def _import(

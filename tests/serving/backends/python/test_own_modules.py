@@ -2,11 +2,15 @@
 
 import json
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+from repoagent.serving.backends.python.own_modules import OwnModules
 
 EXECUTE = """
 class TritonPythonModel:
@@ -127,3 +131,25 @@ def early():
 late = early
 """
     assert json.dumps(seen(run_anywhere(functions + EXECUTE))).count("No module named 'nosuchmodule'") == 2
+
+
+def test_modules_are_forgotten_while_others_are_imported() -> None:
+    stop, interval = threading.Event(), sys.getswitchinterval()
+
+    def import_others() -> None:
+        while not stop.is_set():
+            names = [f"{__name__}.other{number}" for number in range(20)]
+            sys.modules.update({name: ModuleType(name) for name in names})
+            for name in names:
+                del sys.modules[name]
+
+    thread = threading.Thread(target=import_others)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(100):
+            OwnModules("_repoagent_test_package", [], {}, names=False).close()
+    finally:
+        stop.set()
+        thread.join(60)
+        sys.setswitchinterval(interval)
