@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ _TOKENIZER_FILES: Final = (
     "generation_config.json",
 )
 _GRAPH: Final = "model.onnx"
+_E = TypeVar("_E", bound=enum.Enum)
 
 
 class Form(enum.Enum):
@@ -50,22 +51,25 @@ class Precision(enum.Enum):
 
 
 def build(
-    checkpoint: Path,
-    target: Path,
+    checkpoint: str | Path,
+    target: str | Path,
     *,
-    form: Form = Form.GQA,
-    precision: Precision = Precision.FP32,
+    form: Form | str = Form.GQA,
+    precision: Precision | str = Precision.FP32,
     lora: bool = False,
     block: int = 32,
 ) -> Path:
     """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
 
+    ``form`` and ``precision`` may be the texts "gqa", "std" and "fp32", "fp16", "int4".
     ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
     ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
     memory and are faster, smaller ones are closer to the checkpoint.
     Raises ``UnsupportedFeatureError`` for models and combinations that are not there, ``ConfigError`` and
     ``InvalidArgumentError`` for a checkpoint that cannot be read.
     """
+    checkpoint, target = Path(checkpoint), Path(target)
+    form, precision = _member(Form, form), _member(Precision, precision)
     if form is Form.STD and precision is Precision.INT4:
         raise UnsupportedFeatureError("int4 in standard operators", "MatMulNBits belongs to the gqa form")
     if block not in BLOCKS:
@@ -90,6 +94,14 @@ def build(
         Path(beside, CONFIG_NAME).write_text(json.dumps(_config(shape, form), indent=2) + "\n", encoding="utf-8")
         _move(Path(beside), target)
     return target
+
+
+def _member(kind: type[_E], value: _E | str) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise InvalidArgumentError(f"there is no {kind.__name__.lower()} {value!r}: there are {known}") from None
 
 
 def _move(source: Path, target: Path) -> None:

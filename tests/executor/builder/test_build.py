@@ -173,6 +173,16 @@ def test_shapes_it_does_not_know_are_refused_by_name(
         build(source, tmp_path / "decoder")
 
 
+def test_texts_are_taken_for_paths_forms_and_precisions_and_misspelt_ones_are_refused(tmp_path: Path) -> None:
+    source = synthetic_checkpoint(tmp_path / "source")
+    said = build(str(source), str(tmp_path / "said"), form="gqa", precision="int4")
+    meant = build(source, tmp_path / "meant", precision=Precision.INT4)
+    assert (said / "model.onnx").read_bytes() == (meant / "model.onnx").read_bytes()
+    with pytest.raises(InvalidArgumentError, match="there is no precision 'int5': there are fp32, fp16, int4"):
+        build(source, tmp_path / "never", precision="int5")
+    assert not (tmp_path / "never").exists()
+
+
 def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="File does not exist"):
         build(tmp_path, tmp_path / "decoder")
