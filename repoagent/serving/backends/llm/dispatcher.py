@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
-from repoagent.executor import Executor, Response
+from repoagent.executor import Executor, IterationStats, Response
 from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.serving.backends.llm.generation import Generation
 from repoagent.serving.backends.llm.measures import Gauges
@@ -36,6 +36,8 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._closed = False
         self._shown = 0.0
+        self._stats: list[IterationStats] = []
+        """Those that were shown last, if any were."""
         self._thread = threading.Thread(target=self._run, name=f"repoagent-{model_name}-llm", daemon=True)
         self._thread.start()
 
@@ -98,7 +100,7 @@ class Dispatcher:
         """Wait until there is something to wait for; False when all is over."""
         with self._changed:
             if not self._changed.wait_for(self._busy, _PERIOD):
-                self._show()  # The statistics of the last answer's iteration come a little after it.
+                self._show(resting=True)  # The statistics of the last answer's iteration come a little after it.
                 self._changed.wait_for(self._busy)
             return not self._closed
 
@@ -126,8 +128,12 @@ class Dispatcher:
             generation.reply.fail(as_repoagent_error(error, self._model_name))
         return True
 
-    def _show(self) -> None:
-        """Show the last statistics."""
+    def _show(self, *, resting: bool = False) -> None:
+        """Show the last statistics; ``resting``: nothing runs any more."""
         self._shown = time.monotonic()
-        for stats in self._executor.get_latest_iteration_stats()[-1:]:
-            self._gauges.show(stats)
+        self._stats = (self._executor.get_latest_iteration_stats() or self._stats)[-1:]
+        for stats in self._stats:
+            if resting:
+                self._gauges.rest(stats)
+            else:
+                self._gauges.show(stats)

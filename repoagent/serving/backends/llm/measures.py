@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final
 
-from repoagent.executor import IterationStats, RequestPerfMetrics
+from repoagent.executor import InflightBatchingStats, IterationStats, KvCacheStats, RequestPerfMetrics
 from repoagent.serving.metrics import REGISTRY, Metric, MetricFamily, MetricKind
 
 __all__ = ["Gauges", "performance"]
@@ -84,6 +84,21 @@ class Gauges:
         for (_, metrics), numbers in zip(self._series, rows, strict=True):
             for metric, number in zip(metrics, numbers, strict=True):
                 metric.set(number)
+
+    def rest(self, stats: IterationStats) -> None:
+        """Show that nothing runs since the iteration of ``stats``: what is given up gets no further one."""
+        cache = stats.kv_cache_stats
+        assert cache is not None
+        free = KvCacheStats(cache.max_num_blocks, cache.max_num_blocks, 0, cache.tokens_per_block)
+        limit = stats.max_num_active_requests
+        self.show(
+            IterationStats(
+                iter=stats.iter,
+                max_num_active_requests=limit,
+                kv_cache_stats=free,
+                inflight_batching_stats=InflightBatchingStats(),
+            )
+        )
 
     def close(self) -> None:
         """Take the series back."""

@@ -41,6 +41,15 @@ def test_an_iteration_is_shown() -> None:
             "paused_requests": 1,
         }
         assert shown("nv_trt_llm_general_metrics", "general_type") == {"iteration_counter": 12}
+        gauges.rest(stats)
+        assert shown("nv_trt_llm_request_metrics", "request_type")["active"] == 0
+        assert shown("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type") == {
+            "max": 40,
+            "free": 40,
+            "used": 0,
+            "tokens_per": 32,
+            "fraction": 0,
+        }
     finally:
         gauges.close()
     assert not shown("nv_trt_llm_request_metrics", "request_type")
