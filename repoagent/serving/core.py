@@ -48,6 +48,8 @@ __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "Serving
 
 logger = logging.getLogger(__name__)
 
+_REASONS: Final = 3
+"""How many models' reasons the error of a start has."""
 _UNLOAD_THREADS: Final = 16
 """How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""
 
@@ -162,11 +164,11 @@ class ServingCore:
             raise
         if failed and self.options.exit_on_error:
             self.stop()
-            raise InternalError(f"failed to load all models: {', '.join(failed)} failed, see the log for the reasons")
+            raise InternalError(_all_reasons(failed))
         self._life.enter(ServerState.READY, ServerState.STARTING)
         if self.options.control_mode is ControlMode.POLL:
             self._poller.start()
-        return failed
+        return list(failed)
 
     def _startup_names(self) -> Sequence[str]:
         everything = self._context.repositories.names()  # Asked for in any case: a wrong path should show now.
@@ -175,9 +177,10 @@ class ServingCore:
         named = [model for name in self.options.startup_models for model in self._loads.ids(name)]
         return list(dict.fromkeys(named))
 
-    def _load_all(self, names: Iterable[str]) -> list[str]:
+    def _load_all(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the models that failed, and why."""
         futures = {name: self._table.load(name, LoadOrder()) for name in names}
-        failed = [name for name, future in futures.items() if not _succeeded(name, future)]
+        failed = {name: reason for name, future in futures.items() if (reason := _failure(name, future))}
         for name in futures:
             self._ensembles.settle(name)
         return failed
@@ -356,12 +359,20 @@ class ServingCore:
         return self._queries.metrics()
 
 
-def _succeeded(name: str, future: "Future[LoadReport]") -> bool:
+def _failure(name: str, future: "Future[LoadReport]") -> str:
     try:
         future.result()
-    except RepoAgentError:
-        return False  # The slot has logged it.
+    except RepoAgentError as error:
+        return str(error).rstrip("; \n")  # The slot has logged it.
     except Exception:
         logger.exception("loading model '%s' failed unexpectedly", name)
-        return False
-    return True
+        return f"loading '{name}' failed unexpectedly"
+    return ""
+
+
+def _all_reasons(failed: Mapping[str, str]) -> str:
+    """Whoever embeds a server may have no log; with many models the first reasons will do."""
+    told = [*failed.values()][:_REASONS]
+    if len(failed) > _REASONS:
+        told.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")
+    return f"failed to load all models: {'; '.join(told)}"

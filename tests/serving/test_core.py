@@ -108,10 +108,19 @@ def test_a_bad_model_at_the_start_ends_the_start_and_the_good_ones_are_unloaded(
     write_model("good", {1: "1"})
     write_model("bad", {1: "fail no such luck"})
     core = new_core(start=False, control_mode=ControlMode.NONE)
-    with pytest.raises(InternalError, match="failed to load all models: bad failed"):
+    with pytest.raises(InternalError, match=r"failed to load all models: load failed for model 'bad': .*no such luck"):
         core.start()
     assert loader.trace[-2:] == ["good1 UNLOAD", "good1 UNLOAD_COMPLETE"]
     assert not core.live()
+
+
+def test_of_many_bad_models_the_first_reasons_are_told(new_core: CoreMaker, write_model: ModelWriter) -> None:
+    for name in "abcde":
+        write_model(name, {1: f"fail no luck for {name}"})
+    with pytest.raises(
+        InternalError, match=r"no luck for a; .*no luck for b; .*no luck for c; d, e failed too, see the"
+    ):
+        new_core(start=False, control_mode=ControlMode.NONE).start()
 
 
 def test_with_exit_on_error_off_the_server_starts_with_what_is_good(
