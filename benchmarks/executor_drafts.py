@@ -5,9 +5,10 @@
 The model is a random Llama of 330 M parameters in 24 layers; its first two layers, with the same embeddings and last
 layer, are its draft model (88 M, of which a step reads 55 M). What the other 22 layers add is multiplied by
 ``factor``: with small ones the two mostly agree, as models of one family do; with 1 they have nothing in common.
-Prompts of 128 tokens, 64 new ones, on two threads; medians over the rounds. "right": the share of drafts that were
-kept; "steps": of the model for one text; "drafting": the share of the time that the draft model took; "others": what
-other processes took of the machine.
+Prompts of 128 tokens, 64 new ones, on two threads; medians over the rounds, in each of which the model runs without its
+draft model and with it in turn. "without" and "with": tokens a second; "right": the share of drafts that were kept;
+"steps": of the model for one text; "drafting": the share of the time that the draft model took; "others": what other
+processes took of the machine.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -131,13 +133,19 @@ def measure(executor: Executor, count: int, sampling: dict[str, Any]) -> Sample:
     )
 
 
-def show(executor: Executor, count: int, way: str, rounds: int, patience: float) -> str:
-    """A line of medians."""
-    samples, others = quiet_samples(lambda: measure(executor, count, WAYS[way]), rounds, patience)
+def compare(plain: Executor, drafted: Executor, count: int, way: str, rounds: int, patience: float) -> str:
+    """A line of medians. Both take turns: a machine's memory may be a third slower minutes later."""
+
+    def both() -> tuple[Sample, Sample]:
+        return measure(plain, count, WAYS[way]), measure(drafted, count, WAYS[way])
+
+    pairs, others = quiet_samples(both, rounds, patience)
+    without = median(pair[0].speed for pair in pairs)
     speed, steps, right, drafting = (
-        median(getattr(sample, field) for sample in samples) for field in ("speed", "steps", "right", "drafting")
+        median(getattr(pair[1], field) for pair in pairs) for field in ("speed", "steps", "right", "drafting")
     )
-    return f"{count:3} x {way:12}{speed:8.1f}{steps:8.1f}{right:8.0%}{drafting:10.0%}{others:8.0%}"
+    speeds = f"{without:9.1f}{speed:9.1f}"
+    return f"{count:3} x {way:12}{speeds}{steps:8.1f}{right:8.0%}{drafting:10.0%}{others:8.0%}"
 
 
 def main() -> None:
@@ -149,20 +157,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait for a quiet machine, per line")
     args = parser.parse_args()
-    print(f"{'factor':8}{'drafts':>7}{'':>16}   tok/s   steps   right  drafting  others")
+    print(f"{'factor':8}{'drafts':>7}{'':>16}   without     with   steps   right  drafting  others")
     with tempfile.TemporaryDirectory() as text:
         place = Path(text)
         base = synthetic_checkpoint(place / "base", scale=SCALE, **SHAPE)
         for factor in args.factor.split(","):
             large = weakened(base, place / factor / "model" / "checkpoint", float(factor))
             small = decoder_folder(shortened(large, place / factor / "draft" / "checkpoint"))
-            for length in (0, *map(int, args.length.split(","))):
-                with opened(decoder_folder(large), small, length) as executor:
-                    measure(executor, 1, {})
-                    for count in map(int, args.requests.split(",")):
-                        for way in WAYS:
-                            line = show(executor, count, way, args.rounds, args.patience)
-                            print(f"{factor:8}{length:7}{line}", flush=True)
+            for length in map(int, args.length.split(",")):
+                with (
+                    opened(decoder_folder(large), small, 0) as plain,
+                    opened(decoder_folder(large), small, length) as both,
+                ):
+                    for executor, sampling in product((plain, both), WAYS.values()):
+                        measure(executor, 1, sampling)
+                    for count, way in product(map(int, args.requests.split(",")), WAYS):
+                        line = compare(plain, both, count, way, args.rounds, args.patience)
+                        print(f"{factor:8}{length:7}{line}", flush=True)
             shutil.rmtree(place / factor)
 
 
