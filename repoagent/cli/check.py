@@ -105,14 +105,13 @@ def _interrupt_flag() -> threading.Event:
 
 def _require_version(chain: "LoadedChain") -> None:
     """Refuse what no server could load: a model of which no version is left."""
-    from repoagent.config import ModelConfig, backend_of, select_versions
+    from repoagent.config import ModelConfig, backend_of, no_version, select_versions
 
     config = chain.config or ModelConfig()
-    if backend_of(config) == "ensemble" or select_versions(config, chain.version_dirs):
+    available = chain.version_dirs
+    if backend_of(config) == "ensemble" or select_versions(config, available):
         return
-    error = InvalidArgumentError(
-        f"at least one version must be available under the version policy of model '{chain.name}'"
-    )
+    error = InvalidArgumentError(no_version(chain.name, available))
     chain.fail(error)
     error.report = chain.report
     raise error

@@ -13,7 +13,7 @@ from repoagent.config.json_writer import write_json
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.redaction import redact
 from repoagent.config.text import read_text, write_text
-from repoagent.config.versions import select_versions
+from repoagent.config.versions import no_version, select_versions
 
 __all__ = [
     "AgentEntry",
@@ -24,6 +24,7 @@ __all__ = [
     "copy",
     "default_config",
     "model_filename",
+    "no_version",
     "normalize",
     "problems",
     "read_json",

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from repoagent.config.model_config_pb2 import ModelConfig
 
-__all__ = ["select_versions"]
+__all__ = ["no_version", "select_versions"]
 
 
 def select_versions(config: ModelConfig, available: Collection[int]) -> list[int]:
@@ -25,3 +25,10 @@ def select_versions(config: ModelConfig, available: Collection[int]) -> list[int
             return [version for version in versions if version in wanted]
         case _:
             return versions
+
+
+def no_version(model: str, available: Collection[int]) -> str:
+    """What to say of a ``model`` of which :func:`select_versions` leaves nothing: Triton's text, and what there is."""
+    there = ", ".join(str(version) for version in sorted(set(available)))
+    found = f"there are only {there}" if there else "there is no version directory (1, 2, ...)"
+    return f"at least one version must be available under the version policy of model '{model}': {found}"

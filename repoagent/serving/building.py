@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from repoagent.config import ModelConfig, check, copy, normalize, select_versions
+from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import CancelledError, ErrorCode, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.backends.base import Backend, BackendModel, BatchRunner, InstanceSpec
@@ -113,9 +113,7 @@ class ModelBuilder:
             numbers = [1]  # It has no files, and object stores and version control keep no empty directories.
         versions = select_versions(config, numbers)
         if not versions:
-            name = ModelId.of(model).name
-            reason = f"at least one version must be available under the version policy of model '{name}'"
-            raise BuildError(model, {}, reason)
+            raise BuildError(model, {}, no_version(ModelId.of(model).name, numbers))
         return versions
 
     def build(

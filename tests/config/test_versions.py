@@ -2,7 +2,7 @@
 
 import pytest
 
-from repoagent.config import read_text, select_versions
+from repoagent.config import no_version, read_text, select_versions
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,8 @@ def test_the_policy_selects_among_the_available_versions(policy: str, expected: 
 
 def test_nothing_available_is_nothing_served() -> None:
     assert select_versions(read_text(""), []) == []
+
+
+def test_what_there_is_instead_is_told() -> None:
+    assert no_version("m", []).endswith("of model 'm': there is no version directory (1, 2, ...)")
+    assert no_version("m", [10, 1]).endswith("of model 'm': there are only 1, 10")

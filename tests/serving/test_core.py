@@ -423,7 +423,10 @@ def test_a_model_without_versions_is_refused(new_core: CoreMaker, write_model: M
     core = new_core()
     with pytest.raises(InvalidArgumentError) as caught:
         core.load("m")
-    reason = "at least one version must be available under the version policy of model 'm'"
+    reason = (
+        "at least one version must be available under the version policy of model 'm': "
+        "there is no version directory (1, 2, ...)"
+    )
     assert str(caught.value) == f"load failed for model 'm': {reason}\n"
     assert core.index() == [{"name": "m", "state": "UNAVAILABLE", "reason": reason}]
 
