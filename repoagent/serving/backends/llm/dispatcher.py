@@ -13,7 +13,7 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.executor import Executor, IterationStats, Response
 from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.serving.backends.llm.generation import Generation
-from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.measures import ModelMetrics
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.instances import as_repoagent_error
 
@@ -24,12 +24,12 @@ _PERIOD: Final = 0.1
 
 
 class Dispatcher:
-    """Sends generations into ``executor``, and its responses to where they belong. Owns both that and ``gauges``."""
+    """Sends generations into ``executor``, and its responses to where they belong. Owns both that and ``metrics``."""
 
-    def __init__(self, executor: Executor, model_name: str, gauges: Gauges) -> None:
+    def __init__(self, executor: Executor, model_name: str, metrics: ModelMetrics) -> None:
         self._executor = executor
         self._model_name = model_name
-        self._gauges = gauges
+        self._metrics = metrics
         self._changed = threading.Condition()
         self._pending: dict[int | None, Generation] = {}
         """By the numbers that their requests carry."""
@@ -79,7 +79,7 @@ class Dispatcher:
             self._changed.notify()
         self._executor.shutdown()
         self._thread.join()
-        self._gauges.close()
+        self._metrics.close()
 
     def _run(self) -> None:
         with suppress(ExecutorStoppedError):  # By close, or it broke down.
@@ -115,6 +115,8 @@ class Dispatcher:
         final = response.has_error() or response.result.is_final
         if self._taken(generation, response) or final:
             self._let_go(generation)
+            if not response.has_error():
+                self._metrics.count(len(generation.request.input_token_ids), generation.generated)
             if not final:
                 self._cancel([response.request_id])
 
@@ -134,6 +136,6 @@ class Dispatcher:
         self._stats = (self._executor.get_latest_iteration_stats() or self._stats)[-1:]
         for stats in self._stats:
             if resting:
-                self._gauges.rest(stats)
+                self._metrics.rest(stats)
             else:
-                self._gauges.show(stats)
+                self._metrics.show(stats)

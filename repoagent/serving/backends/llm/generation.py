@@ -54,6 +54,8 @@ class Generation:
         self._strands: dict[int, Strands] = {}
         """By the index of the sequence."""
         self._ended = 0
+        self.generated = 0
+        """Tokens so far, of all texts."""
 
     def take(self, result: Result) -> bool:
         """Send what ``result`` adds; True if nothing more is to come."""
@@ -66,6 +68,8 @@ class Generation:
         if strands.done:  # At a word of its text; the executor does not know yet.
             return False
         strands.add(result)
+        new = sum(map(len, result.output_token_ids))
+        self.generated = new if self._beams else self.generated + new
         self._ended += strands.done
         over = self._ended == self.sequences
         if strands.done or (self._form.stream and _has_news(result, strands)):

@@ -1,12 +1,13 @@
-"""Numbers about requests and iterations: outputs of a response, and gauges under TensorRT-LLM's names."""
+"""Numbers about requests and iterations: outputs of a response, and metrics under the names of tensorrtllm_backend."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from repoagent.executor import InflightBatchingStats, IterationStats, KvCacheStats, RequestPerfMetrics
 from repoagent.serving.metrics import REGISTRY, Metric, MetricFamily, MetricKind
 
-__all__ = ["Gauges", "performance"]
+__all__ = ["ModelMetrics", "performance"]
 
 #: Family, description, name of its label, and the values of that label.
 _FAMILIES: Final = (
@@ -31,6 +32,10 @@ _FAMILIES: Final = (
     ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type", ("iteration_counter",)),
 )
 
+#: Families of histograms, and what each counts as its only label says.
+_LENGTHS: Final = (("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens"))
+_BUCKETS: Final = (10, 50, 100, 500, 1000)
+
 
 def performance(metrics: RequestPerfMetrics) -> dict[str, Any]:
     """The outputs of a request with ``return_perf_metrics``."""
@@ -53,15 +58,34 @@ def _nanoseconds(time: timedelta) -> int:
     return time // timedelta(microseconds=1) * 1000
 
 
-class Gauges:
-    """The gauges of one version of a model; they go with :meth:`close`."""
+class ModelMetrics:
+    """The metrics of one version of a model; they go with :meth:`close`."""
 
     def __init__(self, model: str, version: str) -> None:
-        self._series: list[tuple[MetricFamily, list[Metric]]] = []
-        for name, description, label, values in _FAMILIES:
-            family = REGISTRY.family(name, description, MetricKind.GAUGE)
-            own = {"model": model, "version": version}
-            self._series.append((family, [family.add({**own, label: value}) for value in values]))
+        self._own = {"model": model, "version": version}
+        self._families: list[tuple[MetricFamily, list[Metric]]] = []
+        self._gauges = [
+            self._add(name, description, MetricKind.GAUGE, label, values)
+            for name, description, label, values in _FAMILIES
+        ]
+        self._lengths = [
+            self._add(name, "TRT LLM response metrics", MetricKind.HISTOGRAM, "response_metric_type", (kind,))[0]
+            for name, kind in _LENGTHS
+        ]
+
+    def _add(
+        self, name: str, description: str, kind: MetricKind, label: str, values: Sequence[str]
+    ) -> Sequence[Metric]:
+        family = REGISTRY.family(name, description, kind)
+        buckets = _BUCKETS if kind is MetricKind.HISTOGRAM else ()
+        metrics = [family.add({**self._own, label: value}, buckets) for value in values]
+        self._families.append((family, metrics))
+        return metrics
+
+    def count(self, prompt: int, generated: int) -> None:
+        """Count a request that ended by its tokens."""
+        for metric, number in zip(self._lengths, (prompt, generated), strict=True):
+            metric.observe(number)
 
     def show(self, stats: IterationStats) -> None:
         """Set all gauges to what an iteration says."""
@@ -81,7 +105,7 @@ class Gauges:
             (batch.num_ctx_tokens, batch.num_gen_requests, batch.num_paused_requests),
             (stats.iter,),
         )
-        for (_, metrics), numbers in zip(self._series, rows, strict=True):
+        for metrics, numbers in zip(self._gauges, rows, strict=True):
             for metric, number in zip(metrics, numbers, strict=True):
                 metric.set(number)
 
@@ -102,8 +126,8 @@ class Gauges:
 
     def close(self) -> None:
         """Take the series back."""
-        while self._series:
-            family, metrics = self._series.pop()
+        while self._families:
+            family, metrics = self._families.pop()
             for metric in metrics:
                 family.remove(metric)
             REGISTRY.release(family)

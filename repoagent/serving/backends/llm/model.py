@@ -13,7 +13,7 @@ from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
-from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.measures import ModelMetrics
 from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
@@ -56,7 +56,7 @@ class LlmModel:
         self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided)
         with ExitStack() as undo:
             executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
-            self._dispatcher = Dispatcher(executor, config.name, Gauges(config.name, version))
+            self._dispatcher = Dispatcher(executor, config.name, ModelMetrics(config.name, version))
             undo.pop_all()
 
     @property

@@ -1,5 +1,6 @@
 """What becomes of requests when the executor ends."""
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from repoagent.errors import UnavailableError
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
-from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.measures import ModelMetrics
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
+from repoagent.serving.metrics import REGISTRY
 from repoagent.serving.request import InferRequest
 from tests.serving.backends.llm.conftest import Answers
 
@@ -28,7 +30,7 @@ def executor(tireless: Path) -> Iterator[Executor]:
 
 @pytest.fixture
 def dispatcher(executor: Executor) -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher(executor, "m", Gauges("m", "1"))
+    dispatcher = Dispatcher(executor, "m", ModelMetrics("m", "1"))
     yield dispatcher
     dispatcher.close()
 
@@ -69,3 +71,27 @@ def test_a_reply_that_cannot_be_made_ends_its_request_only(
         patched.setattr(Reply, "send", lambda *args, **named: 1 // 0)
         assert "division" in str(running.wait()[-1].error)
     assert start(dispatcher, tokenizer, 3).texts()
+
+
+class Counting(ModelMetrics):
+    """Tells what is counted."""
+
+    def __init__(self) -> None:
+        super().__init__("m", "1")
+        self.counted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+
+    def count(self, prompt: int, generated: int) -> None:
+        super().count(prompt, generated)
+        self.counted.put((prompt, generated))
+
+
+def test_requests_are_counted_by_their_tokens(executor: Executor, tokenizer: Tokenizer) -> None:
+    metrics = Counting()
+    dispatcher = Dispatcher(executor, "m", metrics)
+    start(dispatcher, tokenizer, 12).wait()
+    assert metrics.counted.get(timeout=60) == (2, 12)
+    lines = REGISTRY.text().splitlines()
+    dispatcher.close()
+    labels = 'model="m",version="1",response_metric_type="total_output_tokens"'
+    assert f"nv_llm_output_token_len_sum{{{labels}}} 12" in lines
+    assert f'nv_llm_output_token_len_bucket{{{labels},le="10"}} 0' in lines

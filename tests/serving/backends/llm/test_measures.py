@@ -1,7 +1,7 @@
 """The gauges of a model under TensorRT-LLM's names."""
 
 from repoagent.executor import InflightBatchingStats, IterationStats, KvCacheStats
-from repoagent.serving.backends.llm.measures import Gauges
+from repoagent.serving.backends.llm.measures import ModelMetrics
 from repoagent.serving.metrics import REGISTRY
 
 
@@ -10,7 +10,7 @@ def shown(family: str, label: str) -> dict[str, float]:
 
 
 def test_an_iteration_is_shown() -> None:
-    gauges = Gauges("g", "1")
+    metrics = ModelMetrics("g", "1")
     stats = IterationStats(
         iter=12,
         num_active_requests=5,
@@ -19,7 +19,7 @@ def test_an_iteration_is_shown() -> None:
         kv_cache_stats=KvCacheStats(max_num_blocks=40, free_num_blocks=30, used_num_blocks=10, tokens_per_block=32),
         inflight_batching_stats=InflightBatchingStats(4, 1, 3, 1, 64),
     )
-    gauges.show(stats)
+    metrics.show(stats)
     try:
         assert shown("nv_trt_llm_request_metrics", "request_type") == {
             "active": 5,
@@ -41,7 +41,7 @@ def test_an_iteration_is_shown() -> None:
             "paused_requests": 1,
         }
         assert shown("nv_trt_llm_general_metrics", "general_type") == {"iteration_counter": 12}
-        gauges.rest(stats)
+        metrics.rest(stats)
         assert shown("nv_trt_llm_request_metrics", "request_type")["active"] == 0
         assert shown("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type") == {
             "max": 40,
@@ -51,5 +51,5 @@ def test_an_iteration_is_shown() -> None:
             "fraction": 0,
         }
     finally:
-        gauges.close()
+        metrics.close()
     assert not shown("nv_trt_llm_request_metrics", "request_type")
