@@ -44,7 +44,7 @@ class Dispatcher:
     @property
     def alive(self) -> bool:
         """Whether generations are taken."""
-        return not self._closed
+        return not self._closed and self._executor.can_enqueue_requests()
 
     def submit(self, reply: Reply, generations: Sequence[Generation]) -> None:
         """Send the generations of ``reply``; they are answered from here on, or all of them refused at once."""

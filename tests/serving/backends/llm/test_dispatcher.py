@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
+from repoagent.serving.backends.base import FragileModel
+from repoagent.serving.backends.llm import LlmBackend
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
 from repoagent.serving.backends.llm.measures import ModelMetrics
+from repoagent.serving.backends.llm.model import LlmModel
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.metrics import REGISTRY
 from repoagent.serving.request import InferRequest
+from repoagent.storage import DirectoryFiles
 from tests.serving.backends.llm.conftest import Answers
 
 ENDLESS = 29_000
@@ -71,6 +76,17 @@ def test_a_reply_that_cannot_be_made_ends_its_request_only(
         patched.setattr(Reply, "send", lambda *args, **named: 1 // 0)
         assert "division" in str(running.wait()[-1].error)
     assert start(dispatcher, tokenizer, 3).texts()
+
+
+def test_a_model_whose_executor_broke_down_is_not_ready(decoder: Path) -> None:
+    config = ModelConfig(name="m", backend="llm")
+    LlmBackend().auto_complete(config, DirectoryFiles(decoder.parent), 1)
+    model = LlmModel(config, decoder, "1")
+    assert isinstance(model, FragileModel)
+    before = (model.ready, model.broken)
+    model._dispatcher._executor.shutdown()
+    assert (before, model.ready, model.broken) == ((True, False), False, True)
+    model.close()
 
 
 class Counting(ModelMetrics):
