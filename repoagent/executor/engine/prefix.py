@@ -8,23 +8,19 @@ longest first.
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import NewType
 
 import numpy as np
 
 from repoagent.executor.engine.blocks import BLOCK_TOKENS
 from repoagent.executor.engine.kv_event_buffer import KvEventSink
+from repoagent.executor.engine.page import BlockHash, LeafOrder, Marked, Page
 from repoagent.executor.runner.protocol import KvBlob
 from repoagent.executor.types.kv_events import KVCacheStoredBlockData, UniqueToken
 from repoagent.executor.types.retention import DEFAULT_PRIORITY
 
 __all__ = ["BlockHash", "Marked", "Match", "Page", "PrefixKey", "PrefixPool", "Retention"]
-
-BlockHash = NewType("BlockHash", int)
-# A token; with an extra id, which tells apart what one token stands for in different prompts, a pair.
-Marked = int | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +46,6 @@ class Retention:
     seconds: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Page:
-    """A retained piece of the cache."""
-
-    hash: BlockHash
-    parent: BlockHash
-    tokens: tuple[Marked, ...]
-    blob: KvBlob
-    priority: int
-    expires: float | None
-    used: int
-    children: list["Page"] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class Match:
     """Use the first ``tokens`` tokens of a page."""
@@ -82,6 +64,7 @@ class PrefixPool:
         self._events = events
         self._pages: dict[BlockHash, Page] = {}
         self._first: dict[BlockHash, list[Page]] = {}
+        self._leaves = LeafOrder(self._pages, clock)
         self._uses = 0
 
     def __len__(self) -> int:
@@ -96,8 +79,7 @@ class PrefixPool:
             page, common = self._best_child(parent, wanted)
             if page is None or common == 0 or (common < BLOCK_TOKENS and not self._partial):
                 break
-            self._uses += 1
-            page.used = self._uses
+            self._use(page)
             found.append(Match(page, common))
             if common < BLOCK_TOKENS:
                 break
@@ -147,14 +129,17 @@ class PrefixPool:
             parent = name
 
     def _touch(self, page: Page, retention: Retention | None) -> None:
+        if retention is not None:
+            if page.priority != retention.priority:
+                self._events.reprioritised(page.hash, page.priority, retention.priority)
+                page.priority = retention.priority
+            page.expires = None if retention.seconds is None else self._clock() + retention.seconds
+        self._use(page)
+
+    def _use(self, page: Page) -> None:
         self._uses += 1
         page.used = self._uses
-        if retention is None:
-            return
-        if page.priority != retention.priority:
-            self._events.reprioritised(page.hash, page.priority, retention.priority)
-            page.priority = retention.priority
-        page.expires = None if retention.seconds is None else self._clock() + retention.seconds
+        self._leaves.put(page)
 
     def _add(
         self,
@@ -180,6 +165,7 @@ class PrefixPool:
             self._pages[parent].children.append(page)
         else:
             self._first.setdefault(parent, []).append(page)
+        self._leaves.put(page)
         unique = [UniqueToken(*token) if isinstance(token, tuple) else UniqueToken(token) for token in tokens]
         block = KVCacheStoredBlockData(name, unique, key.lora_id, 0, retention.priority)
         self._events.stored(parent if parent in self._pages else None, block)
@@ -192,19 +178,11 @@ class PrefixPool:
 
     def _make_room(self, priority: int, keep: BlockHash) -> bool:
         while len(self._pages) >= self._capacity:
-            leaves = [page for page in self._pages.values() if not page.children and page.hash != keep]
-            if not leaves:
-                return False
-            victim = min(leaves, key=lambda page: (self._priority(page), page.used))
-            if self._priority(victim) > priority:
+            victim = self._leaves.first(keep)
+            if victim is None or victim.priority_at(self._clock()) > priority:
                 return False
             self._remove(victim)
         return True
-
-    def _priority(self, page: Page) -> int:
-        if page.expires is not None and self._clock() >= page.expires:
-            return DEFAULT_PRIORITY
-        return page.priority
 
     def _remove(self, page: Page) -> None:
         del self._pages[page.hash]
@@ -212,6 +190,8 @@ class PrefixPool:
         siblings.remove(page)
         if not siblings:
             self._first.pop(page.parent, None)
+            if page.parent in self._pages:
+                self._leaves.put(self._pages[page.parent])
         self._events.removed(page.hash)
 
 
