@@ -31,4 +31,6 @@ def no_version(model: str, available: Collection[int]) -> str:
     """What to say of a ``model`` of which :func:`select_versions` leaves nothing: Triton's text, and what there is."""
     there = ", ".join(str(version) for version in sorted(set(available)))
     found = f"there are only {there}" if there else "there is no version directory (1, 2, ...)"
+    if model.isdecimal() and not there:  # the directory of a model in the place of a repository
+        found += f"; '{model}' is itself the name of one: the repository may be a directory higher"
     return f"at least one version must be available under the version policy of model '{model}': {found}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 from repoagent.api.agent import SUPPORTED_API_VERSIONS, Agent
@@ -55,7 +56,8 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Agent):
         what = found.__name__ if isinstance(found, type) else f"a {kind.__name__}"
-        raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent")
+        hint = "; an entry point is 'module:Class'" if isinstance(found, ModuleType) else ""
+        raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent{hint}")
     _check_api_version(name, kind, where)
     _check_does_something(name, kind, where)
     return found if isinstance(found, Agent) else kind

@@ -30,3 +30,4 @@ def test_nothing_available_is_nothing_served() -> None:
 def test_what_there_is_instead_is_told() -> None:
     assert no_version("m", []).endswith("of model 'm': there is no version directory (1, 2, ...)")
     assert no_version("m", [10, 1]).endswith("of model 'm': there are only 1, 10")
+    assert no_version("1", []).endswith("; '1' is itself the name of one: the repository may be a directory higher")

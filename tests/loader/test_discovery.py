@@ -158,6 +158,14 @@ def test_a_file_without_exactly_one_agent_is_refused(
     assert str(caught.value) == f"agent 'odd': {file} {text}"
 
 
+def test_an_entry_point_without_a_class_is_told_how_to_name_one(
+    install_package: Install, registry: AgentRegistry
+) -> None:
+    offer(install_package, STAMP, "acme_stamp")
+    with pytest.raises(AgentError, match=r"gives a module, which is .*; an entry point is 'module:Class'$"):
+        registry.load("stamp")
+
+
 def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, registry: AgentRegistry) -> None:
     offer(install_package, "def stamp():\n    pass\n", "acme_stamp:stamp")
     with pytest.raises(AgentError) as caught:
