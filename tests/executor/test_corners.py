@@ -173,3 +173,17 @@ def test_tensors_of_a_text_that_ended_at_once_keep_their_other_axes() -> None:
         (response,) = executor.await_responses(request_id, LIMIT)
     assert response.result.generation_logits.shape == (1, 0, 32)
     assert response.result.additional_outputs[0].output.shape == (1, 0, 1)
+
+
+def test_a_beam_that_nothing_can_follow_leaves_the_others_to_go_on(ask_of: Callable[[LogitsFunction], Ask]) -> None:
+    hashed = hashed_logits(32)
+
+    def logits(history: list[int]) -> npt.NDArray[np.float32]:
+        row = hashed(history)
+        row[5] = 100.0
+        return np.full(32, -np.inf, np.float32) if 5 in history else row
+
+    response = ask_of(logits)(Request(PROMPT, 2, sampling_config=SamplingConfig(2), output_config=NEW_ONLY))
+    texts = response.result.output_token_ids
+    assert [len(text) for text in texts] == [2, 2]
+    assert 5 not in {text[0] for text in texts}

@@ -133,9 +133,11 @@ class BeamGroup:
             for rank, token in enumerate(top.tolist()):
                 log_prob = float(log_probs[token])
                 total = strand.cum_log_prob + log_prob
-                found.append((total - self._diversity * rank, _Candidate(number, token, total, log_prob)))
+                value = total - self._diversity * rank
+                if value > -np.inf:  # nor no number, as all are where nothing can follow
+                    found.append((value, _Candidate(number, token, total, log_prob)))
         found.sort(key=lambda item: -item[0])
-        return [candidate for value, candidate in found[:want] if value > -np.inf]
+        return [candidate for _, candidate in found[:want]]
 
     def _stops(self, task: Task, parent: Strand, token: int) -> bool:
         words = task.request.stop_words
