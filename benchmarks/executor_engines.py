@@ -29,6 +29,7 @@ class Engine:
 
 
 _GENAI = ("onnxruntime_genai",)
+_CTRANSLATE2 = ("ctranslate2", "transformers", "torch")
 _LLAMA = ("llama_cpp", "gguf")
 ENGINES = {
     engine.name: engine
@@ -37,8 +38,12 @@ ENGINES = {
         Engine("genai generator fp32", "executor_genai:genai_generator", _GENAI),
         Engine("genai engine fp32", "executor_genai:genai_engine", _GENAI),
         Engine("llama.cpp fp32", "executor_llamacpp:llamacpp", _LLAMA),
-        Engine("ctranslate2 fp32", "executor_torch:ctranslate2_generator", ("ctranslate2", "transformers", "torch")),
+        Engine("ctranslate2 fp32", "executor_torch:ctranslate2_generator", _CTRANSLATE2),
         Engine("transformers fp32", "executor_torch:transformers_generate", ("transformers", "torch")),
+        Engine("repoagent int8", "executor_ours:ours_int8"),
+        Engine("genai generator int8", "executor_genai:genai_generator_int8", _GENAI),
+        Engine("llama.cpp q8_0", "executor_llamacpp:llamacpp_q8", _LLAMA),
+        Engine("ctranslate2 int8", "executor_torch:ctranslate2_int8", _CTRANSLATE2),
         Engine("repoagent int4", "executor_ours:ours_int4"),
         Engine("genai generator int4", "executor_genai:genai_generator_int4", _GENAI),
         Engine("repoagent int4/128", "executor_ours:ours_int4_128"),

@@ -29,10 +29,13 @@ def _pruned(folder: Path) -> Path:
     shutil.copy(folder / "genai_config.json", target)
     model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
     nodes = model.graph.node
-    (place,) = (place for place, node in enumerate(nodes) if "logits" in node.output)
+    (place,) = (place for place, node in enumerate(nodes) if "last_hidden" in node.output)
+    for node in nodes:
+        for number, name in enumerate(node.input):
+            if name == "last_hidden":
+                node.input[number] = "last.hidden"
     model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
-    nodes.insert(place, helper.make_node("Gather", [nodes[place].input[0], "last"], ["last.hidden"], axis=1))
-    nodes[place + 1].input[0] = "last.hidden"
+    nodes.insert(place + 1, helper.make_node("Gather", ["last_hidden", "last"], ["last.hidden"], axis=1))
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 1
     (target / "model.onnx").write_bytes(model.SerializeToString())
     return target
@@ -77,6 +80,11 @@ def genai_generator(checkpoint: Path, precision: Precision = Precision.FP32, blo
 def genai_generator_int4(checkpoint: Path) -> Serve:
     """The Generator with four-bit weights."""
     return genai_generator(checkpoint, Precision.INT4)
+
+
+def genai_generator_int8(checkpoint: Path) -> Serve:
+    """The Generator with eight-bit weights."""
+    return genai_generator(checkpoint, Precision.INT8)
 
 
 def genai_generator_int4_128(checkpoint: Path) -> Serve:

@@ -17,7 +17,7 @@ PROMPT_TOKENS = 512
 
 
 def _write_gguf(checkpoint: Path, target: Path, kind: str) -> None:
-    """The checkpoint as a gguf file without a tokenizer; weights of matrices in ``kind`` (F32, Q4_0)."""
+    """The checkpoint as a gguf file without a tokenizer; weights of matrices in ``kind`` (F32, Q8_0, Q4_0)."""
     import gguf
 
     config = json.loads((checkpoint / "config.json").read_text())
@@ -142,3 +142,8 @@ def llamacpp(checkpoint: Path, kind: str = "F32") -> Serve:
 def llamacpp_q4(checkpoint: Path) -> Serve:
     """llama.cpp with four-bit weights."""
     return llamacpp(checkpoint, "Q4_0")
+
+
+def llamacpp_q8(checkpoint: Path) -> Serve:
+    """llama.cpp with eight-bit weights."""
+    return llamacpp(checkpoint, "Q8_0")

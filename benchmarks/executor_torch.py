@@ -46,8 +46,8 @@ def transformers_generate(checkpoint: Path) -> Serve:
     return by_batches(generate)
 
 
-def ctranslate2_generator(checkpoint: Path) -> Serve:
-    """CTranslate2 in float32: its own batching."""
+def ctranslate2_generator(checkpoint: Path, kind: str = "float32") -> Serve:
+    """CTranslate2: its own batching. ``kind`` of weights: float32, int8."""
     import ctranslate2
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -56,10 +56,10 @@ def ctranslate2_generator(checkpoint: Path) -> Serve:
     words = Tokenizer(models.WordLevel({str(token): token for token in range(size)}, unk_token="0"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="1", eos_token="2", unk_token="0")
     tokenizer.save_pretrained(checkpoint)
-    target = checkpoint.parent / "ctranslate2"
+    target = checkpoint.parent / f"ctranslate2-{kind}"
     if not target.exists():
-        ctranslate2.converters.TransformersConverter(str(checkpoint)).convert(str(target))
-    generator = ctranslate2.Generator(str(target), intra_threads=THREADS, inter_threads=1, compute_type="float32")
+        ctranslate2.converters.TransformersConverter(str(checkpoint)).convert(str(target), quantization=kind)
+    generator = ctranslate2.Generator(str(target), intra_threads=THREADS, inter_threads=1, compute_type=kind)
 
     def generate(run: Run, numbers: list[int], prompts: list[list[int]], new_tokens: int) -> None:
         def note(step: Any) -> bool:
@@ -78,3 +78,8 @@ def ctranslate2_generator(checkpoint: Path) -> Serve:
         )
 
     return by_batches(generate)
+
+
+def ctranslate2_int8(checkpoint: Path) -> Serve:
+    """CTranslate2 with eight-bit weights."""
+    return ctranslate2_generator(checkpoint, "int8")

@@ -21,6 +21,7 @@ from repoagent.executor import (
     SamplingConfig,
     SchedulerConfig,
 )
+from repoagent.executor.builder import Precision
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.protocol import LoraShape, ModelRunner
@@ -30,11 +31,12 @@ MakeRunner = Callable[[], ModelRunner]
 NO_REUSE = KvCacheConfig(enable_block_reuse=False)
 
 
-@pytest.fixture(params=["fake", "gqa"])
+@pytest.fixture(params=["fake", "gqa", "gqa-int8"])
 def make_runner(request: pytest.FixtureRequest, open_runner: Callable[..., OrtRunner]) -> MakeRunner:
     if request.param == "fake":
         return lambda: FakeRunner(vocab_size=96, max_seq_len=160, max_sequences=8)
-    return lambda: open_runner("llama", max_sequences=8, max_seq_len=160)
+    precision = Precision.INT8 if request.param == "gqa-int8" else Precision.FP32
+    return lambda: open_runner("llama", precision=precision, max_sequences=8, max_seq_len=160)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_a_row_without_an_adapter_is_not_changed_by_its_neighbours(
     np.testing.assert_allclose(together.generation_logits, alone.generation_logits, atol=2e-5)
 
 
-@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT4])
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8, Precision.INT4])
 def test_adapters_work_beside_weights_of_other_precisions(
     precision: Precision,
     open_runner: Callable[..., OrtRunner],

@@ -14,6 +14,7 @@ from repoagent.executor.builder import gqa_form, std_form
 from repoagent.executor.builder.architecture import Architecture, read_architecture
 from repoagent.executor.builder.decoder import DecoderWriter, Toolbox
 from repoagent.executor.builder.graph import GraphWriter
+from repoagent.executor.builder.products import EightBits, FourBits, Plain, Product
 from repoagent.executor.builder.quantize import BLOCKS
 from repoagent.executor.builder.safetensors import Checkpoint
 from repoagent.executor.builder.weights import Weights
@@ -43,11 +44,15 @@ class Form(enum.Enum):
 
 
 class Precision(enum.Enum):
-    """Element type of weights and cache; INT4 keeps the cache and the embedding in float32."""
+    """Element type of weights and cache; INT8 and INT4 keep the cache and the embedding in float32."""
 
     FP32 = "fp32"
     FP16 = "fp16"
+    INT8 = "int8"
     INT4 = "int4"
+
+
+_ROUNDED: Final = (Precision.INT8, Precision.INT4)
 
 
 def build(
@@ -70,8 +75,8 @@ def build(
     """
     checkpoint, target = Path(checkpoint), Path(target)
     form, precision = _member(Form, form), _member(Precision, precision)
-    if form is Form.STD and precision is Precision.INT4:
-        raise UnsupportedFeatureError("int4 in standard operators", "MatMulNBits belongs to the gqa form")
+    if form is Form.STD and precision in _ROUNDED:
+        raise UnsupportedFeatureError(f"{precision.value} in standard operators", "it belongs to the gqa form")
     if block not in BLOCKS:
         raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
     shape = read_architecture(checkpoint)
@@ -84,7 +89,7 @@ def build(
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
         with GraphWriter(Path(beside, _GRAPH)) as graph:
-            tools = Toolbox(graph, shape, dtype, block=block if precision is Precision.INT4 else None, lora=lora)
+            tools = Toolbox(graph, shape, dtype, _product(graph, precision, dtype, block), lora=lora)
             writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
             DecoderWriter(tools, writer, weights).write()
             graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
@@ -110,6 +115,12 @@ def _move(source: Path, target: Path) -> None:
     (target / CONFIG_NAME).unlink(missing_ok=True)
     for file in sorted(source.iterdir(), key=lambda file: file.name == CONFIG_NAME):
         file.replace(target / file.name)
+
+
+def _product(graph: GraphWriter, precision: Precision, dtype: Any, block: int) -> Product:
+    if precision is Precision.INT4:
+        return FourBits(graph, block)
+    return EightBits(graph) if precision is Precision.INT8 else Plain(graph, dtype)
 
 
 def _config(shape: Architecture, form: Form) -> dict[str, Any]:

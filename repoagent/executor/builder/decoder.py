@@ -4,10 +4,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.architecture import Architecture
-from repoagent.executor.builder.graph import MICROSOFT, GraphWriter
-from repoagent.executor.builder.quantize import quantize
+from repoagent.executor.builder.graph import GraphWriter, finite
+from repoagent.executor.builder.products import Product
 from repoagent.executor.builder.weights import LayerWeights, Linear, Norm, Weights
 
 __all__ = ["DecoderWriter", "FormWriter", "Toolbox"]
@@ -17,22 +16,17 @@ class Toolbox:
     """What both forms use: the graph, the element type, linear layers."""
 
     def __init__(
-        self, graph: GraphWriter, shape: Architecture, dtype: Any, *, block: int | None, lora: bool = False
+        self, graph: GraphWriter, shape: Architecture, dtype: Any, product: Product, *, lora: bool = False
     ) -> None:
-        """``block``: weights of linear layers have four bits, and so many of them share a scale; None: ``dtype``."""
         self.graph = graph
         self.shape = shape
         self.dtype = np.dtype(dtype)
-        self._block = block
+        self._product = product
         self._lora = lora
 
     def weight(self, name: str, array: Any) -> str:
         """A constant in the graph's element type, all of it finite."""
-        with np.errstate(over="ignore"):
-            cast = np.asarray(array, self.dtype)
-        if not np.isfinite(cast).all():
-            raise InvalidArgumentError(f"{name} has values that are not finite as {self.dtype}")
-        return self.graph.weight(name, cast)
+        return self.graph.weight(name, finite(array, self.dtype, name))
 
     def integers(self, name: str, values: list[int]) -> str:
         """An int64 constant, shared by all that name it."""
@@ -56,28 +50,7 @@ class Toolbox:
 
     def linear(self, x: str, layer: Linear, name: str) -> str:
         """x [batch, tokens, inputs] -> [batch, tokens, outputs], called ``name``."""
-        product = name if layer.bias is None else f"{name}.product"
-        outputs, inputs = layer.matrix.shape
-        if self._block is not None:
-            packed, scales = quantize(layer.matrix, self._block)
-            operands = [
-                x,
-                self.graph.weight(f"{name}.packed", packed),
-                self.weight(f"{name}.scales", scales.reshape(-1)),
-            ]
-            self.graph.node(
-                "MatMulNBits",
-                operands,
-                product,
-                domain=MICROSOFT,
-                K=inputs,
-                N=outputs,
-                bits=4,
-                block_size=self._block,
-                accuracy_level=4,
-            )
-        else:
-            self.graph.node("MatMul", [x, self.weight(f"{name}.weight", layer.matrix.T)], product)
+        product = self._product(x, layer.matrix, name if layer.bias is None else f"{name}.product")
         if layer.bias is not None:
             self.graph.node("Add", [product, self.weight(f"{name}.bias", layer.bias)], name)
         return name

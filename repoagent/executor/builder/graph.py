@@ -9,7 +9,9 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["GraphWriter"]
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["MICROSOFT", "GraphWriter", "finite"]
 
 _INLINE_BYTES: Final = 1024
 _ALIGNMENT: Final = 4096
@@ -94,3 +96,12 @@ class GraphWriter:
         )
         model = helper.make_model(graph, opset_imports=versions, ir_version=min(onnx.IR_VERSION, 11))
         self._path.write_bytes(model.SerializeToString())
+
+
+def finite(array: npt.ArrayLike, dtype: Any, name: str) -> npt.NDArray[Any]:
+    """The values in ``dtype``; raises ``InvalidArgumentError`` when one is no finite number then."""
+    with np.errstate(over="ignore"):
+        cast = np.asarray(array, dtype)
+    if not np.isfinite(cast).all():
+        raise InvalidArgumentError(f"{name} has values that are not finite as {np.dtype(dtype)}")
+    return cast

@@ -1,11 +1,11 @@
-"""Four-bit weights in blocks that share a scale, in the layout that MatMulNBits reads."""
+"""Weights in four bits, in the layout that MatMulNBits reads, and in eight bits."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCKS", "dequantize", "quantize"]
+__all__ = ["BLOCKS", "dequantize", "quantize", "quantize_outputs"]
 
 #: Sizes of blocks that MatMulNBits knows.
 BLOCKS: Final = (16, 32, 64, 128, 256)
@@ -31,3 +31,12 @@ def dequantize(packed: npt.NDArray[np.uint8], scales: npt.NDArray[np.float32], i
     levels = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:2], -1)
     values = (levels.astype(np.float32) - 8) * scales[..., None]
     return np.ascontiguousarray(values.reshape(len(packed), -1)[:, :inputs])
+
+
+def quantize_outputs(
+    matrix: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """[outputs, inputs] -> eight bits [inputs, outputs] and scales [outputs]; zero is zero."""
+    scales = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
+    safe = np.where(scales == 0, 1, scales)[:, None]
+    return np.ascontiguousarray(np.rint(matrix / safe).astype(np.int8).T), scales

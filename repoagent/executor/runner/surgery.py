@@ -27,7 +27,7 @@ ROW_LOGITS: Final = "row_logits"
 ARGMAX: Final = "row_argmax"
 PROMPT_PLACES: Final = "prompt_places"
 PROMPT_ROWS: Final = "prompt_rows"
-_HEADS: Final = ("MatMul", "MatMulNBits", "Gemm")
+_HEADS: Final = ("MatMul", "MatMulNBits", "MatMulIntegerToFloat", "Gemm")
 
 
 def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool = False, mixed: bool = False) -> bytes:
@@ -118,13 +118,16 @@ def _gather_rows(graph: Any, logits: str, path: str) -> None:
         head = producers.get(head.input[0])
     if head is None:
         raise DecoderError(f"{path}: no LM head ({', '.join(_HEADS)}) leads to the output {logits!r}")
-    flatten = helper.make_node("Flatten", [head.input[0]], ["rows.all"], axis=2)
-    gather = helper.make_node("Gather", ["rows.all", INDEX], ["rows.wanted"], axis=0)
-    head.input[0] = "rows.wanted"
+    operands = [(head, 0)]
+    if head.op_type == "MatMulIntegerToFloat":  # the size of each row's steps comes in behind it
+        operands += [(node, 1) for node in graph.node if node.op_type == "Mul" and node.input[0] == head.output[0]]
     graph.input.append(helper.make_tensor_value_info(INDEX, TensorProto.INT64, ["rows"]))
-    place = list(graph.node).index(head)
-    graph.node.insert(place, gather)
-    graph.node.insert(place, flatten)
+    for node, place in operands:
+        name = node.input[place]
+        node.input[place] = f"{name}.wanted"
+        before = list(graph.node).index(head)
+        graph.node.insert(before, helper.make_node("Gather", [f"{name}.all", INDEX], [f"{name}.wanted"], axis=0))
+        graph.node.insert(before, helper.make_node("Flatten", [name], [f"{name}.all"], axis=2))
 
 
 def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.executor.builder import Form, Precision, build
-from repoagent.executor.builder.quantize import BLOCKS, dequantize, quantize
+from repoagent.executor.builder.quantize import BLOCKS, dequantize, quantize, quantize_outputs
 from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.errors import UnsupportedFeatureError
@@ -107,6 +107,52 @@ def test_four_bits_equal_the_same_weights_rounded_beforehand(
     assert np.abs(found - exact).max() < 0.1 * exact.std()
 
 
+def test_eight_bits_stay_close_and_closer_than_four(
+    oracle: dict[str, Any], open_runner: Callable[..., OrtRunner]
+) -> None:
+    prompt = oracle["prompts"][1]
+    exact, eight, four = (
+        _logits(open_runner("llama", Form.GQA, precision), prompt)
+        for precision in (Precision.FP32, Precision.INT8, Precision.INT4)
+    )
+    assert (eight - exact).std() < 0.05 * exact.std()
+    assert (eight - exact).std() < 0.2 * (four - exact).std()
+
+
+def test_an_activation_is_rounded_once_for_all_layers_that_read_it(decoder_folder: Callable[..., Path]) -> None:
+    folder = decoder_folder("qwen2", Form.GQA, Precision.INT8)
+    nodes = onnx.load(str(folder / "model.onnx"), load_external_data=False).graph.node
+    products = [node for node in nodes if node.op_type == "MatMulIntegerToFloat"]
+    layers = (len(products) - 1) // 5  # qkv, attention_out, gate, up, mlp_out
+    assert len({node.input[0] for node in products}) == 4 * layers + 1
+    assert sum(node.op_type == "QuantizeLinear" for node in nodes) == 4 * layers + 1
+
+
+def test_eight_bits_of_a_token_of_zeros_are_zeros(tmp_path: Path, checkpoint: Callable[[str], Path]) -> None:
+    """Its step is zero, and what is divided by it no number."""
+    source = checkpoint("llama")
+    weights = {name: Checkpoint(source).read(name).copy() for name in Checkpoint(source).names()}
+    (embedding,) = (name for name in weights if "embed" in name)
+    weights[embedding][7] = 0
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    write_safetensors(tmp_path / "model.safetensors", weights)
+    folder = build(tmp_path, tmp_path / "decoder", precision=Precision.INT8)
+    logits = _logits(OrtGqaRunner(folder, RunnerOptions(threads=1, spinning=False)), [7, 7, 9])
+    assert (logits[:2] == 0).all()
+    assert np.isfinite(logits).all()
+    assert logits[2].any()
+
+
+def test_rounding_to_eight_bits_misses_by_half_a_step_of_the_output() -> None:
+    matrix = np.random.default_rng(0).standard_normal((5, 70)).astype(np.float32)
+    matrix[3] = 0
+    levels, scales = quantize_outputs(matrix)
+    assert levels.shape == (70, 5)
+    assert [levels.dtype, scales.dtype] == [np.dtype(np.int8), np.dtype(np.float32)]
+    assert (np.abs(levels).max(axis=0)[[0, 1, 2, 4]] == 127).all()
+    assert (np.abs(levels.T * scales[:, None] - matrix) <= scales[:, None] * 0.5001).all()
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_rounding_to_four_bits_keeps_the_largest_value_of_a_block_and_misses_others_by_half_a_step(block: int) -> None:
     matrix = np.random.default_rng(0).standard_normal((5, 70)).astype(np.float32)
@@ -178,7 +224,7 @@ def test_texts_are_taken_for_paths_forms_and_precisions_and_misspelt_ones_are_re
     said = build(str(source), str(tmp_path / "said"), form="gqa", precision="int4")
     meant = build(source, tmp_path / "meant", precision=Precision.INT4)
     assert (said / "model.onnx").read_bytes() == (meant / "model.onnx").read_bytes()
-    with pytest.raises(InvalidArgumentError, match="there is no precision 'int5': there are fp32, fp16, int4"):
+    with pytest.raises(InvalidArgumentError, match="there is no precision 'int5': there are fp32, fp16, int8, int4"):
         build(source, tmp_path / "never", precision="int5")
     assert not (tmp_path / "never").exists()
 
@@ -193,8 +239,9 @@ def test_bad_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'hidden_size' is missing"):
         build(tmp_path, tmp_path / "decoder")
     source = synthetic_checkpoint(tmp_path / "source")
-    with pytest.raises(UnsupportedFeatureError, match="int4 in standard operators"):
-        build(source, tmp_path / "decoder", form=Form.STD, precision=Precision.INT4)
+    for precision in (Precision.INT8, Precision.INT4):
+        with pytest.raises(UnsupportedFeatureError, match=f"{precision.value} in standard operators"):
+            build(source, tmp_path / "decoder", form=Form.STD, precision=precision)
     with pytest.raises(InvalidArgumentError, match="blocks of 48 weights: sizes are 16, 32"):
         build(source, tmp_path / "decoder", precision=Precision.INT4, block=48)
     (source / "model.safetensors").write_bytes(b"12345678901")

@@ -17,7 +17,9 @@ PROMPT = np.arange(3, 23, dtype=np.int32)
 EXACT = 2e-5  # chunked and whole runs may differ in the last bits
 
 
-@pytest.fixture(params=["fake", "gqa", "std", "gqa-gpt2", "gqa-int4", "gqa-fp16", "mixed", "mixed-qwen3", "mixed-gpt2"])
+@pytest.fixture(
+    params=["fake", "gqa", "std", "gqa-gpt2", "gqa-int4", "gqa-int8", "gqa-fp16", "mixed", "mixed-qwen3", "mixed-gpt2"]
+)
 def runner(request: pytest.FixtureRequest, open_runner: Callable[..., OrtRunner]) -> ModelRunner:
     """A runner with four sequences of 64 tokens."""
     made: dict[str, Callable[[], ModelRunner]] = {
@@ -26,6 +28,7 @@ def runner(request: pytest.FixtureRequest, open_runner: Callable[..., OrtRunner]
         "std": lambda: open_runner("qwen3", Form.STD, extra_outputs=("last_hidden",)),
         "gqa-gpt2": lambda: open_runner("gpt2"),
         "gqa-int4": lambda: open_runner("llama", Form.GQA, Precision.INT4),
+        "gqa-int8": lambda: open_runner("qwen2", Form.GQA, Precision.INT8),
         "gqa-fp16": lambda: open_runner("llama", Form.GQA, Precision.FP16),
         "mixed": lambda: open_runner("llama", mixed=True),
         "mixed-qwen3": lambda: open_runner("qwen3", mixed=True),

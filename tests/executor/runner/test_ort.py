@@ -48,7 +48,7 @@ def test_the_file_of_weights_is_not_touched_and_extra_outputs_must_exist(decoder
         OrtGqaRunner(folder, RunnerOptions(extra_outputs=("hidden",)))
 
 
-@pytest.mark.parametrize("name", ["present.0.key", "rows.all", "row_logits", "mask.sum", "total_length"])
+@pytest.mark.parametrize("name", ["present.0.key", "last_hidden.all", "row_logits", "mask.sum", "total_length"])
 def test_extra_outputs_have_a_value_for_each_token(name: str, decoder_folder: Callable[..., Path]) -> None:
     options = RunnerOptions(threads=1, spinning=False, extra_outputs=(name,))
     with pytest.raises(DecoderError, match=rf"the tensor '{name}' is \[.*\], and cannot be an output"):

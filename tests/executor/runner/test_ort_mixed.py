@@ -34,6 +34,7 @@ def _plan(source: np.random.Generator, lengths: list[int]) -> list[tuple[int, li
     [
         ("llama", Precision.FP32),
         ("llama", Precision.INT4),
+        ("qwen2", Precision.INT8),
         ("llama", Precision.FP16),
         ("mistral", Precision.FP32),
         ("qwen3", Precision.FP32),

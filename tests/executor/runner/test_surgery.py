@@ -17,6 +17,7 @@ from repoagent.executor.runner.spec import read_spec
         (Form.GQA, Precision.FP32, 0),
         (Form.STD, Precision.FP32, 0),
         (Form.GQA, Precision.INT4, 0),
+        (Form.GQA, Precision.INT8, 0),
         (Form.GQA, Precision.FP16, 1),
     ],
 )
