@@ -175,15 +175,15 @@ class DirectScheduler:
 
     def _work(self) -> None:
         while (entry := self._line.get()) is not None:
-            if entry not in self._waiting:
-                continue
-            instance = self._pool.take()
-            if instance is None:
-                return  # It is closed, which answers what waits.
-            try:
-                self._drain(instance, entry)
-            finally:
-                self._pool.give(instance)
+            if entry in self._waiting:
+                instance = self._pool.take()
+                if instance is None:
+                    return  # It is closed, which answers what waits.
+                try:
+                    self._drain(instance, entry)
+                finally:
+                    self._pool.give(instance)
+            del entry  # While this thread waits, it keeps no request's tensors in memory.
 
     def _drain(self, instance: Instance, entry: Entry) -> None:
         """Execute ``entry`` and this instance's share of what waits behind it."""

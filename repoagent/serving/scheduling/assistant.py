@@ -128,8 +128,11 @@ class Assistant:
             if isinstance(task, Step):
                 self._make(task)
             else:
-                instance, batch = task
-                instance.answer(batch)
+                self._answer(*task)
+            del task  # While this thread waits, it keeps no request's tensors in memory.
+
+    def _answer(self, instance: StagedInstance, batch: Batch) -> None:
+        instance.answer(batch)
 
     def _next(self) -> tuple[StagedInstance, Batch] | Step | None:
         """A batch to answer, else what a batch is to be made of, waiting for it; None to end."""

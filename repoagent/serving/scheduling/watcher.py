@@ -70,8 +70,12 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopped:
-            for refusal in self._wait():
-                self._refuse(refusal)
+            self._refuse_all(self._wait())
+
+    def _refuse_all(self, refusals: Sequence[Refusal]) -> None:
+        # A function of its own: while the thread waits, it keeps no refused request in memory.
+        for refusal in refusals:
+            self._refuse(refusal)
 
     def _wait(self) -> Sequence[Refusal]:
         with self._changed:

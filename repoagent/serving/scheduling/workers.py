@@ -75,8 +75,10 @@ class BatchWorkers:
                 self._perform(instance, step)
             finally:
                 self._pool.give(instance)
-            if step.wake_ns is not None:
-                self._delay(step.wake_ns, kicks)
+            wake_ns = step.wake_ns
+            del step  # While this thread waits, it keeps no request's tensors in memory.
+            if wake_ns is not None:
+                self._delay(wake_ns, kicks)
 
     def _wait_for_requests(self) -> bool:
         """True when something waits, False when it is time to stop."""
