@@ -1,0 +1,32 @@
+"""What the tests of the core share."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from repoagent.errors import RepoAgentError
+from repoagent.serving.core import ServingCore
+from repoagent.serving.request import InferRequest, InferResponse
+
+CoreMaker = Callable[..., ServingCore]
+ModelWriter = Callable[..., Path]
+RequestMaker = Callable[..., InferRequest]
+
+
+def first(response: InferResponse) -> float:
+    return float(response.outputs["y"].array[0, 0])
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run ``call`` on a thread; its result or error is in the list after joining."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except RepoAgentError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results

@@ -1,0 +1,110 @@
+"""What the core says of itself and its models, and requests that it turns away."""
+
+from typing import Any
+
+import pytest
+
+from repoagent.api.hooks import hookimpl
+from repoagent.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+)
+from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker
+
+
+def test_metadata_names_the_server_and_its_extensions(new_core: CoreMaker) -> None:
+    metadata = new_core(server_id="edge-7").metadata()
+    assert metadata["name"] == "edge-7"
+    assert {"model_repository", "binary_tensor_data", "statistics"} <= set(metadata["extensions"])
+
+
+def test_model_metadata_lists_the_ready_versions(new_core: CoreMaker, write_model: ModelWriter) -> None:
+    write_model("m", {1: "1", 2: "2"}, 'backend: "scripted" version_policy { all {} }')
+    core = new_core()
+    core.load("m")
+    assert core.model_metadata("m")["versions"] == ["1", "2"]
+    assert core.model_metadata("m", "1")["versions"] == ["1"]
+    assert core.model_metadata("m")["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+
+
+def test_secrets_are_redacted_in_the_configuration_that_is_shown(new_core: CoreMaker, write_model: ModelWriter) -> None:
+    write_model("m", {1: "1"}, 'backend: "scripted" parameters { key: "api_key" value { string_value: "hunter2" } }')
+    core = new_core()
+    core.load("m")
+    assert "hunter2" not in str(core.model_config("m"))
+
+
+def test_statistics_count_requests_and_are_refused_for_models_that_are_not_there(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker
+) -> None:
+    write_model("m", {1: "1"})
+    core = new_core()
+    core.load("m")
+    for _ in range(3):
+        core.infer(request_of())
+    (entry,) = core.statistics("m")["model_stats"]
+    assert (entry["name"], entry["version"], entry["inference_count"]) == ("m", "1", 3)
+    assert core.statistics() == core.statistics("m", "1")
+    with pytest.raises(InvalidArgumentError, match="requested model 'x' is not available"):
+        core.statistics("x")
+    with pytest.raises(InvalidArgumentError, match="requested model version is not available for model 'm'"):
+        core.statistics("m", "9")
+    (metrics,) = core.metrics()
+    assert (metrics.name, metrics.version, metrics.running, metrics.statistics.success) == ("m", "1", 0, 3)
+
+
+def test_an_observer_with_an_unknown_hook_is_refused(new_core: CoreMaker) -> None:
+    class Listener:
+        @hookimpl
+        def load_finnished(self, event: object) -> None: ...
+
+    with pytest.raises(InvalidArgumentError, match="load_finnished"):
+        new_core().observe(Listener(), "listener")
+
+
+def test_a_submitted_request_to_an_unknown_model_is_answered(
+    new_core: CoreMaker, request_of: RequestMaker, new_sender: Any
+) -> None:
+    sender = new_sender()
+    new_core().submit(request_of("x", sender=sender, id="r"))
+    response = sender.final()
+    assert response.id == "r"
+    assert isinstance(response.error, NotFoundError)
+
+
+def test_an_invalid_submitted_request_is_answered(
+    new_core: CoreMaker, write_model: ModelWriter, new_sender: Any, request_of: RequestMaker
+) -> None:
+    write_model("m", {1: "1"})
+    core = new_core()
+    core.load("m")
+    sender = new_sender()
+    core.submit(request_of(values=[1, 2, 3], sender=sender))
+    assert isinstance(sender.final().error, InvalidArgumentError)
+
+
+def test_a_request_can_be_checked_without_being_executed(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker
+) -> None:
+    write_model("a", {1: "1"})
+    core = new_core(startup_models=("a",))
+    request = request_of("a")
+    core.check(request)
+    assert core.find(request).version == 1
+    assert core.statistics("a")["model_stats"][0]["execution_count"] == 0
+    with pytest.raises(NotFoundError):
+        core.check(request_of("b"))
+    request.inputs.clear()
+    with pytest.raises(InvalidArgumentError):
+        core.check(request)
+
+
+def test_an_executed_request_knows_its_times(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker
+) -> None:
+    write_model("a", {1: "1"})
+    core = new_core(startup_models=("a",))
+    request = request_of("a")
+    core.infer(request)
+    assert request.times is not None
+    assert [request.arrival_ns, *request.times] == sorted([request.arrival_ns, *request.times])
