@@ -9,7 +9,8 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.request import InferRequest
+from tests.serving.core_kit import first
 
 AGENT = """
 from repoagent.api import Agent
@@ -60,10 +61,6 @@ def gated(log: Path, fail: str = "") -> str:
         'model_repository_agents { agents { name: "gate" '
         f'parameters {{ key: "log" value: "{log}" }} parameters {{ key: "fail" value: "{fail}" }} }} }}\n'
     )
-
-
-def first(response: InferResponse) -> float:
-    return float(response.outputs["y"].array[0, 0])
 
 
 CHAIN = (("a", {"x": "x"}, {"y": "t"}), ("b", {"x": "t"}, {"y": "y"}))

@@ -10,7 +10,8 @@ import pytest
 from repoagent.errors import UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.request import InferRequest
+from tests.serving.core_kit import first
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -19,10 +20,6 @@ RequestMaker = Callable[..., InferRequest]
 
 def ready(core: ServingCore) -> list[str]:
     return [entry["name"] for entry in core.index(ready_only=True)]
-
-
-def first(response: InferResponse) -> float:
-    return float(response.outputs["y"].array[0, 0])
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
