@@ -102,9 +102,11 @@ def test_its_agents_hear_of_the_unload_once(program: Program, end: str, status: 
 def test_it_serves_as_long_as_a_thread_of_the_program_needs_it(program: Program) -> None:
     program.run(
         """
+        ended = threading.Event()
+        threading._register_atexit(ended.set)  # When the program has nothing else to do, before threads are joined.
+
         def work():
-            while threading.main_thread().is_alive():  # Until the program has nothing else to do.
-                time.sleep(0.001)
+            ended.wait()
             with open("seen", "w") as seen:
                 seen.write(str(server.model("m").ready()))
 
