@@ -7,6 +7,7 @@ Each schema of the suite (draft 2020-12, inside the sdist) guides a model that k
 Prints how many schemas were used, and each one left out with the reason. Exits 1 if a text is not valid.
 """
 
+import argparse
 import json
 import sys
 import tarfile
@@ -94,13 +95,17 @@ def judge(executor: Executor, vocabulary: Vocabulary, case: Case) -> str:
 
 def main() -> None:
     """Judge all schemas."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sdist", help="jsonschema-VERSION.tar.gz")
+    parser.add_argument("backend", nargs="?", choices=["LLGUIDANCE", "XGRAMMAR"], default="LLGUIDANCE")
+    args = parser.parse_args()
     texts = [END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    backend = GuidedDecodingConfig.GuidedDecodingBackend[(sys.argv[2:] or ["LLGUIDANCE"])[0]]
+    backend = GuidedDecodingConfig.GuidedDecodingBackend[args.backend]
     config = GuidedDecodingConfig(backend, texts, BYTE_LEVEL, [0])
     vocabulary = Vocabulary.of(texts, BYTE_LEVEL, [0], len(texts))
     runner = FakeRunner(vocab_size=len(texts), max_seq_len=MAX_TOKENS + 8, logits=_towards_the_end(len(texts)))
     with Executor.from_runner(runner, ExecutorConfig(guided_decoding_config=config)) as executor:
-        verdicts = {case.name: judge(executor, vocabulary, case) for case in read_cases(sys.argv[1])}
+        verdicts = {case.name: judge(executor, vocabulary, case) for case in read_cases(args.sdist)}
     for name, verdict in verdicts.items():
         if verdict != "valid":
             print(f"{name} -- {verdict}")
