@@ -23,8 +23,8 @@ from onnx import helper, numpy_helper
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array, Tensor
 
 LIMIT_US = 15.0
 SECONDS = 1.0

@@ -32,8 +32,8 @@ from onnx import TensorProto, helper, numpy_helper
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Array, Tensor
 
 LIMIT = 0.90
 MAX_BATCH = 64

@@ -15,9 +15,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.types import Tensor
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import MemoryFiles
 
 WIDTH = 256

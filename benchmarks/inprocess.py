@@ -31,7 +31,7 @@ from onnx import helper, numpy_helper
 from repoagent.config import ModelConfig
 from repoagent.server import Model, Server
 from repoagent.serving.backends.onnxruntime.options import session_options
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 LIMIT_US = 15.0
 LIMIT_KEPT = 0.9

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 IDENTITY = """
 import triton_python_backend_utils as pb_utils

@@ -30,8 +30,8 @@ from mixed_models import double_onnx, python_model, write_model, write_repositor
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 REQUESTS: Final = 1_000_000
 CLIENTS: Final = 4

@@ -27,8 +27,8 @@ import numpy as np
 
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 REQUESTS: Final = 100_000
 KILLS: Final = 1000

@@ -6,7 +6,6 @@ from repoagent.executor import kv_cache
 from repoagent.executor.executor import Executor
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.speculation import DraftTargetDecodingConfig
-from repoagent.executor.tensors import to_framework
 from repoagent.executor.types.adapters import (
     ContextPhaseParams,
     EagleConfig,
@@ -62,6 +61,7 @@ from repoagent.executor.types.scheduling_config import (
     ParallelConfig,
     SchedulerConfig,
 )
+from repoagent.executor.types.serialization import deserialize_result, serialize_result
 from repoagent.executor.types.speculation import LookaheadDecodingConfig
 from repoagent.executor.types.stats import (
     DebugTensorsPerIteration,
@@ -74,7 +74,7 @@ from repoagent.executor.types.stats import (
     SpecDecodingStats,
     StaticBatchingStats,
 )
-from repoagent.executor.types.wire import deserialize_result, serialize_result
+from repoagent.executor.types.tensors import to_framework
 
 __version__ = version("repoagent-core")
 

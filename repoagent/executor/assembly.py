@@ -18,13 +18,13 @@ from repoagent.executor.engine.processors import PostProcessors
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.scheduler import Limits, Scheduler
 from repoagent.executor.engine.snapshots import StatsKeeper
-from repoagent.executor.errors import CheckError
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
 from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.cache_config import PeftCacheConfig
 from repoagent.executor.types.enums import ContextChunkingPolicy
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 
 __all__ = ["Assembly", "assemble"]

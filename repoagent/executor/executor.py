@@ -17,16 +17,16 @@ from repoagent.executor.assembly import Assembly, assemble
 from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager
-from repoagent.executor.errors import (
-    ExecutorStoppedError,
-    QueueFullError,
-    UnsupportedFeatureError,
-)
 from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent.executor.runner.protocol import ModelRunner
 from repoagent.executor.runner.spec import parse_spec, read_spec
 from repoagent.executor.support import check_config, check_model_type
 from repoagent.executor.types.enums import ModelType
+from repoagent.executor.types.errors import (
+    ExecutorStoppedError,
+    QueueFullError,
+    UnsupportedFeatureError,
+)
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.record import Record
 from repoagent.executor.types.request import Request

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from repoagent.executor.engine.debug import graph_tensors
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
@@ -17,6 +16,7 @@ from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
 from repoagent.executor.speculation import check_vocabularies, speculation_of
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 
 __all__ = ["check_managed_weights", "load_draft_runner", "load_runner"]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 
 __all__ = ["DraftTargetDecodingConfig", "check_vocabularies", "speculation_of"]

@@ -1,6 +1,5 @@
 """What an ExecutorConfig may ask for that no runner here can do; refused by name when an executor is made."""
 
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.speculation import speculation_of
 from repoagent.executor.types.cache_config import KvCacheConfig
 from repoagent.executor.types.decoding_config import (
@@ -10,6 +9,7 @@ from repoagent.executor.types.decoding_config import (
     LogitsPostProcessorConfig,
 )
 from repoagent.executor.types.enums import BatchingType, CommunicationMode, ModelType
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.scheduling_config import DynamicBatchConfig, ParallelConfig
 

@@ -13,8 +13,8 @@ from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import EntryRecorder
-from repoagent.storage.keys import resolve_key
-from repoagent.storage.sources import ModelSource, open_source
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.secrets.keys import resolve_key
 
 __all__ = ["EntryModel"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
-from repoagent.storage.programs import run_program
+from repoagent.storage.secrets.programs import run_program
 
 __all__ = ["run_child"]
 

@@ -13,13 +13,13 @@ from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.loader.directories import Directories
 from repoagent.loader.reread import Move, reread
-from repoagent.storage.cache import Cache, CacheScope
-from repoagent.storage.fetch import Fetcher
-from repoagent.storage.keys import KeyProvider
-from repoagent.storage.snapshot import snapshot
-from repoagent.storage.sources import ModelSource, open_source
+from repoagent.storage.cache.cache import Cache, CacheScope
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.secrets.keys import KeyProvider
+from repoagent.storage.transfer.fetch import Fetcher
+from repoagent.storage.transfer.snapshot import snapshot
 
-__all__ = ["LoadContext", "Place", "Progress", "Services"]
+__all__ = ["LoadContext", "ModelLocation", "Progress", "Services"]
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -52,7 +52,7 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelLocation:
     """Where the model is, and what its configuration file says there (None: there is no such file)."""
 
     source: ModelSource
@@ -64,7 +64,7 @@ class LoadContext:
 
     def __init__(
         self,
-        place: Place,
+        place: ModelLocation,
         config: ModelConfig | None,
         directories: Directories,
         services: Services,
@@ -156,7 +156,7 @@ class LoadContext:
         text = source.read_config_text(self.config_file)
         change = Move(self.place.config_text, text, from_effective, self._overridden)
         self.config = reread(self.config, change, source=self.config_file)
-        self.place = Place(source, text)
+        self.place = ModelLocation(source, text)
         self.moved = True
 
     def isolate(self) -> bool:
@@ -177,7 +177,7 @@ class LoadContext:
             raise UnavailableError(
                 f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"
             )
-        self.place = Place(copied, text)
+        self.place = ModelLocation(copied, text)
         return True
 
     def _is_private(self, path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from repoagent.storage.workspace import Workspace
+from repoagent.storage.workspaces.workspace import Workspace
 
 __all__ = ["Directories"]
 

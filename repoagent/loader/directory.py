@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from repoagent.api.agent import Agent
 from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
 from repoagent.loader.candidates import Candidate
-from repoagent.storage.paths import is_text
+from repoagent.storage.paths.paths import is_text
 
 __all__ = ["DEFAULT_DIRECTORY", "directory_candidates"]
 

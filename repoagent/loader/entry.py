@@ -9,10 +9,10 @@ from repoagent.api.agent import Agent
 from repoagent.api.hooks import ActionEvent
 from repoagent.errors import AgentRefusedError
 from repoagent.loader.agent_model import EntryModel
+from repoagent.loader.agent_pool import AgentPool
 from repoagent.loader.calls import call_agent
+from repoagent.loader.chain_states import STATE_OF_ACTION, Lifecycle, State
 from repoagent.loader.context import LoadContext
-from repoagent.loader.lifetime import AgentPool
-from repoagent.loader.machine import STATE_OF_ACTION, Lifecycle, State
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.recording import Measured, measured
 from repoagent.loader.report import EntryRecorder

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from repoagent.loader.context import LoadContext
-from repoagent.storage.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
-from repoagent.storage.sources import MemorySource
+from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
+from repoagent.storage.repositories.sources import MemorySource
 
 __all__ = ["open_files"]
 

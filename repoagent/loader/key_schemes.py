@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 from repoagent.loader.plugins import PluginManager
-from repoagent.storage.keys import KeyProvider, builtin_providers
+from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 
 __all__ = ["key_providers"]
 

@@ -9,21 +9,21 @@ from functools import partial
 from repoagent.api.hooks import LoadEvent
 from repoagent.config import ModelConfig, check, copy, read_text
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.loader.admission import Admission
+from repoagent.loader.agent_pool import AgentPool
 from repoagent.loader.calls import reason_of
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
-from repoagent.loader.context import CONFIG_FILE, LoadContext, Place, Progress, Services
+from repoagent.loader.context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.directories import Directories
-from repoagent.loader.lifetime import AgentPool
+from repoagent.loader.load_counter import LoadCounter
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.report import LoadReport, ReportBuilder
 from repoagent.loader.unload_requests import request_unload
-from repoagent.storage.cache import Cache
-from repoagent.storage.keys import KeyProvider, builtin_providers
-from repoagent.storage.sources import ModelSource
-from repoagent.storage.workspace import WorkspaceRoot
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.sources import ModelSource
+from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 __all__ = ["Loader"]
 
@@ -75,7 +75,7 @@ class Loader:
         self._config_files = [CONFIG_FILE]
         if model_config_name:
             self._config_files.insert(0, f"configs/{model_config_name}.pbtxt")
-        self._admission = Admission()
+        self._admission = LoadCounter()
         self._lock = threading.Lock()
         self._living: dict[LoadedChain, None] = {}
 
@@ -164,7 +164,7 @@ class Loader:
             check(config, model_name=source.name, source="<override>" if override is not None else config_file)
             config.name = config.name or source.name
         return LoadContext(
-            Place(source, text),
+            ModelLocation(source, text),
             config,
             Directories(self._workspace_root.new(source.name)),
             self._services,

@@ -9,7 +9,7 @@ import numpy as np
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import MemoryType
 from repoagent.server.structs import DLDataTypeCode, DLDeviceType
-from repoagent.serving.types import NUMPY_TYPES, DataType
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 __all__ = [
     "Array",

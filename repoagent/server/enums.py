@@ -4,7 +4,7 @@ Members are not integers: ``DataType.INT8 == 6`` is false, and members of two en
 ``int(member)`` gives the number.
 """
 
-from repoagent.serving.types import DataType, ServerEnum
+from repoagent.serving.requests.tensor import DataType, ServerEnum
 
 __all__ = [
     "DataType",

@@ -15,7 +15,7 @@ from repoagent.server.callers import CALLER
 from repoagent.server.iterators import AsyncQueueSender, AsyncResponseIterator, QueueSender, ResponseIterator
 from repoagent.server.request import InferenceRequest, core_request
 from repoagent.server.response import InferenceResponse, error_response, make_response
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 if TYPE_CHECKING:
     from repoagent.serving.core import ServingCore

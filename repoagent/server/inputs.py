@@ -12,8 +12,8 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server.datatypes import Array, numpy_to_type
 from repoagent.server.strings import as_bytes_array
 from repoagent.server.tensor import Tensor, to_core
-from repoagent.serving.types import NUMPY_TYPES, DataType
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 __all__ = ["core_input"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.server.callers import CALLER
 from repoagent.server.response import InferenceResponse, make_response
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from repoagent.server.request import InferenceRequest
@@ -27,7 +27,7 @@ class QueueSender:
         self._more: Any = request.response_queue
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.request.ResponseSender`."""
+        """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
         made = make_response(self._request, response, final)
         self._queue.put(made)
         if self._more is not None:
@@ -89,7 +89,7 @@ class AsyncQueueSender:
         self._filling: asyncio.Task[None] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.request.ResponseSender`. Nobody hears once the loop is closed."""
+        """See :class:`~repoagent.serving.requests.request.ResponseSender`. Nobody hears once the loop is closed."""
         made = make_response(self._request, response, final)
         if asyncio._get_running_loop() is self._loop:
             # The loop itself has executed the model. To go through its selector would take longer than that.

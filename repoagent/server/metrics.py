@@ -4,8 +4,8 @@ import weakref
 from collections.abc import Mapping
 
 from repoagent.server.enums import MetricKind
-from repoagent.serving.metrics import REGISTRY
-from repoagent.serving.metrics import MetricKind as CoreMetricKind
+from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.measuring.custom_metrics import MetricKind as CoreMetricKind
 
 __all__ = ["Metric", "MetricFamily"]
 

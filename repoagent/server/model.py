@@ -9,7 +9,7 @@ from repoagent.server.inference import infer, infer_async
 from repoagent.server.inputs import core_input
 from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
 from repoagent.server.request import InferenceRequest
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 if TYPE_CHECKING:
     from repoagent.server.datatypes import Array

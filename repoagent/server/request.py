@@ -10,7 +10,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import RequestFlag
 from repoagent.server.inputs import core_input
 from repoagent.server.memory import DeviceOrMemoryType
-from repoagent.serving.request import InferRequest, ResponseSender
+from repoagent.serving.requests.request import InferRequest, ResponseSender
 
 if TYPE_CHECKING:
     from repoagent.server.model import Model

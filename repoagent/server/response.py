@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.server.memory import DeviceOrMemoryType
 from repoagent.server.tensor import Tensor, from_core
-from repoagent.serving.request import InferResponse, ParameterValue
+from repoagent.serving.requests.request import InferResponse, ParameterValue
 
 if TYPE_CHECKING:
     from repoagent.server.model import Model

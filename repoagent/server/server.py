@@ -18,8 +18,8 @@ from repoagent.server.model import Model, ModelDictionary
 from repoagent.server.options import Options, core_options, metrics_settings
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
-from repoagent.serving.identity import ModelId
-from repoagent.serving.metrics import REGISTRY
+from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["Server"]
 

@@ -17,8 +17,8 @@ from repoagent.server.enums import DataType, MemoryType
 from repoagent.server.memory import DeviceOrMemoryType, MemoryBuffer, import_dlpack, parse_device, view
 from repoagent.server.strings import as_bytes_array, deserialize, serialize
 from repoagent.server.structs import DLDeviceType, managed_tensor
-from repoagent.serving.types import NUMPY_TYPES
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 __all__ = ["Tensor", "from_core", "to_core"]
 

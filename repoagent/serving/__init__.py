@@ -1,0 +1,1 @@
+"""The serving core: it loads, runs and unloads models, and knows nothing of HTTP."""

@@ -16,13 +16,13 @@ from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.serving.building import ModelBuilder
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.identity import ModelId
-from repoagent.serving.loaded import Retirements
+from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.lifecycle.model_slot import LoadOrder
 from repoagent.serving.options import CoreOptions
-from repoagent.serving.repositories import RepositorySet
-from repoagent.serving.slot import LoadOrder
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import (
     Cache,
     MemorySource,
@@ -82,7 +82,7 @@ def open_loader(
 
 @dataclass(slots=True)
 class CoreContext:
-    """What all slots share; see :class:`~repoagent.serving.slot.SlotContext`."""
+    """What all slots share; see :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
 
     repositories: RepositorySet
     loader: Loader
@@ -93,13 +93,13 @@ class CoreContext:
     on_change: Callable[[str], None] = lambda _model: None
 
     def changed(self, model: str) -> None:
-        """See :class:`~repoagent.serving.slot.SlotContext`."""
+        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
         self.on_change(model)
 
     on_progress: Callable[[Progress], None] | None = None
 
     def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
-        """See :class:`~repoagent.serving.slot.SlotContext`."""
+        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
         if order.files is not None:
             files = {path.removeprefix(_FILE_PREFIX): content for path, content in order.files.items()}
             return MemorySource(model.name, files)
@@ -117,5 +117,5 @@ class CoreContext:
             return ""
 
     def run_chain(self, source: ModelSource, override: ModelConfig | None, cancelled: threading.Event) -> LoadedChain:
-        """See :class:`~repoagent.serving.slot.SlotContext`."""
+        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
         return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=self.on_progress)

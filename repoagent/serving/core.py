@@ -18,28 +18,28 @@ from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.serving.assembly import CoreContext, open_loader, open_repositories
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.building import ModelBuilder
-from repoagent.serving.ensembles.building import EnsembleBuilder
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.ensembles.followers import EnsembleFollowers
-from repoagent.serving.following import Follower
-from repoagent.serving.life import ServerLife, ServerState
-from repoagent.serving.load_pool import LoadPool
-from repoagent.serving.loading import NamedLoads, load_order
-from repoagent.serving.on_demand import OnDemand
+from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
+from repoagent.serving.lifecycle.load_pool import LoadPool
+from repoagent.serving.lifecycle.model_slot import LoadOrder, ModelSlot
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.named_loads import NamedLoads, load_order
+from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.lifecycle.repository_follower import Follower
+from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.lifecycle.unloader import Unloader
 from repoagent.serving.options import ControlMode, CoreOptions, RateLimitMode
-from repoagent.serving.poller import Poller
 from repoagent.serving.queries import CoreQueries, ModelMetrics
 from repoagent.serving.reception import Reception
-from repoagent.serving.request import InferRequest
+from repoagent.serving.repositories.poller import Poller
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.routing import Router
 from repoagent.serving.scheduling.cache import open_response_cache
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
-from repoagent.serving.serial import SerialQueue
-from repoagent.serving.slot import LoadOrder, ModelSlot
-from repoagent.serving.table import ModelTable
+from repoagent.serving.server_state import ServerLife, ServerState
 from repoagent.serving.tracing.tracer import Tracer
-from repoagent.serving.unloading import Unloader
+from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
+from repoagent.serving.versions.model_builder import ModelBuilder
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport

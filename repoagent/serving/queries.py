@@ -7,13 +7,13 @@ from typing import Any, Final
 import repoagent
 from repoagent.config import redact, write_json
 from repoagent.errors import InvalidArgumentError, RepoAgentError
-from repoagent.serving.identity import ModelId
-from repoagent.serving.metadata import model_metadata
-from repoagent.serving.repositories import RepositorySet
-from repoagent.serving.slot import ModelSlot
-from repoagent.serving.states import UNLOADED, ModelState
-from repoagent.serving.statistics import StatisticsSnapshot
-from repoagent.serving.table import ModelTable
+from repoagent.serving.lifecycle.model_slot import ModelSlot
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.measuring.statistics import StatisticsSnapshot
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.metadata import model_metadata
+from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]
 

@@ -3,13 +3,13 @@
 from typing import Final
 
 from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
-from repoagent.serving.life import ServerLife, ServerState
-from repoagent.serving.on_demand import OnDemand
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import answer_error
-from repoagent.serving.served import RetiredError, ServedModel
-from repoagent.serving.table import ModelTable
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.server_state import ServerLife, ServerState
 from repoagent.serving.tracing.tracer import Tracer
+from repoagent.serving.versions.served_model import RetiredError, ServedModel
 
 __all__ = ["Reception"]
 
@@ -53,7 +53,7 @@ class Reception:
     def infer_here(self, request: InferRequest, patient: bool) -> InferResponse | None:
         """As :meth:`infer`, if its caller is better served by that than by :meth:`submit`; else None: nothing was done.
 
-        ``patient``: the caller would do nothing before it has the answer. See :meth:`Scheduler.executes_here`. A
+        ``patient``: the caller would do nothing before it has the answer. See :meth:`ModelScheduler.executes_here`. A
         request that would have its model loaded first is not executed.
         """
         if self._life.state is not _READY:

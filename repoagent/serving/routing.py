@@ -4,12 +4,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.repositories import RepositorySet
-from repoagent.serving.request import InferRequest
-from repoagent.serving.senders import answer_error
-from repoagent.serving.served import RetiredError, ServedModel
-from repoagent.serving.slot import LoadOrder
-from repoagent.serving.table import ModelTable
+from repoagent.serving.lifecycle.model_slot import LoadOrder
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.versions.served_model import RetiredError, ServedModel
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -18,7 +18,7 @@ __all__ = ["Router"]
 
 
 class Router:
-    """See :class:`~repoagent.serving.ensembles.building.Members`.
+    """See :class:`~repoagent.serving.versions.ensemble_builder.Members`.
 
     Requests are taken also while the server stops: those that it had taken before are to be finished.
     """

@@ -1,15 +1,15 @@
 """Where models come from and where their files are kept: repositories, workspaces, the cache, keys by reference."""
 
-from repoagent.storage.cache import Cache, CacheScope
-from repoagent.storage.fetch import Fetcher
-from repoagent.storage.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
-from repoagent.storage.fingerprint import FileEntry, Fingerprint
-from repoagent.storage.keys import KeyProvider, builtin_providers, resolve_key
-from repoagent.storage.paths import join_inside
-from repoagent.storage.repository import Repository
-from repoagent.storage.sources import MemorySource, ModelSource, open_source
-from repoagent.storage.url import RepositoryUrl, parse_url
-from repoagent.storage.workspace import Workspace, WorkspaceRoot
+from repoagent.storage.cache.cache import Cache, CacheScope
+from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
+from repoagent.storage.paths.paths import join_inside
+from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint
+from repoagent.storage.repositories.repository import Repository
+from repoagent.storage.repositories.sources import MemorySource, ModelSource, open_source
+from repoagent.storage.repositories.url import RepositoryUrl, parse_url
+from repoagent.storage.secrets.keys import KeyProvider, builtin_providers, resolve_key
+from repoagent.storage.transfer.fetch import Fetcher
+from repoagent.storage.workspaces.workspace import Workspace, WorkspaceRoot
 
 __all__ = [
     "Cache",

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from repoagent.storage.room import free_bytes
+from repoagent.storage.workspaces.disk_space import free_bytes
 from repoagent.testing.points import Point
 
 __all__ = ["FaultInjection", "InjectedError"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from repoagent.storage.locks import FileLock
-from repoagent.storage.trees import tree_size
+from repoagent.storage.paths.trees import tree_size
+from repoagent.storage.workspaces.locks import FileLock
 
 __all__ = ["cache_faults", "files_holding", "held_locks", "workspace_leftovers"]
 

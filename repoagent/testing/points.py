@@ -22,21 +22,21 @@ __all__ = ["STORAGE_POINTS", "Point"]
 
 STORAGE_POINTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "start": "repoagent.storage.process_dir:sweep",
-        "process directory": "repoagent.storage.process_dir:ProcessDirectory",
-        "workspace directory": "repoagent.storage.workspace:Workspace.directory",
-        "workspace close": "repoagent.storage.workspace:Workspace.close",
-        "snapshot": "repoagent.storage.snapshot:snapshot",
-        "snapshot file": "repoagent.storage.snapshot:_copy_file",
-        "download": "repoagent.storage.localize:localize",
-        "download part": "repoagent.storage.localize:_write",
-        "download check": "repoagent.storage.localize:_check_unchanged",
-        "cache build": "repoagent.storage.cache_store:CacheStore.build",
-        "cache publish": "repoagent.storage.cache_store:CacheStore._publish",
-        "cache sync": "repoagent.storage.trees:sync_tree",
-        "cache sync directory": "repoagent.storage.cache_store:_sync_directory",
-        "remove tree": "repoagent.storage.trees:remove_tree",
-        "remove entry": "repoagent.storage.trees:_remove_entry",
+        "start": "repoagent.storage.workspaces.process_dir:sweep",
+        "process directory": "repoagent.storage.workspaces.process_dir:ProcessDirectory",
+        "workspace directory": "repoagent.storage.workspaces.workspace:Workspace.directory",
+        "workspace close": "repoagent.storage.workspaces.workspace:Workspace.close",
+        "snapshot": "repoagent.storage.transfer.snapshot:snapshot",
+        "snapshot file": "repoagent.storage.transfer.snapshot:_copy_file",
+        "download": "repoagent.storage.transfer.localize:localize",
+        "download part": "repoagent.storage.transfer.localize:_write",
+        "download check": "repoagent.storage.transfer.localize:_check_unchanged",
+        "cache build": "repoagent.storage.cache.cache_store:CacheStore.build",
+        "cache publish": "repoagent.storage.cache.cache_store:CacheStore._publish",
+        "cache sync": "repoagent.storage.paths.trees:sync_tree",
+        "cache sync directory": "repoagent.storage.cache.cache_store:_sync_directory",
+        "remove tree": "repoagent.storage.paths.trees:remove_tree",
+        "remove entry": "repoagent.storage.paths.trees:_remove_entry",
     }
 )
 """What happens in the storage that a test may want to interrupt, and the function that does it."""

@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 from repoagent.server import Server
 from repoagent.server.logs import server_log
-from repoagent_server.grpc.options import COMPRESSION_LEVELS, GrpcOptions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
-from repoagent_server.logs import LOGGER
+from repoagent_server.program.logs import LOGGER
+from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcOptions
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
 

@@ -9,4 +9,8 @@ __all__ = ["register_commands"]
 
 @hookimpl
 def register_commands() -> Mapping[str, CommandSpec]:
-    return {"serve": CommandSpec("repoagent_server.cli:serve", "Serve model repositories over HTTP and gRPC.")}
+    return {
+        "serve": CommandSpec(
+            "repoagent_server.program.serve_command:serve", "Serve model repositories over HTTP and gRPC."
+        )
+    }

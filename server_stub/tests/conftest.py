@@ -15,25 +15,25 @@ import click
 import httpx
 import numpy as np
 import pytest
-import repoagent_server.program
+import repoagent_server.program.program
 from click.testing import CliRunner
-from repoagent_server.cli import serve
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
-from repoagent_server.logs import configure
-from repoagent_server.options import LogOptions, ServeOptions
+from repoagent_server.program.logs import configure
+from repoagent_server.program.options import LogOptions, ServeOptions
+from repoagent_server.program.serve_command import serve
 from tritonclient.utils import shared_memory
 
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 from repoagent.server.logs import ServerLog, server_log
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.statistics import ExecutionTimes
+from repoagent.serving.measuring.statistics import ExecutionTimes
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.tracing.settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
-from repoagent.serving.types import Tensor
 
 Outputs = dict[str, Tensor]
 
@@ -303,7 +303,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Any:
             seen.append(options)
             return 0
 
-        monkeypatch.setattr(repoagent_server.program, "run", run)
+        monkeypatch.setattr(repoagent_server.program.program, "run", run)
         result = CliRunner().invoke(serve, ["--model-repository", "/models", *flags])
         if result.exit_code:
             raise click.UsageError(result.output)

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.grpc.options import GrpcOptions
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.tracing.settings import TraceSettings

@@ -20,9 +20,9 @@ from repoagent.executor import (
 )
 from repoagent.executor.builder import build
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 from repoagent.executor.runner.protocol import Segment, Seq
+from repoagent.executor.types.errors import CheckError
 from tests.executor.drafting_kit import LIMIT, Pair, drafting, plain
 
 

@@ -38,9 +38,9 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
-from repoagent.executor.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
+from repoagent.executor.types.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
 
 LIMIT = timedelta(seconds=120)
 # After 1, 2, 3, 4 the model says 2, 4, 2, 4, ...

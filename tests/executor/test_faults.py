@@ -19,9 +19,9 @@ from repoagent.executor import (
     Request,
     SamplingConfig,
 )
-from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.runner.protocol import Segment, Seq, StepResult
+from repoagent.executor.types.errors import ExecutorStoppedError
 
 LIMIT = timedelta(seconds=120)
 NOTHING = np.full(32, -np.inf, np.float32)

@@ -17,8 +17,8 @@ from repoagent.executor import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent.executor.errors import ExecutorStoppedError
 from repoagent.executor.runner.fake import FakeRunner
+from repoagent.executor.types.errors import ExecutorStoppedError
 
 LIMIT = timedelta(seconds=120)
 CONFIG = ExecutorConfig(

@@ -17,9 +17,9 @@ from repoagent.errors import AgentNotFoundError
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
-from repoagent.storage.cache import Cache
-from repoagent.storage.sources import ModelSource, open_source
-from repoagent.storage.workspace import WorkspaceRoot
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 InstallPackage = Callable[..., Path]
 Behaviour = Callable[[AgentModel, Action], None]

@@ -23,7 +23,7 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.loader.context import Progress
-from repoagent.storage.sources import MemorySource
+from repoagent.storage.repositories.sources import MemorySource
 
 Do = Callable[[AgentModel], object]
 PREFIX = "TRITONREPOAGENT_ACTION"

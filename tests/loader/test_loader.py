@@ -21,7 +21,7 @@ from repoagent.errors import (
     UnavailableError,
 )
 from repoagent.loader.plan import ConfigPlanner, PlannedAgent
-from repoagent.storage.sources import MemorySource, open_source
+from repoagent.storage.repositories.sources import MemorySource, open_source
 
 
 def on_load(bench: Any, name: str, do: Callable[[AgentModel], object]) -> None:

@@ -14,11 +14,11 @@ from onnx import TensorProto, helper
 from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, InternalError
 from repoagent.server import ModelControlMode, Server
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
 
 ADD_SUB_CONFIG = """
 backend: "onnxruntime"

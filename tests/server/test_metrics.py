@@ -4,7 +4,7 @@ import pytest
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 from repoagent.server import Metric, MetricFamily, MetricKind, Server
-from repoagent.serving.metrics import REGISTRY
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 
 def test_a_family_is_shown_by_a_server_while_it_lives(server: Server) -> None:

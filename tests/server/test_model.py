@@ -26,7 +26,7 @@ from repoagent.server import (
     Server,
     Tensor,
 )
-from repoagent.serving.pace import Pace
+from repoagent.serving.measuring.run_time import RunTime
 
 Inputs = dict[str, Any]
 
@@ -51,12 +51,12 @@ def test_a_request_is_answered(server: Server, addsub_inputs: Inputs) -> None:
 
 def test_a_known_quick_model_runs_on_the_callers_thread_and_agrees(server: Server, addsub_inputs: Inputs) -> None:
     model = server.model("addsub")
-    pace = _pace(server, "addsub")
-    pace.usual_ns = _LONG_NS
+    run_time = _run_time(server, "addsub")
+    run_time.usual_ns = _LONG_NS
     where = _Threads()
     submitted = next(model.infer(inputs=addsub_inputs, response_queue=where))
     _wait_until_idle(server, "addsub")
-    pace.usual_ns = _QUICK_NS
+    run_time.usual_ns = _QUICK_NS
     inline = next(model.infer(inputs=addsub_inputs, response_queue=where))
     assert where.own(2) == [False, True]
     for name, tensor in submitted.outputs.items():
@@ -65,10 +65,10 @@ def test_a_known_quick_model_runs_on_the_callers_thread_and_agrees(server: Serve
 
 
 def test_a_thread_that_takes_its_answers_one_by_one_executes_by_itself(server: Server, addsub_inputs: Inputs) -> None:
-    model, pace, where = server.model("addsub"), _pace(server, "addsub"), _Threads()
+    model, run_time, where = server.model("addsub"), _run_time(server, "addsub"), _Threads()
 
     def ask() -> ResponseIterator:
-        pace.usual_ns = _MEDIUM_NS
+        run_time.usual_ns = _MEDIUM_NS
         return model.infer(inputs=addsub_inputs, response_queue=where)
 
     def ask_for(count: int) -> None:
@@ -89,7 +89,7 @@ def test_a_thread_that_takes_its_answers_one_by_one_executes_by_itself(server: S
 def test_a_long_model_leaves_the_thread_that_asks_alone(server: Server, addsub_inputs: Inputs) -> None:
     where = _Threads()
     for _ in range(5):
-        _pace(server, "addsub").usual_ns = _LONG_NS
+        _run_time(server, "addsub").usual_ns = _LONG_NS
         assert next(server.model("addsub").infer(inputs=addsub_inputs, response_queue=where)).error is None
         _wait_until_idle(server, "addsub")
     assert where.own(5) == [False] * 5
@@ -100,9 +100,9 @@ _MEDIUM_NS = 2_000_000
 _LONG_NS = 1_000_000_000
 
 
-def _pace(server: Server, name: str) -> Pace:
+def _run_time(server: Server, name: str) -> RunTime:
     """What the server thinks of the model; a test says what that is before each request."""
-    return cast("Any", server.core.find(_core_request(name)))._scheduler._pace  # type: ignore[no-any-return]
+    return cast("Any", server.core.find(_core_request(name)))._scheduler._run_time  # type: ignore[no-any-return]
 
 
 def _wait_until_idle(server: Server, name: str) -> None:
@@ -129,7 +129,7 @@ class _Threads:
 
 
 def _core_request(name: str) -> Any:
-    from repoagent.serving.request import InferRequest
+    from repoagent.serving.requests.request import InferRequest
 
     return InferRequest(name, {})
 
@@ -414,11 +414,11 @@ async def test_many_requests_are_awaited_at_once(server: Server) -> None:
 
 
 async def test_a_task_with_a_quick_model_leaves_the_loop_to_others(server: Server, addsub_inputs: Inputs) -> None:
-    pace, order = _pace(server, "addsub"), []
+    run_time, order = _run_time(server, "addsub"), []
 
     async def ask(name: str) -> None:
         for _ in range(3):
-            pace.quick, pace.usual_ns = True, _QUICK_NS
+            run_time.quick, run_time.usual_ns = True, _QUICK_NS
             responses = server.model("addsub").async_infer(inputs=addsub_inputs)
             assert not responses._queue.empty()  # The loop has executed it, and need not be told.
             async for response in responses:

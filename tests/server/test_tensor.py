@@ -16,7 +16,7 @@ from repoagent.server import (
     UnsupportedError,
 )
 from repoagent.server.tensor import from_core, to_core
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 NUMBERS = [np.bool_, *(f"{kind}{bits}" for kind in ("uint", "int") for bits in (8, 16, 32, 64))]
 NUMBERS += ["float16", "float32", "float64"]

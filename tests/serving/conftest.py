@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 from repoagent.api.report import LoadReport
 from repoagent.config import ModelConfig, copy, read_text
 from repoagent.errors import AgentRefusedError, CancelledError, InternalError
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
+from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.options import ControlMode, CoreOptions
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import DirectoryFiles, MemoryFiles, MemorySource, ModelFiles, ModelSource
 
 OnnxMaker = Callable[..., bytes]

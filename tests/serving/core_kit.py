@@ -6,7 +6,7 @@ from pathlib import Path
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]

@@ -15,7 +15,7 @@ from repoagent.errors import (
     UnavailableError,
 )
 from repoagent.serving.options import ControlMode
-from repoagent.serving.request import InferResponse
+from repoagent.serving.requests.request import InferResponse
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
 

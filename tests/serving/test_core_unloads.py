@@ -13,7 +13,7 @@ from repoagent.errors import (
     RepoAgentError,
     UnavailableError,
 )
-from repoagent.serving.request import InferResponse
+from repoagent.serving.requests.request import InferResponse
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
 

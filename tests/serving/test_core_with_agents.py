@@ -12,7 +12,7 @@ import pytest
 from repoagent.api.hooks import hookimpl
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 TRACE = """
 from repoagent.api import Agent

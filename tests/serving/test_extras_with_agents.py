@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from tests.serving.core_kit import first
 
 AGENT = """

@@ -9,8 +9,8 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ControlMode, ServingCore
-from repoagent.serving.identity import ModelId
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import InferRequest
 
 CoreMaker = Callable[..., ServingCore]
 RequestMaker = Callable[..., InferRequest]

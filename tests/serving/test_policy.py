@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.errors import ConfigError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 CONFIG = 'name: "m" backend: "onnxruntime" max_batch_size: 8\n'
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { manifest = "SHA256SUMS" } }]\n'

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from repoagent.storage import Cache
-from repoagent.storage.locks import FileLock
+from repoagent.storage.workspaces.locks import FileLock
 from repoagent.testing.leftovers import cache_faults, files_holding, held_locks, workspace_leftovers
 
 PROCESS = "12-0123456789abcdef"

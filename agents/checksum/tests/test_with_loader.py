@@ -12,8 +12,8 @@ import pytest
 from repoagent.errors import AgentRefusedError, RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.loader import Loader
-from repoagent.storage.sources import open_source
-from repoagent.storage.workspace import WorkspaceRoot
+from repoagent.storage.repositories.sources import open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 WEIGHTS = b"weights"
 MD5 = hashlib.md5(WEIGHTS).hexdigest()

@@ -15,9 +15,9 @@ from repoagent.api import Agent, AgentModel
 from repoagent.errors import AgentRefusedError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.loader import Loader
-from repoagent.storage.cache import Cache
-from repoagent.storage.sources import open_source
-from repoagent.storage.workspace import WorkspaceRoot
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.sources import open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 Save = Callable[..., Path]
 CONFIG = 'max_batch_size: 8\nmodel_repository_agents { agents [ { name: "convert" PARAMETERS } ] }'

@@ -17,8 +17,8 @@ from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
-from repoagent.storage.sources import open_source
-from repoagent.storage.workspace import WorkspaceRoot
+from repoagent.storage.repositories.sources import open_source
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
 MARKER = b"PLAINTEXT-MARKER-5f1c"
 WEIGHTS = MARKER + os.urandom(2 * CHUNK) + MARKER

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import ConfigError
-from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["Architecture", "read_architecture"]
 

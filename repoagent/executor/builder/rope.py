@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.architecture import Architecture
-from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["rope_tables"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.builder.safetensors import write_safetensors
-from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["synthetic_checkpoint"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.engine.drawing import NOTHING_FOLLOWS, log_softmax
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.words import ends_with_any
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import ModelRunner, Seq
 from repoagent.executor.types.enums import FinishReason
+from repoagent.executor.types.errors import EngineError
 from repoagent.executor.types.sampling import SamplingConfig
 
 __all__ = ["BeamGroup"]
@@ -35,12 +35,12 @@ class _Candidate:
 
 
 class BeamGroup:
-    """At most ``width`` beams that advance together: the ``strands``. ``best`` has the texts."""
+    """At most ``width`` beams that advance together: the ``sequences``. ``best`` has the texts."""
 
     together = True
 
-    def __init__(self, first: Strand, config: SamplingConfig, returned: int) -> None:
-        self.strands = [first]
+    def __init__(self, first: TokenSequence, config: SamplingConfig, returned: int) -> None:
+        self.sequences = [first]
         self.width = config.beam_width
         self._widths = config.beam_width_array or [config.beam_width]
         self._returned = returned
@@ -49,10 +49,10 @@ class BeamGroup:
         self._penalty = 0.0 if config.length_penalty is None else config.length_penalty
         self._early = 1 if config.early_stopping is None else config.early_stopping
         self._diversity = config.beam_search_diversity_rate or 0.0
-        self._finished: list[tuple[float, Strand]] = []
+        self._finished: list[tuple[float, TokenSequence]] = []
         self._over = False
         self._at_limit = False
-        # Whether the strands are no texts of their own any more: their continuations have ended.
+        # Whether the sequences are no texts of their own any more: their continuations have ended.
         self._continued = False
 
     def done(self) -> bool:
@@ -62,30 +62,32 @@ class BeamGroup:
     def stop(self, reason: FinishReason) -> None:
         """See Group."""
         self._over = True
-        for strand in self.strands:
-            strand.reason = reason
+        for sequence in self.sequences:
+            sequence.reason = reason
 
     def score(self, total: float, length: int) -> float:
         """The rank of a text of ``length`` generated tokens."""
         return total / float(length) ** self._penalty if length else total
 
-    def scored_length(self, strand: Strand) -> int:
+    def scored_length(self, sequence: TokenSequence) -> int:
         """The length that counts in a text's score; an end token counts although it is not kept."""
-        return strand.generated + (strand.reason is FinishReason.END_ID)
+        return sequence.generated + (sequence.reason is FinishReason.END_ID)
 
-    def best(self) -> list[Strand]:
+    def best(self) -> list[TokenSequence]:
         """The best texts so far, finished or not, best first."""
-        running = [] if self._continued else self.strands
-        ranked = self._finished + [(self.score(strand.cum_log_prob, strand.generated), strand) for strand in running]
+        running = [] if self._continued else self.sequences
+        ranked = self._finished + [
+            (self.score(sequence.cum_log_prob, sequence.generated), sequence) for sequence in running
+        ]
         ranked.sort(key=lambda item: -item[0])
-        return [strand for _, strand in ranked[: self._returned]]
+        return [sequence for _, sequence in ranked[: self._returned]]
 
-    def advance(self, task: Task, runner: ModelRunner, ready: Sequence[Strand], rows: Sequence[Rows]) -> None:
+    def advance(self, task: Task, runner: ModelRunner, ready: Sequence[TokenSequence], rows: Sequence[Rows]) -> None:
         """See Group."""
         length = ready[0].generated + 1
         self._at_limit = length >= task.max_new_tokens
         width = self._widths[min(length, len(self._widths)) - 1]
-        candidates = self._candidates(task, ready, [strand_rows[-1] for strand_rows in rows], width)
+        candidates = self._candidates(task, ready, [sequence_rows[-1] for sequence_rows in rows], width)
         running = self._sort_out(task, ready, candidates, length, width)
         if not running and not self._finished:
             raise EngineError(NOTHING_FOLLOWS)
@@ -95,11 +97,11 @@ class BeamGroup:
         else:
             self._continued = True
         if self._at_limit:
-            for strand in self.strands:
-                strand.reason = FinishReason.LENGTH
+            for sequence in self.sequences:
+                sequence.reason = FinishReason.LENGTH
 
     def _sort_out(
-        self, task: Task, ready: Sequence[Strand], candidates: list[_Candidate], length: int, width: int
+        self, task: Task, ready: Sequence[TokenSequence], candidates: list[_Candidate], length: int, width: int
     ) -> list[_Candidate]:
         """Put texts that end to the finished ones; the best of the others go on.
 
@@ -119,31 +121,31 @@ class BeamGroup:
                 running.append(candidate)
         return running
 
-    def _candidates(self, task: Task, ready: Sequence[Strand], rows: list[Rows], width: int) -> list[_Candidate]:
+    def _candidates(self, task: Task, ready: Sequence[TokenSequence], rows: list[Rows], width: int) -> list[_Candidate]:
         """The best continuations of all beams, best first; enough that endings cannot use them up."""
         endings = {word[-1] for word in task.request.stop_words or () if word}
         want = width * (2 + len(endings))
         found: list[tuple[float, _Candidate]] = []
-        for number, (strand, row) in enumerate(zip(ready, rows, strict=True)):
-            task.rules.apply(row, strand.tokens, strand.generated)
+        for number, (sequence, row) in enumerate(zip(ready, rows, strict=True)):
+            task.rules.apply(row, sequence.tokens, sequence.generated)
             log_probs = log_softmax(row)
             count = min(want, len(row))
             top = np.argpartition(log_probs, len(row) - count)[len(row) - count :]
             top = top[np.argsort(-log_probs[top], kind="stable")]
             for rank, token in enumerate(top.tolist()):
                 log_prob = float(log_probs[token])
-                total = strand.cum_log_prob + log_prob
+                total = sequence.cum_log_prob + log_prob
                 value = total - self._diversity * rank
                 if value > -np.inf:  # nor no number, as all are where nothing can follow
                     found.append((value, _Candidate(number, token, total, log_prob)))
         found.sort(key=lambda item: -item[0])
         return [candidate for _, candidate in found[:want]]
 
-    def _stops(self, task: Task, parent: Strand, token: int) -> bool:
+    def _stops(self, task: Task, parent: TokenSequence, token: int) -> bool:
         words = task.request.stop_words
         return bool(words) and ends_with_any([*parent.tokens, token], parent.generated + 1, words or ())
 
-    def _finish(self, parent: Strand, candidate: _Candidate, reason: FinishReason, length: int) -> None:
+    def _finish(self, parent: TokenSequence, candidate: _Candidate, reason: FinishReason, length: int) -> None:
         text = parent.fork(0, None, parent.sampler)
         if reason is FinishReason.STOP_WORDS:
             text.tokens.append(candidate.token)
@@ -163,22 +165,22 @@ class BeamGroup:
         return self.score(best.total, at) <= self._finished[-1][0]
 
     def _follow(self, runner: ModelRunner, running: list[_Candidate]) -> None:
-        """Make the strands hold the chosen continuations, in the runner too."""
+        """Make the sequences hold the chosen continuations, in the runner too."""
         order = [candidate.parent for candidate in running]
         seqs = self._sequences(runner, order)
         self._parted = True
-        parents = self.strands
-        self.strands = [parents[parent].fork(i, seqs[i], parents[parent].sampler) for i, parent in enumerate(order)]
-        for strand, candidate in zip(self.strands, running, strict=True):
-            strand.tokens.append(candidate.token)
-            strand.log_probs.append(candidate.log_prob)
-            strand.cum_log_prob = candidate.total
+        parents = self.sequences
+        self.sequences = [parents[parent].fork(i, seqs[i], parents[parent].sampler) for i, parent in enumerate(order)]
+        for sequence, candidate in zip(self.sequences, running, strict=True):
+            sequence.tokens.append(candidate.token)
+            sequence.log_probs.append(candidate.log_prob)
+            sequence.cum_log_prob = candidate.total
         for seq in seqs[len(order) :]:
             runner.free(seq)
 
     def _sequences(self, runner: ModelRunner, order: list[int]) -> list[Seq]:
         """A sequence for each of ``order``, holding what its parent holds; behind these the ones that are left over."""
-        seqs = [strand.seq for strand in self.strands if strand.seq is not None]
+        seqs = [sequence.seq for sequence in self.sequences if sequence.seq is not None]
         forks: list[Seq] = []
         try:
             while len(seqs) + len(forks) < len(order):
@@ -186,7 +188,7 @@ class BeamGroup:
             seqs += forks
             if self._parted:
                 runner.reorder(seqs, [*order, *range(len(order), len(seqs))], self._common)
-        except Exception:  # no strand has them yet, so nobody else would free them
+        except Exception:  # no sequence has them yet, so nobody else would free them
             for seq in forks:
                 runner.free(seq)
             raise
@@ -194,7 +196,7 @@ class BeamGroup:
 
     def _fork(self, runner: ModelRunner) -> Seq:
         """One more sequence; what it holds after the prompt does not matter."""
-        first = self.strands[0].seq
+        first = self.sequences[0].seq
         assert first is not None
         seq = runner.fork(first)
         if seq is None:

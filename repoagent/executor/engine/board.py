@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from repoagent.executor.errors import ExecutorStoppedError
+from repoagent.executor.types.errors import ExecutorStoppedError
 from repoagent.executor.types.result import Response
 
 __all__ = ["ResponseBoard"]

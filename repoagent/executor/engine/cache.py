@@ -4,10 +4,10 @@ import logging
 
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, blocks_for
 from repoagent.executor.engine.prefix import PrefixPool
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task, retention_of
-from repoagent.executor.errors import EngineError
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import AdaptableRunner, ModelRunner
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["CacheTotals", "SequenceCache"]
 
@@ -39,38 +39,38 @@ class SequenceCache:
         return self._runner
 
     def open(self, task: Task) -> None:
-        """Open a sequence for every strand that still grows; what the pool knows need not be computed."""
-        for strand in task.active():
-            strand.seq = self._runner.open()
-            if strand.seq is None:
+        """Open a sequence for every sequence that still grows; what the pool knows need not be computed."""
+        for sequence in task.active():
+            sequence.seq = self._runner.open()
+            if sequence.seq is None:
                 raise EngineError("the runner has no room for a request that was admitted")
-            strand.computed = 0
+            sequence.computed = 0
             if task.lease is not None:
-                self._adaptable.adapt(strand.seq, task.lease.adapter.weights)
-            self._reuse(task, strand)
+                self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
+            self._reuse(task, sequence)
 
-    def _reuse(self, task: Task, strand: Strand) -> None:
+    def _reuse(self, task: Task, sequence: TokenSequence) -> None:
         pages = 0
         if self._pool is not None and not task.reads_whole_context:
-            for match in self._pool.match(task.marked(strand.tokens), task.key):
-                self._runner.import_kv(strand.seq, match.page.blob, match.tokens)  # type: ignore[arg-type]
-                strand.computed += match.tokens
+            for match in self._pool.match(task.marked(sequence.tokens), task.key):
+                self._runner.import_kv(sequence.seq, match.page.blob, match.tokens)  # type: ignore[arg-type]
+                sequence.computed += match.tokens
                 pages += 1
         if not task.started:
-            missed = blocks_for(len(strand.tokens)) - pages
+            missed = blocks_for(len(sequence.tokens)) - pages
             task.blocks.allocated, task.blocks.reused, task.blocks.missed = missed, pages, missed
             self.totals.allocated += missed
             self.totals.reused += pages
             self.totals.missed += missed
 
-    def keep(self, task: Task, strand: Strand, *, whole_pages: bool = False) -> None:
-        """Put what the runner has computed of a strand into the pool."""
-        if self._pool is None or strand.seq is None:
+    def keep(self, task: Task, sequence: TokenSequence, *, whole_pages: bool = False) -> None:
+        """Put what the runner has computed of a sequence into the pool."""
+        if self._pool is None or sequence.seq is None:
             return
-        seq, computed = strand.seq, strand.computed
+        seq, computed = sequence.seq, sequence.computed
         if whole_pages:
             computed -= computed % BLOCK_TOKENS
-        tokens = strand.tokens[:computed]
+        tokens = sequence.tokens[:computed]
         if not tokens:
             return
         try:
@@ -85,12 +85,12 @@ class SequenceCache:
 
     def close(self, task: Task) -> None:
         """Free all sequences of a task."""
-        for strand in task.group.strands:
-            self.close_strand(strand)
+        for sequence in task.group.sequences:
+            self.close_sequence(sequence)
 
-    def close_strand(self, strand: Strand) -> None:
-        """Free the sequence of one strand."""
-        seq, strand.seq, strand.computed = strand.seq, None, 0
+    def close_sequence(self, sequence: TokenSequence) -> None:
+        """Free the sequence of one sequence."""
+        seq, sequence.seq, sequence.computed = sequence.seq, None, 0
         if seq is None:
             return
         try:

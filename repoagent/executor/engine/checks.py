@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.request import Request
 from repoagent.executor.types.sampling import SamplingConfig
 

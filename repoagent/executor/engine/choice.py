@@ -27,7 +27,7 @@ class _Lot:
     def __init__(self, tasks: Sequence[Task], places: Sequence[int], rows: Sequence[int], vocab_size: int) -> None:
         """``places``: the number of each task's work in the plan; ``rows``: that of its row of logits."""
         self._vocab_size = vocab_size
-        self._samplers = [task.group.strands[0].sampler for task in tasks]
+        self._samplers = [task.group.sequences[0].sampler for task in tasks]
         self._places = places
         self._rows = np.array(rows)
         self._together = list(rows) == list(range(rows[0], rows[0] + len(rows)))
@@ -140,7 +140,7 @@ class TokenChoice:
         for place, work in enumerate(plan.works):
             task = work.task
             if task.drawn and work.complete and not task.drafts:
-                drawn.setdefault(task.group.strands[0].sampler.top_k > 0, []).append(place)
+                drawn.setdefault(task.group.sequences[0].sampler.top_k > 0, []).append(place)
             elif not task.plain or not work.complete or task.drafts:
                 self._plainly.append(place)
         self._lots = [

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.engine.scheduler import Work
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.protocol import RunnerInfo, Segment, StepResult
 from repoagent.executor.types.decoding_config import DebugConfig
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.stats import DebugTensorsPerIteration
 
 __all__ = ["DebugTensors", "graph_tensors"]
@@ -53,13 +53,13 @@ class DebugTensors:
         return [replace(item, extras=tuple(dict.fromkeys((*item.extras, *self._graph)))) for item in segments]
 
     def keep(self, iteration: int, works: Sequence[Work], result: StepResult) -> None:
-        """Note an iteration, before the positions of its strands move on."""
+        """Note an iteration, before the positions of its sequences move on."""
         segments = [work.segment for work in works]
         tensors: dict[str, npt.NDArray[Any]] = {_REQUESTS: np.array([work.task.id for work in works], np.int64)}
         if "input_ids" in self._inputs:
             tensors["input_ids"] = np.concatenate([segment.tokens for segment in segments])
         if "sequence_length" in self._inputs:
-            lengths = [work.strand.computed + len(work.segment.tokens) for work in works]
+            lengths = [work.sequence.computed + len(work.segment.tokens) for work in works]
             tensors["sequence_length"] = np.array(lengths, np.int32)
         if self._outputs:
             tensors["logits"] = np.concatenate([result.logits[rows] for rows in result.rows])

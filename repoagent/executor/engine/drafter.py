@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from repoagent.executor.engine.guess_count import GuessCount
 from repoagent.executor.engine.guide import Guide
-from repoagent.executor.engine.pace import Pace
 from repoagent.executor.engine.task import Task
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["DraftModel"]
 
@@ -34,7 +34,7 @@ _PIECE = 512
 class _Line:
     """What the draft model has of a text: its sequence holds ``read`` tokens, and then ``guessed``."""
 
-    pace: Pace
+    guess_count: GuessCount
     seq: Seq | None = None
     read: int = 0
     guessed: list[int] = field(default_factory=list)
@@ -45,11 +45,11 @@ class _Draft:
 
     def __init__(self, task: Task, line: _Line, most: int) -> None:
         self.task, self.line = task, line
-        self._strand = task.group.strands[0]
-        self._history = list(self._strand.tokens)
+        self._sequence = task.group.sequences[0]
+        self._history = list(self._sequence.tokens)
         self._most = most
         self._tokens: list[int] = []
-        self._sampler = self._strand.sampler.fork()
+        self._sampler = self._sequence.sampler.fork()
         self._guide: Guide | None = None
         self._over = False
 
@@ -63,7 +63,7 @@ class _Draft:
         held = self.line.read + len(self.line.guessed)
         tokens = self._history[held : held + _PIECE]
         self._over = held + len(tokens) < len(self._history)  # a long history: the rest is for the next rounds
-        inside = len(self._strand.tokens) - self.line.read
+        inside = len(self._sequence.tokens) - self.line.read
         self.line.read += min(len(tokens), inside)
         self.line.guessed += tokens[inside:]
         assert self.line.seq is not None
@@ -73,11 +73,11 @@ class _Draft:
         """Guess from a row of logits as the task will choose: its guide, its rules, its limits, its random numbers."""
         if self._over:
             return
-        strand, rules, row = self._strand, self.task.rules, row.copy()
-        if strand.guide is not None:
-            self._guide = self._guide or strand.guide.fork()
+        sequence, rules, row = self._sequence, self.task.rules, row.copy()
+        if sequence.guide is not None:
+            self._guide = self._guide or sequence.guide.fork()
             self._guide.mask(row)
-        rules.apply(row, self._history, strand.generated + len(self._tokens))
+        rules.apply(row, self._history, sequence.generated + len(self._tokens))
         try:
             token = self._sampler.choose(row)
         except EngineError:  # nothing can follow, says the draft model
@@ -117,7 +117,7 @@ class DraftModel:
     def note(self, task: Task, guessed: int) -> None:
         """So many of a task's drafts were verified, ``task.right`` of them were right."""
         if task.id in self._lines:
-            self._lines[task.id].pace.note(guessed, task.right)
+            self._lines[task.id].guess_count.note(guessed, task.right)
 
     def forget(self, task: Task) -> None:
         """Free what is held for a task that has ended."""
@@ -136,13 +136,13 @@ class DraftModel:
 
     def _most(self, task: Task) -> int:
         """How many tokens may be guessed: neither text nor draft model has room for more, and the last is free."""
-        strand = task.group.strands[0]
-        room = self._runner.info.max_seq_len - len(strand.tokens) + 1  # the last guess is not read
-        most = min(task.max_new_tokens - strand.generated - 1, room)
+        sequence = task.group.sequences[0]
+        room = self._runner.info.max_seq_len - len(sequence.tokens) + 1  # the last guess is not read
+        most = min(task.max_new_tokens - sequence.generated - 1, room)
         if most < 1:
             return 0
-        line = self._lines.setdefault(task.id, _Line(Pace(self._length)))
-        return min(most, line.pace.take())
+        line = self._lines.setdefault(task.id, _Line(GuessCount(self._length)))
+        return min(most, line.guess_count.take())
 
     def _line(self, task: Task, present: Sequence[Task]) -> _Line:
         """The task's line, which holds nothing but tokens of its text."""
@@ -150,7 +150,7 @@ class DraftModel:
         if line.seq is None:
             line.seq = self._open({other.id for other in present})
         elif line.guessed:
-            said = task.group.strands[0].tokens[line.read : line.read + len(line.guessed)]
+            said = task.group.sequences[0].tokens[line.read : line.read + len(line.guessed)]
             wrong = (i for i, token in enumerate(line.guessed) if i >= len(said) or said[i] != token)
             line.read += next(wrong, len(line.guessed))
             line.guessed = []

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from repoagent.executor.engine.drafter import DraftModel
 from repoagent.executor.engine.snapshots import IterationCounts
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import ModelRunner
 
 __all__ = ["Drafting"]
@@ -27,24 +27,24 @@ class Drafting:
         if len(running) <= _ALONE:
             for task in running:
                 if task.lookahead is not None and _waits_for_one(task):
-                    strand = task.group.strands[0]
-                    task.drafts = task.lookahead.propose(strand.tokens, task.max_new_tokens - strand.generated - 1)
+                    sequence = task.group.sequences[0]
+                    task.drafts = task.lookahead.propose(sequence.tokens, task.max_new_tokens - sequence.generated - 1)
         if self._model is not None and len(running) <= self._model.crowd:
             began = time.monotonic()
             self._model.draft([task for task in running if task.draftable and _waits_for_one(task)])
             counts.drafting_seconds = time.monotonic() - began
 
-    def settle(self, task: Task, strand: Strand, counts: IterationCounts) -> None:
+    def settle(self, task: Task, sequence: TokenSequence, counts: IterationCounts) -> None:
         """Forget what was computed for drafts that were wrong, and count."""
         drafted = len(task.drafts)
         task.drafts = []
-        strand.computed = min(len(strand.tokens), strand.computed - drafted + task.right)
-        for kept in (strand.generation_logits, *strand.extras.values()):
-            del kept[strand.generated :]
-        assert strand.seq is not None
-        self._runner.truncate(strand.seq, strand.computed)
+        sequence.computed = min(len(sequence.tokens), sequence.computed - drafted + task.right)
+        for kept in (sequence.generation_logits, *sequence.extras.values()):
+            del kept[sequence.generated :]
+        assert sequence.seq is not None
+        self._runner.truncate(sequence.seq, sequence.computed)
         # Whoever sent the drafts sends the next ones with a request of their own.
-        strand.handed_back = task.request.external_draft_tokens_config is not None
+        sequence.handed_back = task.request.external_draft_tokens_config is not None
         if self._model is not None:
             self._model.note(task, drafted)
         task.drafted += drafted
@@ -68,4 +68,4 @@ class Drafting:
 
 def _waits_for_one(task: Task) -> bool:
     """Whether all is computed but the last token, and nothing is drafted yet."""
-    return task.started and not task.drafts and task.group.strands[0].pending == 1
+    return task.started and not task.drafts and task.group.sequences[0].pending == 1

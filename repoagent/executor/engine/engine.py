@@ -1,7 +1,7 @@
 """Engine: one thread that runs iterations until it is stopped.
 
 An iteration: take what arrived, end what was cancelled or is late, let the scheduler plan, run one step, give every
-strand that is ready its next token, answer, note statistics.
+sequence that is ready its next token, answer, note statistics.
 """
 
 import threading
@@ -20,11 +20,11 @@ from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
 from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
 from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
-from repoagent.executor.errors import text_of
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
+from repoagent.executor.types.errors import text_of
 from repoagent.executor.types.result import Response
 
 __all__ = ["Engine"]
@@ -164,7 +164,7 @@ class Engine:
         self._answer([task])
 
     def _advance(self, plan: Plan, result: StepResult) -> None:
-        """Hand the rows of logits to the strands they are for."""
+        """Hand the rows of logits to the sequences they are for."""
         touched: list[Task] = []
         ready: dict[int, Ready] = {}
         now = time.monotonic()
@@ -173,14 +173,14 @@ class Engine:
         else:
             self._note_round(plan.works)
         for number, (work, token) in enumerate(zip(plan.works, self._choice.choose(plan, result), strict=True)):
-            task, strand = work.task, work.strand
+            task, sequence = work.task, work.sequence
             if token is not None:
-                add_token(task, strand, token)
+                add_token(task, sequence, token)
                 self._note_token(task, now)
-                if strand.reason is not FinishReason.NOT_FINISHED:
+                if sequence.reason is not FinishReason.NOT_FINISHED:
                     touched.append(task)
                 elif task.streams_tokens:
-                    self._outgoing.append(self._results.streamed(task, strand))
+                    self._outgoing.append(self._results.streamed(task, sequence))
                 elif task.request.streaming:
                     touched.append(task)
             elif work.complete:
@@ -192,23 +192,23 @@ class Engine:
     def _note_round(self, works: Sequence[Work]) -> None:
         """The same as ``_note_pieces`` for one token of each, but faster."""
         for work in works:
-            work.strand.computed += 1
+            work.sequence.computed += 1
         self._counts.generation_requests += len(works)
         self._counts.generated_tokens += len(works)
 
     def _note_pieces(self, works: Sequence[Work], result: StepResult) -> None:
         """What was computed, and what is kept of prompts."""
         for number, work in enumerate(works):
-            task, strand = work.task, work.strand
+            task, sequence = work.task, work.sequence
             self._count(work)
-            strand.computed += len(work.segment.tokens)
+            sequence.computed += len(work.segment.tokens)
             if task.started:
                 continue
             self._note_start(task)
             if task.extra_names or task.reads_whole_context:
                 self._collect_context(work, result, number)
             if work.complete:
-                self._begin(task, strand)
+                self._begin(task, sequence)
 
     def _note_start(self, task: Task) -> None:
         if task.times.first_iteration is None:
@@ -228,11 +228,11 @@ class Engine:
             counts.generation_requests += 1
             counts.generated_tokens += 1
 
-    def _begin(self, task: Task, strand: Strand) -> None:
+    def _begin(self, task: Task, sequence: TokenSequence) -> None:
         """The prompt has been read for the first time: let others reuse it."""
         task.started = True
         task.stage = RequestStage.GENERATION_IN_PROGRESS
-        self._cache.keep(task, strand, whole_pages=True)
+        self._cache.keep(task, sequence, whole_pages=True)
 
     def _note_token(self, task: Task, now: float) -> None:
         task.iterations += 1
@@ -244,23 +244,23 @@ class Engine:
     def _collect_context(self, work: Work, result: StepResult, number: int) -> None:
         """Keep logits and tensors of prompt tokens, the first time they are computed."""
         task, rows = work.task, result.rows[number]
-        prompt = work.strand.prompt_length - (work.strand.computed - len(work.segment.tokens))
+        prompt = work.sequence.prompt_length - (work.sequence.computed - len(work.segment.tokens))
         if task.reads_whole_context:
             task.context_logits.append(result.logits[rows][:prompt].copy())
         for name in task.context_extra_names:
             task.context_extras.setdefault(name, []).append(result.extras[number][name][:prompt])
 
     def _collect(self, work: Work, result: StepResult, number: int, ready: dict[int, Ready]) -> None:
-        """Note the last rows of a strand: one, and one for each draft."""
-        task, strand = work.task, work.strand
+        """Note the last rows of a sequence: one, and one for each draft."""
+        task, sequence = work.task, work.sequence
         drafts = len(task.drafts)
         rows = result.logits[result.rows[number]][-1 - drafts :]
         if task.request.output_config.return_generation_logits:
-            strand.generation_logits += list(rows.copy())
+            sequence.generation_logits += list(rows.copy())
         for name in task.extra_names:
-            strand.extras.setdefault(name, []).extend(result.extras[number][name][-1 - drafts :])
+            sequence.extras.setdefault(name, []).extend(result.extras[number][name][-1 - drafts :])
         item = ready.setdefault(task.id, Ready(task, [], []))
-        item.strands.append(strand)
+        item.sequences.append(sequence)
         item.rows.append(rows)
 
     def _choose(self, ready: list[Ready], now: float) -> list[Task]:
@@ -273,9 +273,9 @@ class Engine:
                 self._fail([task], f"the logits post-processor failed: {text_of(failed[task.id])}")
                 continue
             try:
-                task.group.advance(task, self._runner, item.strands, item.rows)
+                task.group.advance(task, self._runner, item.sequences, item.rows)
                 if task.drafts:
-                    self._drafting.settle(task, item.strands[0], self._counts)
+                    self._drafting.settle(task, item.sequences[0], self._counts)
             except BaseException as error:  # a grammar, or a fault in choosing: fails this request only
                 self._fail([task], f"choosing a token failed: {text_of(error)}")
                 continue
@@ -293,10 +293,10 @@ class Engine:
                 continue
             self._outgoing += owed
             if owed and owed[-1].result.is_final:
-                for strand in task.group.strands:
-                    self._cache.keep(task, strand)
+                for sequence in task.group.sequences:
+                    self._cache.keep(task, sequence)
                 self._drop(task)
-            elif len(task.group.strands) > 1 and not task.group.together:
+            elif len(task.group.sequences) > 1 and not task.group.together:
                 self._close_finished(task)
 
     def _post(self) -> None:
@@ -305,10 +305,10 @@ class Engine:
             self._outgoing = []
 
     def _close_finished(self, task: Task) -> None:
-        for strand in task.group.strands:
-            if strand.finished and strand.seq is not None:
-                self._cache.keep(task, strand)
-                self._cache.close_strand(strand)
+        for sequence in task.group.sequences:
+            if sequence.finished and sequence.seq is not None:
+                self._cache.keep(task, sequence)
+                self._cache.close_sequence(sequence)
 
     def _fail(self, tasks: Sequence[Task], text: str) -> None:
         """Answer requests with an error."""
@@ -333,5 +333,5 @@ def _owes(task: Task) -> bool:
     return (
         task.request.streaming
         or task.group.done()
-        or any(strand.finished and not strand.answered for strand in task.group.strands)
+        or any(sequence.finished and not sequence.answered for sequence in task.group.sequences)
     )

@@ -18,13 +18,13 @@ from repoagent.executor.engine.prefix import PrefixKey
 from repoagent.executor.engine.prompt_table import check_prompt_table
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.sampling_group import SamplingGroup
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Group, Task, TaskTimes
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.lora.cache import AdapterCache, AdapterLease
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
 from repoagent.executor.types.enums import KvCacheTransferMode, RequestType
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.request import Request, extras_of
 from repoagent.executor.types.rules import tokens
@@ -126,7 +126,7 @@ class Intake:
         task.lookahead = self._lookahead(task)
         task.steady = isinstance(group, SamplingGroup) and group.width == 1 and not (task.lookahead or extras)
         if _needs_no_logits(task):
-            sampler = group.strands[0].sampler
+            sampler = group.sequences[0].sampler
             task.plain = sampler.greedy and not task.rules.active
             task.drawn = sampler.simple and sampler.top_k <= min(MOST_DRAWN, self._info.vocab_size - 1)
             if task.drawn:  # made here, lest the engine's thread wait for it
@@ -141,7 +141,7 @@ class Intake:
         config = task.request.lookahead_config or (decoding and decoding.lookahead_decoding_config)
         if not config or config.max_ngram_size < 2 or not task.draftable:
             return None
-        if not task.group.strands[0].sampler.greedy:
+        if not task.group.sequences[0].sampler.greedy:
             return None
         return Lookahead(config.max_ngram_size, config.max_verification_set_size)
 
@@ -171,7 +171,7 @@ class Intake:
                 )
             guide = self._guides.create(request.guided_decoding_params)
         prompt = list(request.input_token_ids)
-        first = Strand(0, prompt, len(prompt), Sampler(config), guide=guide)
+        first = TokenSequence(0, prompt, len(prompt), Sampler(config), guide=guide)
         if config.beam_width > 1:
             return BeamGroup(first, config, _returned_beams(request))
         return SamplingGroup(first, [Sampler(config, index) for index in range(_sequences(request))])
@@ -279,7 +279,7 @@ def _needs_no_logits(task: Task) -> bool:
     return (
         task.steady
         and task.rules.only_temperature
-        and task.group.strands[0].guide is None
+        and task.group.sequences[0].guide is None
         and not (task.want_log_probs or task.drafts)
         and not (wanted.return_generation_logits or wanted.return_context_logits)
         and request.logits_post_processor is None

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
 from repoagent.executor.types.request import Request
 
@@ -19,10 +19,10 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Ready:
-    """A task whose strands get their next tokens; ``rows[i]``: the logits for ``strands[i]``."""
+    """A task whose sequences get their next tokens; ``rows[i]``: the logits for ``sequences[i]``."""
 
     task: Task
-    strands: list[Strand]
+    sequences: list[TokenSequence]
     rows: list[Rows]
 
 
@@ -73,7 +73,7 @@ class PostProcessors:
 
 
 def _arguments(item: Ready) -> tuple[Rows, list[list[int]]]:
-    """The logits of all strands in one array; the strands' rows become views of it."""
+    """The logits of all sequences in one array; the sequences' rows become views of it."""
     logits = np.stack([rows[-1] for rows in item.rows])[None]
     item.rows = [logits[0, place : place + 1] for place in range(len(item.rows))]
-    return logits, [list(strand.tokens) for strand in item.strands]
+    return logits, [list(sequence.tokens) for sequence in item.sequences]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.runner.protocol import Embeddings, RunnerInfo, TokenArray
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.request import Request
 
 __all__ = ["PromptTable", "check_prompt_table"]

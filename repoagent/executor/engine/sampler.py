@@ -14,7 +14,7 @@ from repoagent.executor.engine.drawing import (
     draw_from,
     log_softmax,
 )
-from repoagent.executor.errors import EngineError
+from repoagent.executor.types.errors import EngineError
 from repoagent.executor.types.sampling import SamplingConfig
 
 __all__ = ["Sampler"]

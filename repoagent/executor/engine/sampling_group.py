@@ -7,29 +7,29 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.drawing import log_softmax
 from repoagent.executor.engine.sampler import Sampler
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.words import ends_with_any
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import ModelRunner
 from repoagent.executor.types.enums import FinishReason
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["SamplingGroup", "add_token"]
 
 Rows = npt.NDArray[np.float32]
 
 
-def add_token(task: Task, strand: Strand, token: int) -> None:
+def add_token(task: Task, sequence: TokenSequence, token: int) -> None:
     """Append a token and see whether it ends the text. The end token itself is not kept, a stop word is."""
-    request, tokens = task.request, strand.tokens
+    request, tokens = task.request, sequence.tokens
     if token == request.end_id:
-        strand.reason = FinishReason.END_ID
+        sequence.reason = FinishReason.END_ID
         return
     tokens.append(token)
-    if request.stop_words and ends_with_any(tokens, strand.generated, request.stop_words):
-        strand.reason = FinishReason.STOP_WORDS
-    elif len(tokens) - strand.prompt_length >= task.max_new_tokens:
-        strand.reason = FinishReason.LENGTH
+    if request.stop_words and ends_with_any(tokens, sequence.generated, request.stop_words):
+        sequence.reason = FinishReason.STOP_WORDS
+    elif len(tokens) - sequence.prompt_length >= task.max_new_tokens:
+        sequence.reason = FinishReason.LENGTH
 
 
 class SamplingGroup:
@@ -37,74 +37,76 @@ class SamplingGroup:
 
     together = False
 
-    def __init__(self, first: Strand, samplers: Sequence[Sampler]) -> None:
-        self.strands = [first]
+    def __init__(self, first: TokenSequence, samplers: Sequence[Sampler]) -> None:
+        self.sequences = [first]
         self.width = len(samplers)
         self._samplers = list(samplers)
 
     def done(self) -> bool:
         """See Group."""
-        return len(self.strands) == self.width and all(strand.finished for strand in self.strands)
+        return len(self.sequences) == self.width and all(sequence.finished for sequence in self.sequences)
 
     def stop(self, reason: FinishReason) -> None:
         """See Group."""
-        self.width = len(self.strands)
-        for strand in self.strands:
-            if not strand.finished:
-                strand.reason = reason
+        self.width = len(self.sequences)
+        for sequence in self.sequences:
+            if not sequence.finished:
+                sequence.reason = reason
 
-    def advance(self, task: Task, runner: ModelRunner, ready: Sequence[Strand], rows: Sequence[Rows]) -> None:
+    def advance(self, task: Task, runner: ModelRunner, ready: Sequence[TokenSequence], rows: Sequence[Rows]) -> None:
         """See Group."""
-        if len(self.strands) < self.width:
+        if len(self.sequences) < self.width:
             self._part(task, runner, ready[0], rows[0])
             return
-        for strand, strand_rows in zip(ready, rows, strict=True):
-            self._choose(task, strand, strand_rows)
+        for sequence, sequence_rows in zip(ready, rows, strict=True):
+            self._choose(task, sequence, sequence_rows)
 
-    def _part(self, task: Task, runner: ModelRunner, first: Strand, rows: Rows) -> None:
+    def _part(self, task: Task, runner: ModelRunner, first: TokenSequence, rows: Rows) -> None:
         """The prompt has been read: make the other sequences."""
         assert first.seq is not None
         for index in range(1, self.width):
             seq = runner.fork(first.seq)
             if seq is None:
                 raise EngineError("the runner has no room for a sequence that was reserved")
-            self.strands.append(first.fork(index, seq, self._samplers[index]))
-        for strand in self.strands:
-            self._choose(task, strand, rows.copy())
+            self.sequences.append(first.fork(index, seq, self._samplers[index]))
+        for sequence in self.sequences:
+            self._choose(task, sequence, rows.copy())
 
-    def _choose(self, task: Task, strand: Strand, rows: Rows) -> None:
+    def _choose(self, task: Task, sequence: TokenSequence, rows: Rows) -> None:
         """One token, and one more for each draft that turns out right."""
         drafts = task.drafts if len(rows) > 1 else []
         task.right = 0
         for place, row in enumerate(rows):
             draft = drafts[place] if place < len(drafts) else None
-            token = self._choose_one(task, strand, row, draft, place)
+            token = self._choose_one(task, sequence, row, draft, place)
             right = token == draft
             task.right += right
-            if strand.finished or not right:
+            if sequence.finished or not right:
                 return
 
-    def _draw_one(self, task: Task, strand: Strand, row: npt.NDArray[np.float32], draft: int | None, place: int) -> int:
-        if strand.guide is not None:
-            strand.guide.mask(row)
-        task.rules.apply(row, strand.tokens, strand.generated)
+    def _draw_one(
+        self, task: Task, sequence: TokenSequence, row: npt.NDArray[np.float32], draft: int | None, place: int
+    ) -> int:
+        if sequence.guide is not None:
+            sequence.guide.mask(row)
+        task.rules.apply(row, sequence.tokens, sequence.generated)
         if draft is None or task.draft_logits is None:
-            return strand.sampler.choose(row)
-        return strand.sampler.verify(row, draft, task.draft_logits[place], task.draft_threshold)
+            return sequence.sampler.choose(row)
+        return sequence.sampler.verify(row, draft, task.draft_logits[place], task.draft_threshold)
 
     def _choose_one(
-        self, task: Task, strand: Strand, row: npt.NDArray[np.float32], draft: int | None, place: int
+        self, task: Task, sequence: TokenSequence, row: npt.NDArray[np.float32], draft: int | None, place: int
     ) -> int:
-        token = self._draw_one(task, strand, row, draft, place)
-        before = len(strand.tokens)
-        if strand.guide is not None and strand.guide.is_end(token):
-            strand.reason = FinishReason.END_ID
+        token = self._draw_one(task, sequence, row, draft, place)
+        before = len(sequence.tokens)
+        if sequence.guide is not None and sequence.guide.is_end(token):
+            sequence.reason = FinishReason.END_ID
             return token
-        add_token(task, strand, token)
-        if strand.guide is not None and not strand.finished:
-            strand.guide.accept(token)
-        if task.want_log_probs and len(strand.tokens) > before:
+        add_token(task, sequence, token)
+        if sequence.guide is not None and not sequence.finished:
+            sequence.guide.accept(token)
+        if task.want_log_probs and len(sequence.tokens) > before:
             value = float(log_softmax(row)[token])
-            strand.log_probs.append(value)
-            strand.cum_log_prob += value
+            sequence.log_probs.append(value)
+            sequence.cum_log_prob += value
         return token

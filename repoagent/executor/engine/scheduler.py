@@ -13,8 +13,8 @@ import numpy as np
 from repoagent.executor.engine.blocks import BlockBudget, blocks_for
 from repoagent.executor.engine.cache import SequenceCache
 from repoagent.executor.engine.chunks import split_budget
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import DecodeRound, Logits, Segment
 from repoagent.executor.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
@@ -40,10 +40,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Work:
-    """Tokens of one strand in an iteration; ``complete``: no token of the strand is left out."""
+    """Tokens of one sequence in an iteration; ``complete``: no token of the sequence is left out."""
 
     task: Task
-    strand: Strand
+    sequence: TokenSequence
     segment: Segment
     complete: bool = True
 
@@ -75,7 +75,7 @@ class Scheduler:
         self._cache = cache
 
     def plan(self) -> Plan:
-        """Admit what may start, pause what no longer fits, and give every running strand its tokens."""
+        """Admit what may start, pause what no longer fits, and give every running sequence its tokens."""
         self.paused_now = 0
         if self.waiting:
             self._admit()
@@ -88,20 +88,20 @@ class Scheduler:
         if self._round is None:
             return Plan(self.pieces())
         assert self._round.round is not None
-        self._round.round.tokens[:] = [work.strand.tokens[-1] for work in self._round.works]
+        self._round.round.tokens[:] = [work.sequence.tokens[-1] for work in self._round.works]
         return self._round
 
     def pieces(self) -> list[Work]:
-        """The tokens of every running strand: what is left of its text, as far as the budget goes."""
+        """The tokens of every running sequence: what is left of its text, as far as the budget goes."""
         works: list[Work] = []
-        reading: list[tuple[Task, Strand, int]] = []
+        reading: list[tuple[Task, TokenSequence, int]] = []
         for task in self.running:
-            for strand, tokens in _needs(task):
-                if tokens == 1 and strand.pending == 1 and task.started:
+            for sequence, tokens in _needs(task):
+                if tokens == 1 and sequence.pending == 1 and task.started:
                     # Drafts go with their token; they must not wait behind prompts.
-                    works.append(_piece(task, strand, 1))
+                    works.append(_piece(task, sequence, 1))
                 elif tokens:
-                    reading.append((task, strand, tokens))
+                    reading.append((task, sequence, tokens))
         if not reading:
             return works
         # While nobody generates nobody waits: what came together is read together, and goes on together.
@@ -158,7 +158,7 @@ class Scheduler:
 
     def _blocks(self, task: Task) -> int:
         """Blocks that the policy wants a request to hold before its next iteration."""
-        longest = max(len(strand.tokens) for strand in task.group.strands) + len(task.drafts) + 1
+        longest = max(len(sequence.tokens) for sequence in task.group.sequences) + len(task.drafts) + 1
         if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
             longest = len(task.request.input_token_ids) + task.max_new_tokens
         return task.group.width * blocks_for(longest)
@@ -190,48 +190,50 @@ class Scheduler:
         self._cache.close(task)
         self._budget.release(task.id)
 
-    def _read(self, reading: list[tuple[Task, Strand, int]], budget: int) -> list[Work]:
+    def _read(self, reading: list[tuple[Task, TokenSequence, int]], budget: int) -> list[Work]:
         """Longer pieces: prompts, and histories after a pause."""
         wanted = [tokens for _, _, tokens in reading]
         shares = split_budget(wanted, budget, self._limits.chunking, chunked=self._limits.chunked)
         return [
-            _piece(task, strand, share) for (task, strand, _), share in zip(reading, shares, strict=True) if share > 0
+            _piece(task, sequence, share)
+            for (task, sequence, _), share in zip(reading, shares, strict=True)
+            if share > 0
         ]
 
 
 def _in_step(task: Task) -> bool:
     """Whether a request takes one token now, and in every iteration until it is drafted for."""
-    return task.steady and task.started and not task.drafts and task.group.strands[0].pending == 1
+    return task.steady and task.started and not task.drafts and task.group.sequences[0].pending == 1
 
 
 def _round(tasks: Sequence[Task]) -> Plan:
-    strands = [task.group.strands[0] for task in tasks]
-    segments = DecodeRound.of([strand.seq for strand in strands if strand.seq is not None])
-    return Plan(list(map(Work, tasks, strands, segments)), segments)
+    sequences = [task.group.sequences[0] for task in tasks]
+    segments = DecodeRound.of([sequence.seq for sequence in sequences if sequence.seq is not None])
+    return Plan(list(map(Work, tasks, sequences, segments)), segments)
 
 
-def _needs(task: Task) -> Iterator[tuple[Strand, int]]:
-    """How many tokens each strand should take next. Beams wait for each other before their last token."""
+def _needs(task: Task) -> Iterator[tuple[TokenSequence, int]]:
+    """How many tokens each sequence should take next. Beams wait for each other before their last token."""
     active = task.active()
     if not task.group.together or len(active) == 1:
-        for strand in active:
-            yield strand, strand.pending
+        for sequence in active:
+            yield sequence, sequence.pending
         return
-    behind = any(strand.pending > 1 for strand in active)
-    for strand in active:
-        yield strand, strand.pending - behind
+    behind = any(sequence.pending > 1 for sequence in active)
+    for sequence in active:
+        yield sequence, sequence.pending - behind
 
 
-def _piece(task: Task, strand: Strand, share: int) -> Work:
-    """The next ``share`` tokens of a strand that is being read, with the drafts behind its last token."""
-    assert strand.seq is not None
-    start = strand.computed
-    complete = share == strand.pending
-    tokens = strand.tokens[start : start + share]
+def _piece(task: Task, sequence: TokenSequence, share: int) -> Work:
+    """The next ``share`` tokens of a sequence that is being read, with the drafts behind its last token."""
+    assert sequence.seq is not None
+    start = sequence.computed
+    complete = share == sequence.pending
+    tokens = sequence.tokens[start : start + share]
     drafts = task.drafts if complete else []
-    in_prompt = task.reads_whole_context and start < strand.prompt_length and strand.index == 0
+    in_prompt = task.reads_whole_context and start < sequence.prompt_length and sequence.index == 0
     logits = Logits.ALL if drafts or in_prompt else Logits.LAST if complete else Logits.NONE
     extras = task.extra_names if complete or task.context_extra_names else ()
     array = np.array(tokens + drafts, np.int32)
     embeddings = task.table.take_from(array) if task.table is not None else None
-    return Work(task, strand, Segment(strand.seq, array, logits, extras, embeddings), complete)
+    return Work(task, sequence, Segment(sequence.seq, array, logits, extras, embeddings), complete)

@@ -46,7 +46,7 @@ class IterationCounts:
     _groups: set[int] | None = None
 
     def first_of(self, request_id: int) -> bool:
-        """Whether this is the first strand of a request; the others are not requests of their own."""
+        """Whether this is the first sequence of a request; the others are not requests of their own."""
         if self._groups is None:
             self._groups = set()
         known = request_id in self._groups
@@ -176,13 +176,13 @@ def _spec_stats(counts: IterationCounts) -> SpecDecodingStats | None:
 
 
 def _request_stats(task: Task, scheduled: bool) -> RequestStats:
-    first = task.group.strands[0]
+    first = task.group.sequences[0]
     return RequestStats(
         id=task.id,
         stage=task.stage,
         # What has ended holds nothing any more, and what was paused is read again.
         context_prefill_position=first.prompt_length if task.started else first.computed,
-        num_generated_tokens=sum(strand.generated for strand in task.group.strands),
+        num_generated_tokens=sum(sequence.generated for sequence in task.group.sequences),
         avg_num_decoded_tokens_per_iter=first.generated / max(1, task.iterations),
         scheduled=scheduled,
         paused=task.paused,

@@ -11,7 +11,7 @@ from repoagent.executor.engine.logits import LogitsRules
 from repoagent.executor.engine.lookahead import Lookahead
 from repoagent.executor.engine.prefix import Marked, PrefixKey, Retention
 from repoagent.executor.engine.prompt_table import PromptTable
-from repoagent.executor.engine.strand import Strand
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.lora.cache import AdapterLease
 from repoagent.executor.runner.protocol import ModelRunner
 from repoagent.executor.types.enums import FinishReason, RequestStage
@@ -23,14 +23,14 @@ Rows = npt.NDArray[np.float32]
 
 
 class Group(Protocol):
-    """How the strands of one request get their tokens."""
+    """How the sequences of one request get their tokens."""
 
-    strands: list[Strand]
+    sequences: list[TokenSequence]
     width: int
     together: bool
 
-    def advance(self, task: "Task", runner: ModelRunner, ready: Sequence[Strand], rows: Sequence[Rows]) -> None:
-        """Give every ready strand its next token. ``rows[i]``: logits after the last tokens of ``ready[i]``,
+    def advance(self, task: "Task", runner: ModelRunner, ready: Sequence[TokenSequence], rows: Sequence[Rows]) -> None:
+        """Give every ready sequence its next token. ``rows[i]``: logits after the last tokens of ``ready[i]``,
         [1, vocabulary], or [1 + drafts, vocabulary]; may be changed."""
 
     def done(self) -> bool:
@@ -124,15 +124,15 @@ class Task:
         return bool(self.request.output_config.return_context_logits)
 
     def marked(self, tokens: Sequence[int]) -> Sequence[Marked]:
-        """``tokens`` of a strand; those with an extra id as pairs with it."""
+        """``tokens`` of a sequence; those with an extra id as pairs with it."""
         if not self.extra_ids:
             return tokens
         pairs = zip(tokens, self.extra_ids, strict=False)
         return [(token, extra) if extra else token for token, extra in pairs] + list(tokens[len(self.extra_ids) :])
 
-    def active(self) -> list[Strand]:
-        """Strands that still grow."""
-        return [strand for strand in self.group.strands if not strand.finished]
+    def active(self) -> list[TokenSequence]:
+        """TokenSequences that still grow."""
+        return [sequence for sequence in self.group.sequences if not sequence.finished]
 
 
 def retention_of(task: Task, start: int) -> Retention | None:

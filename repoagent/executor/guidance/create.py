@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from repoagent.executor.engine.guide import GuideFactory
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.guidance.xgrammar_core import core
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.guidance import GuidedDecodingConfig
 
 __all__ = ["create_guides"]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from llguidance.gbnf_to_lark import any_to_lark
 
 from repoagent.executor.engine.guide import Guide
-from repoagent.executor.errors import CheckError
 from repoagent.executor.guidance.masks import forbid, words_for
 from repoagent.executor.guidance.vocabulary import Vocabulary
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
 
 __all__ = ["LlguidanceFactory"]

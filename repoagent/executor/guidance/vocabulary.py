@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 
 __all__ = ["Vocabulary"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.engine.guide import Guide
-from repoagent.executor.errors import CheckError
 from repoagent.executor.guidance.masks import forbid, words_for, words_of
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.guidance.xgrammar_core import core
 from repoagent.executor.guidance.xgrammar_schema import check_schema
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
 
 __all__ = ["XgrammarFactory"]

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
-from repoagent.executor.errors import UnsupportedFeatureError
+from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["INSTALL", "core"]
 

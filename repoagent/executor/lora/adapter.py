@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
-from repoagent.executor.lora.modules import Place, place_of
+from repoagent.executor.lora.modules import ColumnRange, columns_of
 from repoagent.executor.runner.protocol import AdapterWeights, LoraShape
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 
 __all__ = ["LoraAdapter", "read_adapter"]
 
@@ -45,11 +45,11 @@ def read_adapter(
         raise CheckError(f"LoraConfig.weights must be of a floating-point type, not {weights.dtype}")
     if not np.isfinite(weights).all():
         raise CheckError("LoraConfig.weights hold values that are not finite")
-    parts: dict[str, list[tuple[Place, Array, Array]]] = {}
+    parts: dict[str, list[tuple[ColumnRange, Array, Array]]] = {}
     for row, values in zip(config.tolist(), weights, strict=True):
         if len(row) == 4 and row[3]:
             raise UnsupportedFeatureError("DoRA in LoraConfig", "only plain LoRA adapters are applied")
-        place, rank = place_of(row[0], row[1], shape), row[2]
+        place, rank = columns_of(row[0], row[1], shape), row[2]
         _check_row(row, place, len(values), max_rank)
         middle, end = rank * place.inputs, rank * (place.inputs + place.outputs)
         a = values[:middle].reshape(rank, place.inputs).T
@@ -61,7 +61,7 @@ def read_adapter(
     return LoraAdapter(task_id, joined, int.from_bytes(digest.digest(), "little"))
 
 
-def _check_row(row: Sequence[int], place: Place, values: int, max_rank: int) -> None:
+def _check_row(row: Sequence[int], place: ColumnRange, values: int, max_rank: int) -> None:
     rank = row[2]
     if rank <= 0:
         raise CheckError(f"Expected adapterSize to be > 0, not {rank}")
@@ -75,7 +75,7 @@ def _check_row(row: Sequence[int], place: Place, values: int, max_rank: int) -> 
         raise CheckError(f"lora_weights has to few values for {place.site}: {values}, rank {rank} needs {needed}")
 
 
-def _join(parts: Sequence[tuple[Place, Array, Array]], outputs: int, dtype: Any) -> tuple[Array, Array]:
+def _join(parts: Sequence[tuple[ColumnRange, Array, Array]], outputs: int, dtype: Any) -> tuple[Array, Array]:
     """Modules of one layer side by side: a [inputs, ranks], b [ranks, outputs]; zeros where a module gives nothing."""
     ranks = [a.shape[1] for _, a, _ in parts]
     wide = np.zeros((sum(ranks), outputs), dtype)

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.lora.adapter import LoraAdapter, read_adapter
 from repoagent.executor.runner.protocol import LoraShape
 from repoagent.executor.types.adapters import LoraConfig
 from repoagent.executor.types.cache_config import PeftCacheConfig
+from repoagent.executor.types.errors import CheckError
 
 __all__ = ["AdapterCache", "AdapterLease"]
 

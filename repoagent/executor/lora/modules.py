@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.protocol import LoraShape
+from repoagent.executor.types.errors import CheckError
 
-__all__ = ["LoraModule", "Place", "place_of"]
+__all__ = ["ColumnRange", "LoraModule", "columns_of"]
 
 
 class LoraModule(IntEnum):
@@ -34,7 +34,7 @@ class LoraModule(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ColumnRange:
     """Columns [start, stop) of what a linear layer of the graph gives; ``inputs``: the columns it takes."""
 
     site: str
@@ -48,7 +48,7 @@ class Place:
         return self.stop - self.start
 
 
-def place_of(number: int, layer: int, shape: LoraShape) -> Place:
+def columns_of(number: int, layer: int, shape: LoraShape) -> ColumnRange:
     """Where a module goes; raises ``CheckError``, with TensorRT-LLM's texts, for one that the model does not have.
 
     ``MLP_H_TO_4H`` is the layer whose output is activated: ``gate_proj`` of a gated MLP, of which ``MLP_GATE`` is
@@ -78,7 +78,7 @@ def place_of(number: int, layer: int, shape: LoraShape) -> Place:
         raise CheckError(f"lora module {module.name.lower()} not enabled for this model")
     inputs, outputs = shape.sites[site]
     start, stop = _columns(module, outputs, shape.kv_size) if joined else (0, outputs)
-    return Place(site, inputs, start, stop)
+    return ColumnRange(site, inputs, start, stop)
 
 
 def _columns(module: LoraModule, outputs: int, kv_size: int) -> tuple[int, int]:

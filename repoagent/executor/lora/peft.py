@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from repoagent.errors import ConfigError, InvalidArgumentError
 from repoagent.executor.builder.safetensors import Checkpoint
-from repoagent.executor.errors import UnsupportedFeatureError
 from repoagent.executor.lora.modules import LoraModule
 from repoagent.executor.types.adapters import LoraConfig
+from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["read_peft"]
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from onnx import helper
 
-from repoagent.executor.errors import DecoderError
+from repoagent.executor.types.errors import DecoderError
 
 __all__ = ["take_adapters"]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.protocol import (
     AdapterWeights,
     Logits,
@@ -20,6 +19,7 @@ from repoagent.executor.runner.protocol import (
     Seq,
     StepResult,
 )
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["FakeRunner", "hashed_logits", "table_logits"]
 

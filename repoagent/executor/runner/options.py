@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 
 __all__ = ["RunnerOptions"]
 

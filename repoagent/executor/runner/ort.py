@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.adapter_rows import AdapterRows
 from repoagent.executor.runner.binding import Run, bind_input, bind_output
@@ -33,6 +32,7 @@ from repoagent.executor.runner.protocol import (
 from repoagent.executor.runner.session import make_session
 from repoagent.executor.runner.slab import Slab
 from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["OrtRunner"]
 

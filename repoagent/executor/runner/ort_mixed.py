@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.binding import Run, bind_input, bind_output
 from repoagent.executor.runner.mixed_surgery import (
@@ -26,6 +25,7 @@ from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.pieces import places_wanted, rows_asked
 from repoagent.executor.runner.protocol import Segment
 from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.types.errors import CheckError
 
 __all__ = ["OrtMixedRunner"]
 

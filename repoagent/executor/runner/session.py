@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from repoagent.executor.errors import DecoderError
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
+from repoagent.executor.types.errors import DecoderError
 
 __all__ = ["make_session"]
 

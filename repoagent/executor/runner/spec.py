@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from repoagent.executor.errors import CheckError, DecoderError
+from repoagent.executor.types.errors import CheckError, DecoderError
 
 __all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "check_form", "parse_spec", "read_spec"]
 

@@ -13,10 +13,10 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
-from repoagent.executor.errors import CheckError, DecoderError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
+from repoagent.executor.types.errors import CheckError, DecoderError
 
 __all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = [

@@ -3,9 +3,9 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.enums import CacheTransceiverBackendType
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = ["CacheTransceiverConfig", "KvCacheConfig", "PeftCacheConfig", "RuntimeDefaults"]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.adapters import EagleConfig
 from repoagent.executor.types.decoding_mode import DecodingMode
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 from repoagent.executor.types.speculation import LookaheadDecodingConfig
 

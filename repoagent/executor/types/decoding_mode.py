@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 
 __all__ = ["DecodingMode"]
 

@@ -2,7 +2,7 @@
 
 import enum
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 
 __all__ = [
     "BatchingType",

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.cache_config import CacheTransceiverConfig, KvCacheConfig, PeftCacheConfig
 from repoagent.executor.types.decoding_config import (
@@ -14,6 +13,7 @@ from repoagent.executor.types.decoding_config import (
     SpeculativeDecodingConfig,
 )
 from repoagent.executor.types.enums import BatchingType
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingConfig
 from repoagent.executor.types.output import AdditionalModelOutput
 from repoagent.executor.types.record import Record

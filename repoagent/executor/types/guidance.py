@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = ["GuidedDecodingConfig", "GuidedDecodingParams"]

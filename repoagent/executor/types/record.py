@@ -14,7 +14,7 @@ class cannot be pickled), ``lost`` (fields that a pickle leaves out).
 
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
-from repoagent.executor.errors import CheckError
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.rules import Rule
 
 __all__ = ["Record"]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.adapters import (
     ContextPhaseParams,
@@ -17,6 +16,7 @@ from repoagent.executor.types.adapters import (
     PromptTuningConfig,
 )
 from repoagent.executor.types.enums import RequestType
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
 from repoagent.executor.types.output import OutputConfig
 from repoagent.executor.types.record import Record

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from repoagent.errors import RepoAgentError
-from repoagent.executor.errors import CheckError, EngineError, text_of
-from repoagent.executor.tensors import Array
 from repoagent.executor.types import rules
 from repoagent.executor.types.adapters import ContextPhaseParams
 from repoagent.executor.types.enums import FinishReason
+from repoagent.executor.types.errors import CheckError, EngineError, text_of
 from repoagent.executor.types.metrics import RequestPerfMetrics
 from repoagent.executor.types.record import Record
+from repoagent.executor.types.tensors import Array
 
 __all__ = ["AdditionalOutput", "Response", "Result", "SpeculativeDecodingFastLogitsInfo"]
 

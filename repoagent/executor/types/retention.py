@@ -5,9 +5,9 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Annotated
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.enums import KvCacheTransferMode
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = ["KvCacheRetentionConfig"]

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.executor.errors import CheckError
-from repoagent.executor.tensors import to_numpy
+from repoagent.executor.types.errors import CheckError
+from repoagent.executor.types.tensors import to_numpy
 
 __all__ = [
     "Rule",

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
 from repoagent.executor.types.enums import (
     CapacitySchedulerPolicy,
@@ -12,6 +11,7 @@ from repoagent.executor.types.enums import (
     CommunicationType,
     ContextChunkingPolicy,
 )
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = ["DynamicBatchConfig", "OrchestratorConfig", "ParallelConfig", "SchedulerConfig"]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from repoagent.executor.errors import CheckError
 from repoagent.executor.types import rules
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.record import Record
 
 __all__ = ["LookaheadDecodingConfig"]

@@ -9,7 +9,7 @@ from repoagent.config import ModelConfig, backend_of
 from repoagent.errors import AgentError, InternalError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner, PlannedAgent
-from repoagent.loader.policy.admission import objection
+from repoagent.loader.policy.allowed_agents import objection
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 
 __all__ = ["PolicyPlanner"]

@@ -9,7 +9,7 @@ from repoagent.errors import AlreadyExistsError
 from repoagent.server._c.response import InferenceResponse
 from repoagent.server._c.trace import InferenceTrace, TraceGuard
 from repoagent.server.enums import ResponseCompleteFlag
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 __all__ = ["Delivery", "DeliverySender"]
 
@@ -73,7 +73,7 @@ class DeliverySender:
         self._guard = TraceGuard(trace) if trace is not None else None
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.request.ResponseSender`."""
+        """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
         classes = self.request.classes if self.request is not None else None
         made = InferenceResponse(response, self._guard, classes) if response is not None else None
         try:

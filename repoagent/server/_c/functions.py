@@ -10,7 +10,7 @@ from repoagent.server.enums import (
     ParameterType,
 )
 from repoagent.server.logs import server_log
-from repoagent.serving.types import NUMPY_TYPES
+from repoagent.serving.requests.tensor import NUMPY_TYPES
 
 __all__ = [
     "activity_text",

@@ -13,9 +13,9 @@ from repoagent.server._c.delivery import Delivery
 from repoagent.server.enums import DataType, MemoryType, RequestFlag
 from repoagent.server.memory import MemoryBuffer, view
 from repoagent.server.tensor import Tensor, to_core
-from repoagent.serving.request import InferRequest, ParameterValue, ResponseSender
-from repoagent.serving.types import NUMPY_TYPES
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.request import InferRequest, ParameterValue, ResponseSender
+from repoagent.serving.requests.tensor import NUMPY_TYPES
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 if TYPE_CHECKING:
     from repoagent.server._c.server import Server

@@ -6,8 +6,8 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server._c.messages import parameter_type
 from repoagent.server.enums import DataType, MemoryType, ParameterType
 from repoagent.server.tensor import Tensor, from_core
-from repoagent.serving.labels import OutputClasses
-from repoagent.serving.request import InferResponse
+from repoagent.serving.requests.class_labels import OutputClasses
+from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["InferenceResponse"]
 

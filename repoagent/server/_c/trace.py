@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from repoagent.server.enums import InferenceTraceActivity, InferenceTraceLevel
 from repoagent.server.tensor import from_core
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 __all__ = ["InferenceTrace", "TraceGuard"]
 

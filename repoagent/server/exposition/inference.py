@@ -6,13 +6,13 @@ from typing import Final, Protocol
 from repoagent.server.exposition.latencies import latency_families
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.server.exposition.text import Family, Sample
-from repoagent.serving.latencies import Recent
+from repoagent.serving.measuring.latencies import Recent
 
 __all__ = ["ModelCounters", "inference_families"]
 
 
 class Snapshot(Protocol):
-    """What ``repoagent.serving.statistics.StatisticsSnapshot`` has. Durations are nanoseconds."""
+    """What ``repoagent.serving.measuring.statistics.StatisticsSnapshot`` has. Durations are nanoseconds."""
 
     @property
     def success(self) -> int: ...

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from repoagent.server.exposition.text import Family, Part
-from repoagent.serving.latencies import FIRST_RESPONSE
-from repoagent.serving.metrics import Metric
+from repoagent.serving.measuring.custom_metrics import Metric
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE
 
 if TYPE_CHECKING:
     from repoagent.server.exposition.inference import ModelCounters, Snapshot

@@ -7,7 +7,7 @@ from repoagent.server.exposition.inference import ModelCounters, inference_famil
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.server.exposition.text import render
-from repoagent.serving.metrics import REGISTRY
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 __all__ = ["Exposition"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.latencies import LatencyOptions
+from repoagent.serving.measuring.latencies import LatencyOptions
 
 __all__ = ["MetricsSettings", "read_metrics_settings"]
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
-from repoagent.serving.backends.base import Backend
+from repoagent.serving.instances.backend import Backend
 
 __all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry", "warn_of_unknown"]
 

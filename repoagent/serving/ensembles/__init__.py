@@ -1,0 +1,1 @@
+"""Models made of other models: plan, checks, execution."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.config.model_config_pb2 import DataType
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.checks import dims_text
+from repoagent.serving.requests.request_checker import dims_text
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

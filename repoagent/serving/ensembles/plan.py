@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.identity import ModelId
+from repoagent.serving.requests.model_id import ModelId
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -24,8 +24,8 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 __all__ = ["Durations", "EnsembleRun", "RunOutcome", "StepRequest"]
 

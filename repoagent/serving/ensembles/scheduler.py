@@ -6,9 +6,9 @@ from collections.abc import Callable
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.ensembles.plan import EnsemblePlan
 from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome, StepRequest
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import answer_error, submit_and_wait
-from repoagent.serving.statistics import FailureReason, ModelStatistics
+from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import answer_error, submit_and_wait
 
 __all__ = ["EnsembleScheduler"]
 
@@ -40,11 +40,11 @@ class EnsembleScheduler:
         return False
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """See :class:`~repoagent.serving.scheduler.Scheduler`. The calling thread waits, and works where it can."""
+        """See :class:`ModelScheduler`. The calling thread waits, and works where it can."""
         return submit_and_wait(self.submit, request, self._plan.name)
 
     def submit(self, request: InferRequest) -> None:
-        """See :class:`~repoagent.serving.scheduler.Scheduler`."""
+        """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`."""
         if request.cancelled or self._closed:
             self._refuse(request)
             return
@@ -88,5 +88,5 @@ class EnsembleScheduler:
         """Runs that are under way go on."""
 
     def close(self) -> None:
-        """See :class:`~repoagent.serving.scheduler.Scheduler`. Runs that are under way go on."""
+        """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`. Runs that are under way go on."""
         self._closed = True

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from repoagent.serving.batches import Batch
-from repoagent.serving.instances import Instance, StagedInstance
-from repoagent.serving.request import InferRequest
+from repoagent.serving.instances.base import Instance, StagedInstance
+from repoagent.serving.instances.batches import Batch
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import FullBatchSource, Refusal, Step
 
@@ -74,7 +74,7 @@ class Assistant:
 
     def execute(self, instance: Instance, requests: Sequence[InferRequest]) -> None:
         """Execute ``requests`` on ``instance``, and what is ready whenever it has run a batch."""
-        if instance.pace.brief:  # It is over before another thread has done anything useful.
+        if instance.run_time.brief:  # It is over before another thread has done anything useful.
             instance.execute(requests)
             return
         staged = cast(StagedInstance, instance)

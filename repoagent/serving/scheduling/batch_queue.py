@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.priority_queue import PriorityQueue
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings

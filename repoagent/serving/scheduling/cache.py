@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest, InferResponse, ParameterValue
-from repoagent.serving.types import Array, DataType, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
 __all__ = ["CacheKey", "Owner", "ResponseCache", "open_response_cache", "request_digest"]
 

@@ -1,11 +1,11 @@
 """A scheduler that asks the response cache first."""
 
-from repoagent.serving.request import InferRequest, InferResponse, ResponseSender
-from repoagent.serving.scheduler import Scheduler
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.statistics import ModelStatistics
-from repoagent.serving.types import Tensor
+from repoagent.serving.scheduling.direct import ModelScheduler
 
 __all__ = ["CachingScheduler"]
 
@@ -33,7 +33,7 @@ class CachingScheduler:
     """Another scheduler, behind a cache. For models with one response to a request, which do not keep state."""
 
     def __init__(
-        self, version: int, inner: Scheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock
+        self, version: int, inner: ModelScheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock
     ) -> None:
         self._version = str(version)
         self._inner = inner

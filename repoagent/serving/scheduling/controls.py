@@ -8,10 +8,10 @@ import numpy as np
 
 from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.scheduling.sequences import Slot
 from repoagent.serving.scheduling.states import SequenceStates
-from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.controls import SequenceControls
 from repoagent.serving.scheduling.placing import put_into_slot
 from repoagent.serving.scheduling.sequences import SequenceTable, Slot

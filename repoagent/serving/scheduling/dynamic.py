@@ -4,9 +4,11 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from repoagent.serving.instances import Instance, StagedInstance
-from repoagent.serving.pace import common_pace
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.instances.base import Instance, StagedInstance
+from repoagent.serving.measuring.run_time import common_run_time
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
@@ -17,8 +19,6 @@ from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
-from repoagent.serving.senders import submit_and_wait
-from repoagent.serving.statistics import ModelStatistics
 
 __all__ = ["DynamicBatchScheduler"]
 
@@ -52,7 +52,7 @@ class DynamicBatchScheduler:
         self._refuser = Refuser(statistics, clock)
         self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
-        self._pace = common_pace(instance.pace for instance in instances)
+        self._run_time = common_run_time(instance.run_time for instance in instances)
         self._pool = new_pool(instances)
         thread_name = f"repoagent-{model_name}"
         self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
@@ -95,11 +95,11 @@ class DynamicBatchScheduler:
 
     @property
     def _quick(self) -> bool:
-        return not self._delayed and self._pace.usual_ns < _IN_PLACE_NS
+        return not self._delayed and self._run_time.usual_ns < _IN_PLACE_NS
 
     def executes_here(self, patient: bool) -> bool:
-        pace = self._pace
-        here = pace.usual_ns < _IN_PLACE_NS or (patient and pace.short and self._pool.has_idle)
+        run_time = self._run_time
+        here = run_time.usual_ns < _IN_PLACE_NS or (patient and run_time.short and self._pool.has_idle)
         return here and not self._delayed
 
     def infer(self, request: InferRequest) -> InferResponse:
@@ -130,7 +130,7 @@ class DynamicBatchScheduler:
             self._pool.give(instance)
 
     def submit(self, request: InferRequest) -> None:
-        instance = self._idle_instance() if self._pace.quick and self._quick else None
+        instance = self._idle_instance() if self._run_time.quick and self._quick else None
         if instance is None:
             self._enqueue(request)
             return

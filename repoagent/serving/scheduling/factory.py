@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from repoagent.serving.instances import Instance, NativeInstance
-from repoagent.serving.scheduler import DeferringScheduler, DirectScheduler, Scheduler
+from repoagent.serving.instances.base import Instance, NativeInstance
+from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
+from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
 from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.states import SequenceStates
-from repoagent.serving.statistics import ModelStatistics
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -32,7 +32,7 @@ def new_scheduler(
     cache: ResponseCache | None = None,
     states: SequenceStates | None = None,
     clock: Clock | None = None,
-) -> Scheduler:
+) -> ModelScheduler:
     """The scheduler for one version of a model, which owns ``instances`` from now on. ``config`` is complete.
 
     ``cache`` is the server's; it is used if ``config`` says so. ``states`` are the model's, of its sequences.
@@ -50,7 +50,7 @@ def _executing(
     statistics: ModelStatistics,
     clock: Clock,
     states: SequenceStates | None,
-) -> Scheduler:
+) -> ModelScheduler:
     if config.HasField("sequence_batching"):
         return SequenceScheduler(name, config, instances, statistics, clock, states)
     if config.HasField("dynamic_batching"):
@@ -61,12 +61,12 @@ def _executing(
 
 
 def with_cache(
-    scheduler: Scheduler,
+    scheduler: ModelScheduler,
     version: int,
     config: "ModelConfig",
     statistics: ModelStatistics,
     cache: ResponseCache | None,
-) -> Scheduler:
+) -> ModelScheduler:
     """``scheduler`` behind ``cache``, if both the server and the model want that."""
     if cache is None or not config.response_cache.enable:
         return scheduler

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from repoagent.serving.instances import Instance
-from repoagent.serving.pace import unpredictable
-from repoagent.serving.pool import InstancePool
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance_pool import InstancePool
+from repoagent.serving.measuring.run_time import unpredictable
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.rate_limiter import Ticket
 
 __all__ = ["LimitedInstance", "LimitedPool", "new_pool"]
@@ -18,7 +18,7 @@ class LimitedInstance:
     def __init__(self, inner: Instance, ticket: Ticket) -> None:
         self._inner = inner
         self.ticket = ticket
-        self.pace = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
+        self.run_time = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.controls import SequenceControls
 from repoagent.serving.scheduling.ordering import OrderKeeper

@@ -3,14 +3,14 @@
 import threading
 from collections import deque
 
-from repoagent.serving.request import InferRequest, InferResponse, ResponseSender
-from repoagent.serving.scheduler import Scheduler
-from repoagent.serving.senders import submit_and_wait
+from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.scheduling.direct import ModelScheduler
 
 __all__ = ["OrderKeeper", "OrderedScheduler"]
 
 
-class _Place:
+class _HeldSender:
     """The sender of one request in the row: it keeps the answers until those before it are out."""
 
     def __init__(self, keeper: "OrderKeeper", request: InferRequest) -> None:
@@ -30,17 +30,17 @@ class OrderKeeper:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._row: deque[_Place] = deque()
+        self._row: deque[_HeldSender] = deque()
         self._delivering = False
 
     def enroll(self, request: InferRequest) -> None:
         """Put ``request`` at the end of the row: its answers go out after those to all before it."""
-        place = _Place(self, request)
+        place = _HeldSender(self, request)
         request.sender = place
         with self._lock:
             self._row.append(place)
 
-    def deliver(self, place: _Place, response: InferResponse | None, final: bool) -> None:
+    def deliver(self, place: _HeldSender, response: InferResponse | None, final: bool) -> None:
         """Keep an answer, and send whatever can be sent now unless another thread is doing that."""
         with self._lock:
             place.ready.append((response, final))
@@ -67,7 +67,7 @@ class OrderKeeper:
 class OrderedScheduler:
     """Another scheduler, whose answers go out in the order in which the requests came in."""
 
-    def __init__(self, model_name: str, inner: Scheduler) -> None:
+    def __init__(self, model_name: str, inner: ModelScheduler) -> None:
         self._model_name = model_name
         self._inner = inner
         self._keeper = OrderKeeper()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from repoagent.serving.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.scheduling.controls import SequenceControls
 from repoagent.serving.scheduling.sequences import Slot
 from repoagent.serving.scheduling.states import SequenceStates

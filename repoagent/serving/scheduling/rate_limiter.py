@@ -13,7 +13,7 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from repoagent.config.model_config_pb2 import ModelRateLimiter
-    from repoagent.serving.request import InferRequest
+    from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["EVERY_DEVICE", "Demand", "RateLimiter", "RateLimiterResource", "Ticket"]
 

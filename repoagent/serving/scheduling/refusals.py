@@ -1,10 +1,10 @@
 """Answering requests that are not executed, and counting them."""
 
 from repoagent.errors import RepoAgentError
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import Refusal
-from repoagent.serving.senders import answer_error
-from repoagent.serving.statistics import ModelStatistics
 
 __all__ = ["Refuser"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.instances import Instance
-from repoagent.serving.pool import InstancePool
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance_pool import InstancePool
+from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.controls import SequenceControls
@@ -24,8 +26,6 @@ from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 from repoagent.serving.scheduling.workers import BatchWorkers
-from repoagent.serving.senders import submit_and_wait
-from repoagent.serving.statistics import FailureReason, ModelStatistics
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

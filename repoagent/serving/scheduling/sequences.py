@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.steps import Entry
-from repoagent.serving.types import Tensor
 
 __all__ = ["CorrelationId", "SequenceTable", "Slot"]
 

@@ -4,10 +4,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.tensor_data import blank, read_tensor
-from repoagent.serving.types import DataType, Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import DataType, Tensor
+from repoagent.serving.requests.tensor_files import blank, read_tensor
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
-from repoagent.serving.request import InferRequest
-from repoagent.serving.statistics import FailureReason
+from repoagent.serving.measuring.statistics import FailureReason
+from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["NOTHING", "BatchSource", "Entry", "EntryState", "FullBatchSource", "Refusal", "Step"]
 

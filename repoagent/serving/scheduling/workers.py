@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from repoagent.serving.instances import Instance
-from repoagent.serving.pool import InstancePool
+from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refusal, Step

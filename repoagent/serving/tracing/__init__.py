@@ -1,0 +1,1 @@
+"""Traces of requests: settings, spans, files."""

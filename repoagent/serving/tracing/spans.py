@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.tracing.settings import SpanSettings
 
 __all__ = ["SpanTrace", "SpanTraces"]
@@ -91,7 +91,7 @@ class SpanTraces:
 
 
 class SpanTrace:
-    """See :class:`~repoagent.serving.request.RequestTrace`: in ``outer`` a span for the model, in it its execution's.
+    """A :class:`RequestTrace`: a span for the model in ``outer``, its execution's in it.
 
     The requests to members that come of it have spans in the model's.
     """

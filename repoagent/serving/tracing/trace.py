@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import DataType, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import DataType, Tensor
 
 __all__ = ["FileTrace"]
 
@@ -14,7 +14,7 @@ _UNPRINTED: Final = frozenset({DataType.FP16, DataType.BF16})
 
 
 class FileTrace:
-    """See :class:`~repoagent.serving.request.RequestTrace`. What it collects is handed to ``done`` at the end.
+    """See :class:`~repoagent.serving.requests.request.RequestTrace`. What it collects is handed to ``done`` at the end.
 
     Someone who has more to tell than the core (when the request came over the network, when the answer left) asks for
     a trace that is ``held``, tells it with :meth:`note`, and calls :meth:`release`; otherwise :meth:`end` does that.

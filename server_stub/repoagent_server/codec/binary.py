@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.datatypes import JsonKind, TypeInfo
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 __all__ = ["Buffer", "bytes_array", "pack_bytes", "tensor_array", "unpack_bytes", "view"]
 
@@ -28,43 +28,43 @@ def view(info: TypeInfo, body: Buffer, offset: int, shape: Sequence[int]) -> Arr
     return array if array.flags.aligned else array.copy()
 
 
-def tensor_array(info: TypeInfo, data: Buffer, shape: Sequence[int], name: str, place: Place) -> Array:
+def tensor_array(info: TypeInfo, data: Buffer, shape: Sequence[int], name: str, label: RequestLabel) -> Array:
     """The array of input ``name`` whose bytes are ``data``: a view of them where the type has a fixed size.
 
     Raises:
         InvalidArgumentError: they are too few or too many, or are no elements of BYTES.
     """
     if info.json is JsonKind.STRING:
-        return bytes_array(unpack_bytes(memoryview(data), prod(shape), name, place)).reshape(shape)
+        return bytes_array(unpack_bytes(memoryview(data), prod(shape), name, label)).reshape(shape)
     expected = prod(shape) * info.size
     if len(data) != expected:
-        raise place.wrong_size(name, expected, len(data))
+        raise label.wrong_size(name, expected, len(data))
     return view(info, data, 0, shape)
 
 
-def unpack_bytes(data: memoryview, count: int, name: str, place: Place) -> list[bytes]:
+def unpack_bytes(data: memoryview, count: int, name: str, label: RequestLabel) -> list[bytes]:
     """The ``count`` elements of BYTES input ``name``, which take all of ``data``.
 
     Raises:
         InvalidArgumentError: a length runs past the end, or there are more or fewer elements.
     """
     elements: list[bytes] = []
-    for element in _elements(data, name, place):
+    for element in _elements(data, name, label):
         if len(elements) == count:
-            raise place.wrong_count(name, count, count + 1)
+            raise label.wrong_count(name, count, count + 1)
         elements.append(element)
     if len(elements) != count:
-        raise place.wrong_count(name, count, len(elements))
+        raise label.wrong_count(name, count, len(elements))
     return elements
 
 
-def _elements(data: memoryview, name: str, place: Place) -> Iterator[bytes]:
+def _elements(data: memoryview, name: str, label: RequestLabel) -> Iterator[bytes]:
     position, end = 0, len(data)
     while position < end:
         left = end - position - _LENGTH.size
         if left < 0:
-            raise place.error(
-                f"incomplete string length indicator for inference input '{name}' for model '{place.model}', expecting "
+            raise label.error(
+                f"incomplete string length indicator for inference input '{name}' for model '{label.model}', expecting "
                 f"4 bytes but only {left + 4} bytes available. Please make sure the string length indicator is in one "
                 "buffer."
             )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.serving.types import NUMPY_TYPES, DataType
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 __all__ = ["BY_NAME", "BY_TYPE", "JsonKind", "TypeInfo"]
 

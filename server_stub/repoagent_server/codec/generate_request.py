@@ -11,15 +11,15 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import as_string, complaint
 from repoagent_server.codec.json_data import array_of_values
 from repoagent_server.codec.json_text import JsonObject, loads_ordered
 from repoagent_server.codec.parameters import parameter_value
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 __all__ = ["read_generate"]
 
@@ -71,7 +71,7 @@ class _Reader:
         self._inputs = inputs
         self._max_input_size = max_input_size
         self._consumed = 0
-        self._place = Place(request.model_name, request.id)
+        self._label = RequestLabel(request.model_name, request.id)
 
     def read(self, document: JsonObject) -> None:
         first = _first_values(document)
@@ -103,7 +103,7 @@ class _Reader:
         self._count(name, _byte_size(name, info, values))
         array = array_of_values(info, values)
         if name in self._request.inputs:
-            raise self._place.error(f"input '{name}' already exists in request")
+            raise self._label.error(f"input '{name}' already exists in request")
         self._request.inputs[name] = Tensor(info.data_type, _shaped(array, shape))
 
     def _count(self, name: str, size: int) -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from repoagent.serving.request import InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.datatypes import BY_TYPE
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import (
@@ -27,10 +27,10 @@ from repoagent_server.codec.fields import (
 )
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
+from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.codec.parameters import read_parameters
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
-from repoagent_server.handlers.wishes import OutputWishes
 
 __all__ = ["OutputForm", "read_infer"]
 
@@ -67,15 +67,15 @@ def read_infer(
     text = body if header_length == len(body) else memoryview(body)[:header_length]
     document = loads(text)
     request = InferRequest(model, {}, None, version)
-    place = Place(model)
+    label = RequestLabel(model)
     form = _ALL_JSON
     if type(document) is dict:
         if "id" in document:
-            request.id = place.request_id = as_string(document["id"], "Unable to parse 'id': ")
+            request.id = label.request_id = as_string(document["id"], "Unable to parse 'id': ")
         if "parameters" in document and read_parameters(document["parameters"], request):
             form = _ALL_BINARY
     inputs = array_field(document, "inputs")
-    _read_inputs(inputs, request, _Tail(body, header_length), place, regions, _may_hold_booleans(text))
+    _read_inputs(inputs, request, _Tail(body, header_length), label, regions, _may_hold_booleans(text))
     if "outputs" in document:
         form = OutputForm(form.default_binary)
         request.requested_outputs = _read_outputs(array_field(document, "outputs"), form, regions)
@@ -118,7 +118,7 @@ def _read_inputs(
     items: list[Any],
     request: InferRequest,
     tail: _Tail,
-    place: Place,
+    label: RequestLabel,
     regions: Regions,
     may_hold_booleans: bool,
 ) -> None:
@@ -135,37 +135,39 @@ def _read_inputs(
         info = BY_NAME.get(datatype)
         shape = _shape(members)
         if name in inputs:
-            raise place.error(f"input '{name}' already exists in request")
+            raise label.error(f"input '{name}' already exists in request")
         if info is None:
             raise InvalidArgumentError(f"invalid datatype for input {name}")
         try:
             if data is MISSING:
                 array = (
-                    _from_region(info, members, regions, shape, request, place)
+                    _from_region(info, members, regions, shape, request, label)
                     if size is MISSING
-                    else _from_tail(info, size, shape, name, tail, place)
+                    else _from_tail(info, size, shape, name, tail, label)
                 )
             elif type(data) is list:
-                array = array_from_json(info, data, shape, prod(shape), name, place, may_hold_booleans)
+                array = array_from_json(info, data, shape, prod(shape), name, label, may_hold_booleans)
             else:
                 raise InternalError(f"Unable to parse 'data': {complaint('array')}")
         except (ValueError, OverflowError):
             # Only NumPy raises these: too many dimensions, or too large ones around a zero.
-            raise place.error(f"input '{name}' has shape {shape}, which no array can have") from None
+            raise label.error(f"input '{name}' has shape {shape}, which no array can have") from None
         inputs[name] = Tensor(info.data_type, array)
     if tail.position != tail.end:
-        raise InvalidArgumentError(f"unexpected additional input data for model '{place.model}'")
+        raise InvalidArgumentError(f"unexpected additional input data for model '{label.model}'")
 
 
-def _from_tail(info: TypeInfo, given_size: object, shape: list[int], name: str, tail: _Tail, place: Place) -> Array:
+def _from_tail(
+    info: TypeInfo, given_size: object, shape: list[int], name: str, tail: _Tail, label: RequestLabel
+) -> Array:
     size = as_unsigned(given_size, "Unable to parse 'binary_data_size': ")
-    start = tail.take(size, name, place.model)
+    start = tail.take(size, name, label.model)
     if info.json is JsonKind.STRING:
-        elements = unpack_bytes(memoryview(tail.body)[start : start + size], prod(shape), name, place)
+        elements = unpack_bytes(memoryview(tail.body)[start : start + size], prod(shape), name, label)
         return bytes_array(elements).reshape(shape)
     expected = prod(shape) * info.size
     if size != expected:
-        raise place.wrong_size(name, expected, size)
+        raise label.wrong_size(name, expected, size)
     return view(info, tail.body, start, shape)
 
 
@@ -180,11 +182,16 @@ def _shape(members: dict[str, Any]) -> list[int]:
 
 
 def _from_region(
-    info: TypeInfo, members: dict[str, Any], regions: Regions, shape: list[int], request: InferRequest, place: Place
+    info: TypeInfo,
+    members: dict[str, Any],
+    regions: Regions,
+    shape: list[int],
+    request: InferRequest,
+    label: RequestLabel,
 ) -> Array:
     data = _span(members["parameters"], regions).view().toreadonly()
     request.volatile = True
-    return tensor_array(info, data, shape, members["name"], place)
+    return tensor_array(info, data, shape, members["name"], label)
 
 
 def _binary_size(data: object, parameters: Any) -> object:

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferResponse
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, pack_bytes
 from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputForm

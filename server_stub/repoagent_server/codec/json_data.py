@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import complaint
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 __all__ = ["array_from_json", "array_of_values"]
 
@@ -26,7 +26,7 @@ def array_from_json(
     shape: Sequence[int],
     count: int,
     name: str,
-    place: Place,
+    label: RequestLabel,
     may_hold_booleans: bool = True,
 ) -> Array:
     """Make the array of input ``name``: ``count`` values of type ``info`` in ``data``, shaped as ``shape``.
@@ -54,7 +54,7 @@ def array_from_json(
     flat = _flat(data, form)
     if len(flat) != count:
         if info.json is JsonKind.STRING:
-            raise place.wrong_count(name, count, len(flat))
+            raise label.wrong_count(name, count, len(flat))
         raise InternalError("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return form.build(info, flat).reshape(shape)
 

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from repoagent.errors import InternalError
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 __all__ = [
     "Fragment",

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import orjson
 
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.datatypes import JsonKind, TypeInfo
 
 __all__ = ["FloatParser", "NumberList", "float_parser"]

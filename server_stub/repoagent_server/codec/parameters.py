@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.serving.request import InferRequest, ParameterValue
+from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent_server.codec.fields import as_bool, as_string, as_unsigned, members
 
 __all__ = ["parameter_value", "read_parameters"]

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, view
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputForm
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 __all__ = ["read_raw"]
 
@@ -22,10 +22,10 @@ def read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) 
     Raises:
         InvalidArgumentError: the model has several inputs, or its input's shape cannot be deduced.
     """
-    place = Place(model)
+    label = RequestLabel(model)
     inputs = config["input"]
     if len(inputs) != 1:
-        raise place.error(
+        raise label.error(
             f"Raw request must only have 1 input (found 1) to be deduced but got {len(inputs)} inputs in '{model}' "
             "model configuration"
         )
@@ -33,7 +33,7 @@ def read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) 
     info = _type_named(inputs[0]["data_type"])
     dims = [int(size) for size in inputs[0]["dims"]]
     batch = [1] if int(config["max_batch_size"]) > 0 else []
-    tensor = Tensor(info.data_type, _deduce(name, info, dims, batch, body, place))
+    tensor = Tensor(info.data_type, _deduce(name, info, dims, batch, body, label))
     return InferRequest(model, {name: tensor}, None, version), OutputForm(default_binary=True)
 
 
@@ -42,21 +42,21 @@ def _type_named(config_name: str) -> TypeInfo:
     return BY_NAME["BYTES" if name == "STRING" else name]
 
 
-def _deduce(name: str, info: TypeInfo, dims: list[int], batch: list[int], body: Buffer, place: Place) -> Array:
+def _deduce(name: str, info: TypeInfo, dims: list[int], batch: list[int], body: Buffer, label: RequestLabel) -> Array:
     open_axes = dims.count(-1)
     if open_axes > 1:
-        raise place.error(
+        raise label.error(
             f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
             "dimension"
         )
     if info.json is JsonKind.STRING:
         if open_axes or prod(dims) != 1:
-            raise place.error(f"For BYTE datatype raw input '{name}', the model must have input shape [1]")
+            raise label.error(f"For BYTE datatype raw input '{name}', the model must have input shape [1]")
         return bytes_array([bytes(body)]).reshape(batch + dims)
     size = len(body)
     left = size // (info.size * prod(length for length in dims if length != -1))
     shape = batch + [left if length == -1 else length for length in dims]
     expected = prod(shape) * info.size
     if expected != size:
-        raise place.wrong_size("raw_input", expected, size)
+        raise label.wrong_size("raw_input", expected, size)
     return view(info, body, 0, shape) if size else np.empty(shape, info.dtype)

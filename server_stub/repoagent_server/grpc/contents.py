@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.types import Array, DataType
+from repoagent.serving.requests.tensor import Array, DataType
 from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import TypeInfo
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.grpc import messages_pb2 as pb
 
 __all__ = ["check_contents", "from_contents"]
@@ -37,13 +37,13 @@ _FIELDS: Final[Mapping[DataType, str]] = {
 }
 
 
-def check_contents(info: TypeInfo | None, entry: _Input, place: Place) -> None:
+def check_contents(info: TypeInfo | None, entry: _Input, label: RequestLabel) -> None:
     """Refuse contents that are not of the input's type; without ``info`` that type is none.
 
     Raises:
         InvalidArgumentError: they are of another one, or of several.
     """
-    where = f"unexpected explicit tensor data for input tensor '{entry.name}' for model '{place.model}'"
+    where = f"unexpected explicit tensor data for input tensor '{entry.name}' for model '{label.model}'"
     expected = _FIELDS.get(info.data_type) if info is not None else None
     supplied = False
     for field, kind in _KINDS.items():
@@ -57,35 +57,35 @@ def check_contents(info: TypeInfo | None, entry: _Input, place: Place) -> None:
         supplied = True
 
 
-def from_contents(info: TypeInfo, shape: list[int], entry: _Input, place: Place) -> Array:
+def from_contents(info: TypeInfo, shape: list[int], entry: _Input, label: RequestLabel) -> Array:
     """The array that the typed contents of an input make.
 
     Raises:
         InvalidArgumentError: there are none, or they do not fit the type or the shape.
     """
-    check_contents(info, entry, place)
+    check_contents(info, entry, label)
     count = prod(shape)
     if count and not entry.HasField("contents"):
         raise InvalidArgumentError(
-            f"unable to find data for input tensor '{entry.name}' for model '{place.model}' in request."
+            f"unable to find data for input tensor '{entry.name}' for model '{label.model}' in request."
         )
     field = _FIELDS.get(info.data_type)
     if field is None:
-        raise place.error(
+        raise label.error(
             f"input '{entry.name}' of type '{info.name}' has no typed contents; use raw_input_contents for it"
         )
     values = getattr(entry.contents, field)
     if len(values) != count:
         if info.data_type is DataType.BYTES:
-            raise place.wrong_count(entry.name, count, len(values))
-        raise place.wrong_size(entry.name, count * info.size, len(values) * info.size)
-    return _array(info, values, entry.name, place).reshape(shape)
+            raise label.wrong_count(entry.name, count, len(values))
+        raise label.wrong_size(entry.name, count * info.size, len(values) * info.size)
+    return _array(info, values, entry.name, label).reshape(shape)
 
 
-def _array(info: TypeInfo, values: Iterable[Any], name: str, place: Place) -> Array:
+def _array(info: TypeInfo, values: Iterable[Any], name: str, label: RequestLabel) -> Array:
     if info.data_type is DataType.BYTES:
         return bytes_array(list(values))
     try:
         return np.array(list(values), info.dtype)
     except OverflowError:
-        raise place.error(f"input '{name}' has a value that type '{info.name}' cannot hold") from None
+        raise label.error(f"input '{name}' has a value that type '{info.name}' cannot hold") from None

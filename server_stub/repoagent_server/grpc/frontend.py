@@ -12,9 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from repoagent.errors import UnavailableError
-from repoagent_server.core import Core
 from repoagent_server.grpc.infer import InferCalls
-from repoagent_server.grpc.options import GrpcOptions
 from repoagent_server.grpc.reflection import public_pool
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
@@ -22,9 +20,11 @@ from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
-from repoagent_server.http.delivery import Mailbox
-from repoagent_server.in_flight import InFlight
-from repoagent_server.pools import Pools
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["GrpcFrontend"]
 

@@ -8,22 +8,22 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from repoagent.errors import InternalError, RepoAgentError, UnsupportedError
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent_server.backlog import Backlog
-from repoagent_server.core import Core
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.known import KnownRequests
+from repoagent_server.grpc.message_templates import MessageTemplates
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
-from repoagent_server.grpc.wire import ResponseWriter
+from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.handlers.wishes import OutputWishes
-from repoagent_server.http.delivery import Mailbox
-from repoagent_server.http.trace_context import trace_context
-from repoagent_server.in_flight import InFlight
+from repoagent_server.shared.backlog import Backlog
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.trace_context import trace_context
 
 __all__ = ["InferCalls"]
 
@@ -52,7 +52,7 @@ class InferCalls:
         self._forwarding = forwarding
         self._backlog = Backlog()
         self._in_flight = in_flight
-        self._known = KnownRequests()
+        self._known = MessageTemplates()
         self._writer = ResponseWriter()
 
     def parse(self, data: bytes) -> Received:

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest, ParameterValue
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.request import InferRequest, ParameterValue
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import tensor_array
 from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.output_wishes import OutputWishes
+from repoagent_server.codec.request_label import RequestLabel
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
 from repoagent_server.grpc.shared_memory import read_span
 from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
-from repoagent_server.handlers.wishes import OutputWishes
 
 __all__ = ["Asked", "read_infer"]
 
@@ -47,86 +47,88 @@ def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS) -> 
     """
     name = message.model_name
     request = InferRequest(name, {}, None, check_version(message.model_version), id=message.id)
-    place = Place(name, message.id)
+    label = RequestLabel(name, message.id)
     empty_final = _read_parameters(message.parameters, request)
-    request.volatile = _read_inputs(message, request.inputs, place, regions)
+    request.volatile = _read_inputs(message, request.inputs, label, regions)
     wishes = OutputWishes()
     if message.outputs:
         request.requested_outputs = _read_outputs(message.outputs, wishes, regions)
     return Asked(request, wishes, empty_final)
 
 
-def _read_inputs(message: pb.ModelInferRequest, inputs: dict[str, Tensor], place: Place, regions: Regions) -> bool:
+def _read_inputs(
+    message: pb.ModelInferRequest, inputs: dict[str, Tensor], label: RequestLabel, regions: Regions
+) -> bool:
     """Read them; whether one is in shared memory."""
-    spans = {entry.name: _input_span(entry, place, regions) for entry in message.inputs if entry.parameters}
-    raw = _raw_contents(message, sum(span is not None for span in spans.values()), place)
+    spans = {entry.name: _input_span(entry, label, regions) for entry in message.inputs if entry.parameters}
+    raw = _raw_contents(message, sum(span is not None for span in spans.values()), label)
     for entry in message.inputs:
         if entry.name in inputs:
-            raise place.error(f"input '{entry.name}' already exists in request")
+            raise label.error(f"input '{entry.name}' already exists in request")
         info = BY_NAME.get(entry.datatype)
         if info is None:
-            check_contents(None, entry, place)
+            check_contents(None, entry, label)
             raise InvalidArgumentError(f"invalid datatype for input {entry.name}")
-        shape = _shape(entry, place)
+        shape = _shape(entry, label)
         span = spans.get(entry.name)
         try:
             if span is not None:
-                array = tensor_array(info, span.view().toreadonly(), shape, entry.name, place)
+                array = tensor_array(info, span.view().toreadonly(), shape, entry.name, label)
             elif raw is not None:
-                array = _from_raw(info, raw, shape, entry, place)
+                array = _from_raw(info, raw, shape, entry, label)
             else:
-                array = from_contents(info, shape, entry, place)
+                array = from_contents(info, shape, entry, label)
         except (ValueError, OverflowError):
             # Only NumPy raises these: too many dimensions, or too large ones around a zero.
-            raise place.error(f"input '{entry.name}' has shape {shape}, which no array can have") from None
+            raise label.error(f"input '{entry.name}' has shape {shape}, which no array can have") from None
         inputs[entry.name] = Tensor(info.data_type, array)
     return any(span is not None for span in spans.values())
 
 
-def _input_span(entry: _Input, place: Place, regions: Regions) -> Span | None:
+def _input_span(entry: _Input, label: RequestLabel, regions: Regions) -> Span | None:
     span = read_span(entry.name, entry.parameters, regions)
     if span is not None and entry.HasField("contents"):
         raise InvalidArgumentError(
             f"unexpected 'content' provided when using shared memory for input tensor '{entry.name}' for model "
-            f"'{place.model}'"
+            f"'{label.model}'"
         )
     return span
 
 
-def _raw_contents(message: pb.ModelInferRequest, shared: int, place: Place) -> Iterator[bytes] | None:
+def _raw_contents(message: pb.ModelInferRequest, shared: int, label: RequestLabel) -> Iterator[bytes] | None:
     """The raw contents, one for each input that is not in shared memory; None if the message has none."""
     raw, needed = message.raw_input_contents, len(message.inputs) - shared
     if not raw:
         return None
     if len(raw) > needed and not shared:
-        raise place.error(
-            f"expected {needed} raw_input_contents, one for each input, but got {len(raw)} for model '{place.model}'"
+        raise label.error(
+            f"expected {needed} raw_input_contents, one for each input, but got {len(raw)} for model '{label.model}'"
         )
     return iter(raw)
 
 
-def _shape(entry: _Input, place: Place) -> list[int]:
+def _shape(entry: _Input, label: RequestLabel) -> list[int]:
     shape = list(entry.shape)
     if shape and min(shape) < 0:
-        raise place.error(
-            f"All input dimensions should be specified for input '{entry.name}' for model '{place.model}', got "
+        raise label.error(
+            f"All input dimensions should be specified for input '{entry.name}' for model '{label.model}', got "
             f"[{','.join(map(str, shape))}]"
         )
     return shape
 
 
-def _from_raw(info: TypeInfo, raw: Iterator[bytes], shape: list[int], entry: _Input, place: Place) -> Array:
+def _from_raw(info: TypeInfo, raw: Iterator[bytes], shape: list[int], entry: _Input, label: RequestLabel) -> Array:
     if entry.HasField("contents"):
         raise InvalidArgumentError(
             f"contents field must not be specified when using raw_input_contents for '{entry.name}' for model "
-            f"'{place.model}'"
+            f"'{label.model}'"
         )
     data = next(raw, None)
     if data is None:
         raise InvalidArgumentError(
-            f"unable to find data for input tensor '{entry.name}' for model '{place.model}' in request."
+            f"unable to find data for input tensor '{entry.name}' for model '{label.model}' in request."
         )
-    return tensor_array(info, data, shape, entry.name, place)
+    return tensor_array(info, data, shape, entry.name, label)
 
 
 def _read_outputs(outputs: Iterable[_Output], wishes: OutputWishes, regions: Regions) -> tuple[str, ...]:

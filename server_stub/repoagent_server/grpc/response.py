@@ -9,8 +9,8 @@ from google.protobuf import json_format
 
 from repoagent.config import read_json
 from repoagent.errors import ErrorCode
-from repoagent.serving.request import InferResponse, ParameterValue
-from repoagent.serving.types import Array, DataType
+from repoagent.serving.requests.request import InferResponse, ParameterValue
+from repoagent.serving.requests.tensor import Array, DataType
 from repoagent_server.codec.binary import pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
 

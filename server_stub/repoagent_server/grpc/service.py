@@ -19,8 +19,8 @@ from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
-from repoagent_server.in_flight import InFlight
-from repoagent_server.pools import Pools
+from repoagent_server.shared.in_flight import InFlight
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 

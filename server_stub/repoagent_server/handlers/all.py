@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from repoagent_server.core import Core
 from repoagent_server.handlers.log_settings import LogSettingsHandler
 from repoagent_server.handlers.repository import RepositoryHandler
 from repoagent_server.handlers.server import ServerHandler
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.handlers.trace_settings import TraceSettingsHandler
+from repoagent_server.shared.core import Core
 
 __all__ = ["Handlers"]
 

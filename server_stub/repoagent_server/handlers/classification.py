@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.labels import OutputClasses
-from repoagent.serving.types import Array, DataType, Tensor
+from repoagent.serving.requests.class_labels import OutputClasses
+from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
 __all__ = ["classify"]
 

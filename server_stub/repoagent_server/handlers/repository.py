@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from repoagent.errors import InternalError, NotFoundError, UnsupportedError
-from repoagent_server.core import Core
+from repoagent_server.shared.core import Core
 
 __all__ = ["LoadParameters", "RepositoryHandler"]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError
-from repoagent_server.core import Core
+from repoagent_server.shared.core import Core
 
 __all__ = ["ServerHandler", "check_version"]
 

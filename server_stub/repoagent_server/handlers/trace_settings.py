@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.tracing.settings import LEVELS
-from repoagent_server.core import Core
+from repoagent_server.shared.core import Core
 
 __all__ = ["TraceChanges", "TraceSettingsHandler"]
 

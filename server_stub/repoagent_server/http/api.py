@@ -4,21 +4,21 @@ import asyncio
 from collections.abc import Callable
 
 from repoagent.server.exposition.text import CONTENT_TYPE
-from repoagent_server.core import Core
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.coding import CodedRoute
-from repoagent_server.http.delivery import Mailbox
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory
-from repoagent_server.pools import Pools
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["api_service", "metrics_service"]
 

@@ -10,7 +10,7 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, too_large
 from repoagent_server.http.messages import Header, Request, Response, error_response
 from repoagent_server.http.service import HttpService, ServiceFactory
-from repoagent_server.pools import Pools
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["AsgiApp"]
 

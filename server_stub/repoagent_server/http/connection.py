@@ -14,8 +14,8 @@ from repoagent_server.http.body import LargeBody
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, Reading, RequestReader
+from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
 from repoagent_server.http.service import HttpService
-from repoagent_server.http.wire import CONTINUE, LAST_CHUNK, chunk, render, render_head
 
 __all__ = ["HttpConnection"]
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from repoagent_server.backlog import Backlog
-from repoagent_server.in_flight import InFlight
+from repoagent_server.shared.backlog import Backlog
+from repoagent_server.shared.in_flight import InFlight
 
 if TYPE_CHECKING:
     from repoagent_server.http.connection import HttpConnection

@@ -17,7 +17,7 @@ from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
-from repoagent_server.pools import Pools
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["Endpoint", "HttpFrontend"]
 

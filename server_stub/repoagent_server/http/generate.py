@@ -3,19 +3,19 @@
 from typing import Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.generate_response import write_generate
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.core import Core
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.server import check_version
-from repoagent_server.http.delivery import Mailbox, Receiver
 from repoagent_server.http.load_report import load_report, wanted_report
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import fault
-from repoagent_server.http.trace_context import trace_context
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.mailbox import Mailbox, Receiver
+from repoagent_server.shared.trace_context import trace_context
 
 __all__ = ["GenerateRoutes"]
 

@@ -5,20 +5,20 @@ import re
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.infer_request import OutputForm, read_infer
 from repoagent_server.codec.infer_response import write_infer
-from repoagent_server.codec.known import KnownRequests
 from repoagent_server.codec.raw_request import read_raw
-from repoagent_server.core import Core
+from repoagent_server.codec.request_templates import RequestTemplates
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.http.delivery import Mailbox
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import answer_to, fault
-from repoagent_server.http.trace_context import trace_context
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.trace_context import trace_context
 
 __all__ = ["InferRoute"]
 
@@ -52,7 +52,7 @@ class InferRoute:
         self._regions = regions
         self._forwarding = forwarding
         self._loop = loop
-        self._known = KnownRequests()
+        self._known = RequestTemplates()
         self._waiting: list[tuple[Request, Params, Exchange]] = []
         self._bytes = 0
         self._busy = False

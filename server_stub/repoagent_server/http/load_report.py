@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from repoagent.serving.metrics import REGISTRY, MetricKind
+from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.http.messages import Header, Request
 

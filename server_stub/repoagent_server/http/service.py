@@ -9,7 +9,7 @@ from typing import Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Inline, Params, Router
-from repoagent_server.pools import Pools
+from repoagent_server.shared.pools import Pools
 
 __all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from repoagent_server.codec.binary import bytes_array, pack_bytes, unpack_bytes, view
 from repoagent_server.codec.datatypes import BY_NAME
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from repoagent.errors import InvalidArgumentError
@@ -18,7 +18,7 @@ _ELEMENTS = st.lists(st.binary(max_size=40), max_size=20)
 def test_what_tritons_client_packs_is_unpacked(elements: list[bytes]) -> None:
     packed = serialize_byte_tensor(bytes_array(elements))
     data = packed.tobytes() if len(elements) == 0 else packed.item()
-    assert unpack_bytes(memoryview(data), len(elements), "X", Place("m")) == elements
+    assert unpack_bytes(memoryview(data), len(elements), "X", RequestLabel("m")) == elements
 
 
 @given(_ELEMENTS)
@@ -29,7 +29,7 @@ def test_what_is_packed_is_unpacked_by_tritons_client(elements: list[bytes]) -> 
 @given(st.binary(max_size=60), st.integers(0, 4))
 def test_garbage_is_refused_or_is_all_used(data: bytes, count: int) -> None:
     try:
-        elements = unpack_bytes(memoryview(data), count, "X", Place("m"))
+        elements = unpack_bytes(memoryview(data), count, "X", RequestLabel("m"))
     except InvalidArgumentError:
         return
     assert pack_bytes(elements) == data
@@ -56,4 +56,4 @@ def test_trailing_nuls_of_elements_are_kept() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_cut_length_names_what_is_left(size: int) -> None:
     with pytest.raises(InvalidArgumentError, match=f"expecting 4 bytes but only {size} bytes available"):
-        unpack_bytes(memoryview(bytes(size)), 1, "X", Place("m"))
+        unpack_bytes(memoryview(bytes(size)), 1, "X", RequestLabel("m"))

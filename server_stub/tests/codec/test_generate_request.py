@@ -8,8 +8,8 @@ import pytest
 from repoagent_server.codec.generate_request import read_generate
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import DataType
 
 _DEFAULT = {
     "TEXT": ("BYTES", [-1, 1]),

@@ -9,7 +9,7 @@ import pytest
 from repoagent_server.codec.infer_request import OutputForm, read_infer
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.tensor import DataType
 
 
 def _input(**members: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import write_infer
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferResponse
-from repoagent.serving.types import DataType, Tensor
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import DataType, Tensor
 
 
 def _response(**outputs: Any) -> InferResponse:

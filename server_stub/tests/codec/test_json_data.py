@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from repoagent_server.codec.datatypes import BY_NAME
 from repoagent_server.codec.json_data import array_from_json
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 from repoagent.errors import InternalError, InvalidArgumentError
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 Reader = Callable[[str, list[Any], list[int]], Array]
 
@@ -21,7 +21,7 @@ def read(request: pytest.FixtureRequest) -> Reader:
 
     def call(datatype: str, data: list[Any], shape: list[int]) -> Array:
         thorough = request.param or any(isinstance(value, bool) for value in data)
-        return array_from_json(BY_NAME[datatype], data, shape, int(np.prod(shape)), "X", Place("m"), thorough)
+        return array_from_json(BY_NAME[datatype], data, shape, int(np.prod(shape)), "X", RequestLabel("m"), thorough)
 
     return call
 

@@ -11,7 +11,7 @@ from repoagent_server.codec.datatypes import BY_NAME
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.number_list import FloatParser, NumberList, float_parser
-from repoagent_server.codec.place import Place
+from repoagent_server.codec.request_label import RequestLabel
 
 from repoagent.errors import RepoAgentError
 
@@ -26,7 +26,7 @@ def _parsers() -> list[FloatParser | None]:
 
 
 def _thorough(datatype: str, text: bytes, count: int) -> Any:
-    return array_from_json(BY_NAME[datatype], loads(text), [count], count, "X", Place("m"))
+    return array_from_json(BY_NAME[datatype], loads(text), [count], count, "X", RequestLabel("m"))
 
 
 @pytest.mark.parametrize("parser", _parsers(), ids=lambda parser: "orjson" if parser is None else "simdjson")

@@ -10,8 +10,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.request import InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 Client: TypeAlias = Any  # triton.InferenceServerClient: tritonclient has no types
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from google.protobuf import json_format
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.grpc.options import GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore

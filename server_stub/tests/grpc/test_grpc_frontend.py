@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.grpc.options import GrpcOptions
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError, UnavailableError

@@ -13,8 +13,8 @@ from repoagent_server.handlers.classification import classify
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.labels import OutputClasses
-from repoagent.serving.types import DataType, Tensor
+from repoagent.serving.requests.class_labels import OutputClasses
+from repoagent.serving.requests.tensor import DataType, Tensor
 from server_stub.tests.served import identity
 
 if TYPE_CHECKING:

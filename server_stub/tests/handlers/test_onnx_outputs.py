@@ -12,7 +12,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from onnx import TensorProto, helper
 from repoagent_server import KServeGrpc, KServeHttp
-from repoagent_server.handlers import storing
+from repoagent_server.codec import storing
 
 from repoagent.server import Server
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from repoagent_server.codec import storing
+from repoagent_server.codec.storing import store
 from repoagent_server.grpc.frontend import GrpcFrontend
-from repoagent_server.grpc.options import GrpcOptions
 from repoagent_server.handlers import shared_memory as shared_memory_handler
-from repoagent_server.handlers import storing
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.handlers.storing import store
+from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import shared_memory
 
 from repoagent.errors import InternalError, UnavailableError
-from repoagent.serving.types import DataType, Tensor
+from repoagent.serving.requests.tensor import DataType, Tensor
 
 if TYPE_CHECKING:
     from server_stub.tests.conftest import FakeCore, Objects, StartFrontend

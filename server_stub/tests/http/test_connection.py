@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from repoagent_server.http.frontend import HttpFrontend
 
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.tensor import Tensor
 
 Connect = Callable[[], socket.socket]
 

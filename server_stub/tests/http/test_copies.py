@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from repoagent_server.http.frontend import HttpFrontend
 
-from repoagent.serving.types import Array, Tensor
+from repoagent.serving.requests.tensor import Array, Tensor
 
 _SIZE = 1 << 26
 _HEADER = (

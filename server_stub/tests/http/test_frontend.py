@@ -13,7 +13,7 @@ from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
 from repoagent.errors import UnavailableError
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.tensor import Tensor
 
 _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 

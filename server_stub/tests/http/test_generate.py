@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, NotFoundError, UnavailableError, UnsupportedError
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 _PATH = "/v2/models/str/generate"
 _STREAM = "/v2/models/str/generate_stream"

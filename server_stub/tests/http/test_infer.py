@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.request import InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 _PATH = "/v2/models/ident/infer"
 _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import NO_REGIONS
-from repoagent_server.http.delivery import Mailbox
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.messages import Frame, Request, Response
+from repoagent_server.shared.mailbox import Mailbox
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 _ANSWER = b'"data":[1.0,2.0]'

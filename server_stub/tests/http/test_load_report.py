@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from repoagent.serving.metrics import REGISTRY, MetricKind
+from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind
 
 _ASKED = "endpoint-load-metrics-format"
 _TOLD = "endpoint-load-metrics"

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import tritonclient.http as triton
-from repoagent_server.logs import configure
-from repoagent_server.options import LogOptions
+from repoagent_server.program.logs import configure
+from repoagent_server.program.options import LogOptions
 from tritonclient.utils import InferenceServerException
 
 from repoagent.server import LogLevel

@@ -11,7 +11,7 @@ import tritonclient.http as triton
 from repoagent_server.http.frontend import HttpFrontend
 from tritonclient.utils import InferenceServerException
 
-from repoagent.serving.types import NUMPY_TYPES, DataType
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 
 @pytest.fixture

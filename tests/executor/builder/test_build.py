@@ -15,11 +15,11 @@ from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.builder.quantize import BLOCKS, dequantize, quantize, quantize_outputs
 from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.errors import UnsupportedFeatureError
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.protocol import Logits, Segment
+from repoagent.executor.types.errors import UnsupportedFeatureError
 from tests.executor.reference import Reference
 
 KINDS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]

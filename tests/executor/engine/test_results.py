@@ -7,8 +7,8 @@ from repoagent.executor.engine.logits import LogitsRules
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.sampling_group import SamplingGroup
-from repoagent.executor.engine.strand import Strand
 from repoagent.executor.engine.task import Task, TaskTimes
+from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.types.result import Response
 from repoagent.executor.types.sampling import SamplingConfig
 
@@ -16,7 +16,7 @@ from repoagent.executor.types.sampling import SamplingConfig
 def _task() -> Task:
     request = Request([4, 5], 8, streaming=True, client_id=7)
     sampler = Sampler(SamplingConfig())
-    group = SamplingGroup(Strand(0, [4, 5], 2, sampler), [sampler])
+    group = SamplingGroup(TokenSequence(0, [4, 5], 2, sampler), [sampler])
     return Task(3, request, 0.5, TaskTimes(0.0), group, LogitsRules.of(request), 8, streams_tokens=True)
 
 
@@ -32,11 +32,11 @@ def test_both_ways_agree(tokens: list[int], reason: FinishReason, sent: int) -> 
     general.streams_tokens = False
     maker = ResultMaker(normalize_log_probs=True)
     for task in (fast, general):
-        strand = task.group.strands[0]
-        strand.tokens += tokens
-        strand.reason, strand.sent, task.iterations = reason, min(sent, len(tokens)), len(tokens)
+        sequence = task.group.sequences[0]
+        sequence.tokens += tokens
+        sequence.reason, sequence.sent, task.iterations = reason, min(sent, len(tokens)), len(tokens)
     for _ in range(2):  # the second time nothing is owed
         left, right = ([_seen(item) for item in maker.collect(task, 5)] for task in (fast, general))
         assert left == right
-        states = ((task.group.strands[0].sent, task.group.strands[0].answered) for task in (fast, general))
+        states = ((task.group.sequences[0].sent, task.group.sequences[0].answered) for task in (fast, general))
         assert len(set(states)) == 1

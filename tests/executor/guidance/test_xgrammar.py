@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from repoagent.executor import GuidedDecodingConfig, GuidedDecodingParams
-from repoagent.executor.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.guidance import create_guides, xgrammar_core
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.guidance.xgrammar_backend import XgrammarFactory
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 
 Kind = GuidedDecodingParams.GuideType
 Backend = GuidedDecodingConfig.GuidedDecodingBackend

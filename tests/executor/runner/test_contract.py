@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pytest
 
 from repoagent.executor.builder import Form, Precision
-from repoagent.executor.errors import EngineError
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.protocol import DecodeRound, Logits, ModelRunner, Segment, Seq
+from repoagent.executor.types.errors import EngineError
 
 PROMPT = np.arange(3, 23, dtype=np.int32)
 EXACT = 2e-5  # chunked and whole runs may differ in the last bits

@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 from repoagent.executor.builder import Form
-from repoagent.executor.errors import CheckError, DecoderError
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import Segment
+from repoagent.executor.types.errors import CheckError, DecoderError
 
 
 @pytest.mark.parametrize("form", list(Form))

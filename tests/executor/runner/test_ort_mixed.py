@@ -10,10 +10,10 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent.executor.builder import Form, Precision
-from repoagent.executor.errors import CheckError
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.protocol import Embeddings, Logits, Segment, Seq
+from repoagent.executor.types.errors import CheckError
 
 WIDTH = 48  # no row grows beyond it before it is cut
 

@@ -34,9 +34,9 @@ from repoagent.executor import (
     SchedulerConfig,
     SpeculativeDecodingConfig,
 )
-from repoagent.executor.errors import UnsupportedFeatureError
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.types.adapters import ContextPhaseParams
+from repoagent.executor.types.errors import UnsupportedFeatureError
 from repoagent.executor.types.record import Record
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "executor.md"

@@ -11,7 +11,7 @@ from repoagent.config import read_text
 from repoagent.errors import AgentError, InternalError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.policy import DemandedAgent, Mode, Policy, PolicyPlanner, Rule
-from repoagent.storage.sources import MemorySource
+from repoagent.storage.repositories.sources import MemorySource
 
 Guarded = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition
 from repoagent.server.exposition.settings import MetricsSettings
-from repoagent.serving.latencies import Latencies, Recent
-from repoagent.serving.metrics import REGISTRY, Metric, MetricKind
+from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricKind
+from repoagent.serving.measuring.latencies import Latencies, Recent
 
 
 @dataclass

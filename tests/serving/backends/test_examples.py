@@ -8,8 +8,8 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.instances.backend import InstanceSpec
 
 _REPOSITORY = Path(__file__).resolve().parents[3] / "examples" / "backends" / "repository"
 

@@ -16,10 +16,10 @@ from repoagent.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
-from repoagent.serving.types import DataType, Tensor
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.storage import DirectoryFiles
 
 CPU = InstanceSpec("m_0", "CPU")

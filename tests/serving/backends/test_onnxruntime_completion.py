@@ -4,7 +4,7 @@ from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.onnxruntime.completion import complete, validate
 from repoagent.serving.backends.onnxruntime.signature import Signature, TensorInfo
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.tensor import DataType
 
 F, S = DataType.FP32, DataType.BYTES
 

@@ -9,9 +9,9 @@ from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.base import InstanceSpec, PlacingRunner
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
-from repoagent.serving.types import Tensor
+from repoagent.serving.instances.backend import InstanceSpec, PlacingRunner
+from repoagent.serving.requests.tensor import Tensor
 
 WIDTH = 1 << 15
 

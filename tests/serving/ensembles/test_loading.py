@@ -11,7 +11,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]

@@ -12,8 +12,8 @@ import pytest
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]

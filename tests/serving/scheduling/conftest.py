@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, check, normalize, read_text
-from repoagent.serving.backends.base import BatchRunner
-from repoagent.serving.batches import Joiner
-from repoagent.serving.pace import Pace
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.runner_instances import RunnerInstance
-from repoagent.serving.scheduler import Scheduler
+from repoagent.serving.instances.backend import BatchRunner
+from repoagent.serving.instances.batches import Joiner
+from repoagent.serving.instances.runner_instances import RunnerInstance
+from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.factory import new_scheduler
-from repoagent.serving.statistics import ModelStatistics
-from repoagent.serving.types import Tensor
 
 MS = 1_000_000
 PATIENCE = 60.0
@@ -137,7 +137,7 @@ class Bench:
         dims: str = "1",
         clock: Clock | None = None,
         cache: ResponseCache | None = None,
-        pace: Pace | None = None,
+        run_time: RunTime | None = None,
     ) -> None:
         self.config = complete_config(text, dims)
         self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -145,9 +145,9 @@ class Bench:
         self.statistics = ModelStatistics()
         self.batches: list[list[float]] = []
         self.order: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.pace = pace or Pace()
+        self.run_time = run_time or RunTime()
         self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
-        self.scheduler: Scheduler = new_scheduler(
+        self.scheduler: ModelScheduler = new_scheduler(
             "m",
             1,
             self.config,
@@ -160,7 +160,7 @@ class Bench:
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
         batching = self.config.max_batch_size > 0
         joiner = Joiner.of(self.config)
-        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=joiner, pace=self.pace)
+        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=joiner, run_time=self.run_time)
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)

@@ -250,7 +250,7 @@ def test_no_more_wait_than_the_queue_has_room_for(bench: Any) -> None:
 
 def test_a_quick_model_does_it_all_on_one_thread(bench: Any) -> None:
     subject = bench(PAIRS)
-    subject.pace.usual_ns = 0
+    subject.run_time.usual_ns = 0
     for runner in subject.runners:
         runner.free.clear()
     answers = [subject.submit(0)]

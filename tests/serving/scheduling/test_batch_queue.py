@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.errors import CancelledError, UnavailableError
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Step
-from repoagent.serving.types import Tensor
 
 US = 1000
 

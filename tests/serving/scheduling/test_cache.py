@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Array, DataType, Tensor
 from repoagent.serving.scheduling.cache import Owner, ResponseCache, open_response_cache, request_digest
-from repoagent.serving.types import Array, DataType, Tensor
 
 
 def request(values: Any, dtype: Any = np.float32, **fields: Any) -> InferRequest:

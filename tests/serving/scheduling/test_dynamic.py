@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.instances import NativeInstance
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.instances.base import NativeInstance
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.factory import new_scheduler
-from repoagent.serving.statistics import ModelStatistics
-from repoagent.serving.types import Tensor
 
 PLAIN = "max_batch_size: 8 dynamic_batching { }"
 TIMEOUT = "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000 } }"
@@ -91,7 +91,7 @@ def test_without_a_policy_a_request_waits_no_longer_than_it_wants(bench: Any) ->
 
 def test_a_caller_in_line_for_a_quick_model_waits_no_longer_than_it_wants(bench: Any) -> None:
     subject = bench(PLAIN)
-    subject.pace.usual_ns = 0
+    subject.run_time.usual_ns = 0
     subject.runners[0].free.clear()
     holder = threading.Thread(target=subject.scheduler.infer, args=(subject.request(2),))
     holder.start()

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 CONTROLS = """
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }

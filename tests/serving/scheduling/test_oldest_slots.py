@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.controls import SequenceControls
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
@@ -13,7 +14,6 @@ from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.sequences import SequenceTable, Slot
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Entry
-from repoagent.serving.types import Tensor
 
 
 class Log:

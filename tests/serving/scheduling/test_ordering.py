@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.scheduling.ordering import OrderKeeper
 
 

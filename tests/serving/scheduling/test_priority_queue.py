@@ -1,4 +1,4 @@
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.priority_queue import PriorityQueue
 from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.steps import Entry

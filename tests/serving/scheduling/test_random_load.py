@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, UnavailableError
-from repoagent.serving.pace import Pace
-from repoagent.serving.request import InferRequest
+from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.clock import MonotonicClock
 
 THREADS = 6
@@ -26,7 +26,7 @@ CONFIGS = {
 }
 
 
-class SlowPace(Pace):
+class SlowPace(RunTime):
     """That of a model whose executions always take long, so that an assistant is worth its while."""
 
     def note(self, duration_ns: int, cpu_ns: int = 0) -> None:
@@ -68,8 +68,8 @@ def wait_for_answer(subject: Any, request: InferRequest, value: float, failed: l
 def test_every_request_is_answered_exactly_once_with_its_own_numbers(
     bench: Callable[..., Any], text: str, instances: int, slow: bool
 ) -> None:
-    pace = SlowPace() if slow else None
-    subject = bench(text, instances=instances, dims="-1", clock=MonotonicClock(), pace=pace)
+    run_time = SlowPace() if slow else None
+    subject = bench(text, instances=instances, dims="-1", clock=MonotonicClock(), run_time=run_time)
     subject.timeouts_us = [0] if slow else [0, 0, 1, 1000]
     asked: list[tuple[InferRequest, float, Any]] = []
     failed: list[Exception] = []
@@ -93,9 +93,9 @@ def test_every_request_is_answered_exactly_once_with_its_own_numbers(
     assert sum(snapshot.failures.values()) == len(failed)
 
 
-@pytest.mark.parametrize("pace", [None, SlowPace()])
-def test_answers_keep_the_order_under_load(bench: Callable[..., Any], pace: Pace | None) -> None:
-    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=MonotonicClock(), pace=pace)
+@pytest.mark.parametrize("run_time", [None, SlowPace()])
+def test_answers_keep_the_order_under_load(bench: Callable[..., Any], run_time: RunTime | None) -> None:
+    subject = bench(CONFIGS["ordered"], instances=2, dims="-1", clock=MonotonicClock(), run_time=run_time)
     choice = random.Random(0)
     for number in range(300):
         subject.submit(float(number), rows=choice.randint(1, 4), width=choice.randint(1, 2))

@@ -11,7 +11,7 @@ from repoagent.config import read_text
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import RateLimitMode
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter, RateLimiterResource, Ticket
 
 CoreMaker = Callable[..., ServingCore]

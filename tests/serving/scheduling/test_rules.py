@@ -3,9 +3,9 @@ from collections.abc import Callable
 import numpy as np
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent.serving.scheduling.rules import BatchRule
-from repoagent.serving.types import Array, Tensor
 
 ConfigMaker = Callable[..., ModelConfig]
 

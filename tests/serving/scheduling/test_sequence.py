@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.clock import MonotonicClock
 
 DIRECT = "max_batch_size: 4 sequence_batching { direct { } }"

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.sequences import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Entry
 

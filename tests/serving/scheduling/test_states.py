@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 STRATEGIES = ["direct { }", "oldest { max_candidate_sequences: 4 }"]
 SUM = 'state { input_name: "IN" output_name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] %s }'

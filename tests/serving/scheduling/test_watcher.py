@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
 

@@ -11,10 +11,10 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
-from repoagent.serving.types import Tensor
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from repoagent.config.model_config_pb2 import DataType as ConfigType
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.backends.base import BackendInstance, InstanceSpec
-from repoagent.serving.request import InferRequest, InferResponse, ParameterValue
-from repoagent.serving.senders import answer_error
-from repoagent.serving.types import Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
+from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.examples.common import (
     ExampleBackend,
     ExampleModel,
@@ -15,10 +14,11 @@ from repoagent.serving.backends.examples.common import (
     shape_text,
     type_name,
 )
-from repoagent.serving.request import InferRequest, ParameterValue
-from repoagent.serving.reshape import Reshaper
-from repoagent.serving.types import Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.request import InferRequest, ParameterValue
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

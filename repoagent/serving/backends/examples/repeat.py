@@ -18,10 +18,10 @@ from repoagent.serving.backends.examples.common import (
     respond,
     shape_text,
 )
-from repoagent.serving.request import InferRequest
-from repoagent.serving.senders import answer_error
-from repoagent.serving.types import Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -16,9 +16,9 @@ from repoagent.serving.backends.examples.common import (
     respond,
     type_name,
 )
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from repoagent.errors import UnavailableError, UnsupportedError
-from repoagent.serving.backends.base import BackendModel
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
-from repoagent.storage.files import ModelFiles
+from repoagent.serving.instances.backend import BackendModel
+from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

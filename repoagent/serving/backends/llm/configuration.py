@@ -20,7 +20,7 @@ from repoagent.executor import (
 )
 from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.storage.paths import join_inside
+from repoagent.storage.paths.paths import join_inside
 
 __all__ = ["executor_config"]
 

@@ -18,8 +18,8 @@ from repoagent.executor import (
 )
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import SAMPLING, Wishes
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array
 
 __all__ = ["Converter"]
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.executor import Executor, IterationStats, Response
-from repoagent.executor.errors import ExecutorStoppedError
+from repoagent.executor.types.errors import ExecutorStoppedError
 from repoagent.serving.backends.llm.generation import Generation
-from repoagent.serving.backends.llm.measures import ModelMetrics
+from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.reply import Reply
-from repoagent.serving.instances import as_repoagent_error
+from repoagent.serving.instances.base import as_repoagent_error
 
 __all__ = ["Dispatcher"]
 
@@ -26,7 +26,7 @@ _PERIOD: Final = 0.1
 class Dispatcher:
     """Sends generations into ``executor``, and its responses to where they belong. Owns both that and ``metrics``."""
 
-    def __init__(self, executor: Executor, model_name: str, metrics: ModelMetrics) -> None:
+    def __init__(self, executor: Executor, model_name: str, metrics: LlmMetrics) -> None:
         self._executor = executor
         self._model_name = model_name
         self._metrics = metrics

@@ -7,12 +7,12 @@ from typing import Any, Final
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.executor import FinishReason, Request, Result
 from repoagent.serving.backends.llm.detokenizing import Detokenizer
-from repoagent.serving.backends.llm.measures import performance
+from repoagent.serving.backends.llm.llm_metrics import performance
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.stopping import StopWords
-from repoagent.serving.backends.llm.strands import Strand, Strands
+from repoagent.serving.backends.llm.text_outputs import TextOutput, TextOutputs
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 __all__ = ["Form", "Generation"]
 
@@ -51,7 +51,7 @@ class Generation:
         self._beams = config.beam_width > 1
         self.sequences = 1 if self._beams else config.num_return_sequences or 1
         """How many texts there are, each with responses of its own. Beams come together."""
-        self._strands: dict[int, Strands] = {}
+        self._outputs: dict[int, TextOutputs] = {}
         """By the index of the sequence."""
         self._ended = 0
         self.generated = 0
@@ -62,53 +62,55 @@ class Generation:
         if (error := _failure(result)) is not None:
             self.reply.fail(error)
             return True
-        strands = self._strands.get(result.sequence_index)
-        if strands is None:
-            strands = self._strands[result.sequence_index] = Strands(self._strand, whole=self._beams)
-        if strands.done:  # At a word of its text; the executor does not know yet.
+        outputs = self._outputs.get(result.sequence_index)
+        if outputs is None:
+            outputs = self._outputs[result.sequence_index] = TextOutputs(self._output, whole=self._beams)
+        if outputs.done:  # At a word of its text; the executor does not know yet.
             return False
-        strands.add(result)
+        outputs.add(result)
         new = sum(map(len, result.output_token_ids))
         self.generated = new if self._beams else self.generated + new
-        self._ended += strands.done
+        self._ended += outputs.done
         over = self._ended == self.sequences
-        if strands.done or (self._form.stream and _has_news(result, strands)):
-            self.reply.send(self._row, self._values(result, strands), last=over)
-            strands.forget()
+        if outputs.done or (self._form.stream and _has_news(result, outputs)):
+            self.reply.send(self._row, self._values(result, outputs), last=over)
+            outputs.forget()
         return over
 
-    def _strand(self) -> Strand:
+    def _output(self) -> TextOutput:
         # Beams are compared with each other at their ends: there the executor decides alone where these are.
         words = () if self._beams else self._form.stop_words
-        return Strand(Detokenizer(self._tokenizer, self.request.input_token_ids, self._prompt_text), StopWords(words))
+        return TextOutput(
+            Detokenizer(self._tokenizer, self.request.input_token_ids, self._prompt_text), StopWords(words)
+        )
 
-    def _values(self, result: Result, strands: Strands) -> dict[str, Any]:
+    def _values(self, result: Result, outputs: TextOutputs) -> dict[str, Any]:
         form = self._form
         prompt = self._prompt_text if form.with_prompt else ""
-        values: dict[str, Any] = {"text_output": [prompt + strand.text for strand in strands.texts]}
+        values: dict[str, Any] = {"text_output": [prompt + output.text for output in outputs.texts]}
         if self.sequences > 1:
             values["sequence_index"] = [result.sequence_index]
         if form.finish_reason:
-            values["finish_reason"] = [_REASONS[strand.reason] for strand in strands.texts]
+            values["finish_reason"] = [_REASONS[output.reason] for output in outputs.texts]
         if form.input_tokens:
             values["num_input_tokens"] = [len(self.request.input_token_ids)]
         if form.output_tokens:
-            values["num_output_tokens"] = [strands.tokens]
+            values["num_output_tokens"] = [outputs.tokens]
         if result.cum_log_probs is not None:
             values["cum_log_probs"] = result.cum_log_probs
-            values["output_log_probs"] = strands.log_probs()
-        if result.context_logits is not None and not strands.begun:
+            values["output_log_probs"] = outputs.log_probs()
+        if result.context_logits is not None and not outputs.begun:
             values["context_logits"] = result.context_logits
         if result.generation_logits is not None:
-            values["generation_logits"] = self._logits(strands)
+            values["generation_logits"] = self._logits(outputs)
         if result.request_perf_metrics is not None:
             values.update(performance(result.request_perf_metrics))
         return values
 
-    def _logits(self, strands: Strands) -> Array:
+    def _logits(self, outputs: TextOutputs) -> Array:
         """While streaming [tokens, beams, vocabulary], as the executor gives them; else [beams, tokens, vocabulary]."""
         in_pieces = self.request.streaming
-        logits = strands.logits(axis=0 if in_pieces else 1)
+        logits = outputs.logits(axis=0 if in_pieces else 1)
         return logits.swapaxes(0, 1) if in_pieces and not self._form.stream else logits
 
 
@@ -121,7 +123,7 @@ def _failure(result: Result) -> RepoAgentError | None:
     return None
 
 
-def _has_news(result: Result, strands: Strands) -> bool:
+def _has_news(result: Result, outputs: TextOutputs) -> bool:
     """Whether there is anything to tell: not if all that came is a part of a character."""
     more = result.log_probs, result.generation_logits, result.request_perf_metrics
-    return any(strand.text for strand in strands.texts) or any(item is not None for item in more)
+    return any(output.text for output in outputs.texts) or any(item is not None for item in more)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.executor import Executor, ModelType
 from repoagent.executor.runner.spec import read_spec
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
-from repoagent.serving.backends.llm.measures import ModelMetrics
+from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
-from repoagent.serving.request import InferRequest
-from repoagent.serving.senders import answer_error
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -56,7 +56,7 @@ class LlmModel:
         self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided)
         with ExitStack() as undo:
             executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
-            self._dispatcher = Dispatcher(executor, config.name, ModelMetrics(config.name, version))
+            self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
             undo.pop_all()
 
     @property
@@ -70,7 +70,7 @@ class LlmModel:
         return not self.ready
 
     def create_instance(self, spec: InstanceSpec) -> "LlmInstance":
-        """See :class:`~repoagent.serving.backends.base.BackendModel`.
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
 
         Raises:
             UnsupportedError: the instance is to run on a GPU.
@@ -132,7 +132,7 @@ class LlmInstance:
         self._model = model
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
-        """See :class:`~repoagent.serving.backends.base.BackendInstance`."""
+        """See :class:`~repoagent.serving.instances.backend.BackendInstance`."""
         for request in requests:
             self._model.start(request)
 

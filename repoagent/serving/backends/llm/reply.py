@@ -7,9 +7,9 @@ import numpy as np
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.llm.tensors import OUTPUTS
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.senders import answer_error
-from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 __all__ = ["Reply"]
 

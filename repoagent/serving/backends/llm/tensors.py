@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.tensor import DataType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.llm.tensors import INPUTS
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Array
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Array
 
 __all__ = ["SAMPLING", "Wishes", "wishes_of"]
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.onnxruntime.completion import complete, validate
 from repoagent.serving.backends.onnxruntime.external import add_external_data, walk
 from repoagent.serving.backends.onnxruntime.faults import translate
@@ -14,7 +13,8 @@ from repoagent.serving.backends.onnxruntime.options import run_options, session_
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
 from repoagent.serving.backends.onnxruntime.signature import Signature
 from repoagent.serving.backends.registry import warn_of_unknown
-from repoagent.storage.files import MemoryFiles, ModelFiles
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -48,7 +48,7 @@ class OnnxRuntimeBackend:
         return ()
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """See :class:`~repoagent.serving.backends.base.Backend`. Only looks at the file if something is missing."""
+        """See :class:`~repoagent.serving.instances.backend.Backend`. Only looks at the file if something is missing."""
         if config.input and config.output:
             return
         options = onnxruntime.SessionOptions()
@@ -59,7 +59,7 @@ class OnnxRuntimeBackend:
         complete(config, signature, default_max_batch_size=self._default_max_batch_size)
 
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "OnnxRuntimeModel":
-        """See :class:`~repoagent.serving.backends.base.Backend`."""
+        """See :class:`~repoagent.serving.instances.backend.Backend`."""
         instances = sum(max(1, group.count) for group in config.instance_group) or 1
         session = self._open(config, files, version, session_options(config, instances))
         signature = Signature.of(session)
@@ -115,7 +115,7 @@ class OnnxRuntimeModel:
         self._batching = config.max_batch_size > 0
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeRunner:
-        """See :class:`~repoagent.serving.backends.base.BackendModel`.
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
 
         Raises:
             UnsupportedError: the instance is to run on a GPU.
@@ -129,5 +129,5 @@ class OnnxRuntimeModel:
         )
 
     def close(self) -> None:
-        """See :class:`~repoagent.serving.backends.base.BackendModel`."""
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
         self._session = None

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.onnxruntime.signature import Signature, TensorInfo
-from repoagent.serving.checks import dims_text
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.request_checker import dims_text
+from repoagent.serving.requests.tensor import DataType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

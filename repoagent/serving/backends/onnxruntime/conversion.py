@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 __all__ = ["bfloat16_from_value", "bfloat16_to_value", "bytes_from_text", "bytes_to_text"]
 

@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from repoagent.storage.files import ModelFiles
+from repoagent.storage.files.files import ModelFiles
 
 __all__ = ["add_external_data", "walk"]
 

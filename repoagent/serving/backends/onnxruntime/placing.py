@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.serving.backends.onnxruntime.signature import Signature, TensorInfo
-from repoagent.serving.request import OutputPlace
-from repoagent.serving.types import NUMPY_TYPES, Array, DataType, Tensor
+from repoagent.serving.requests.request import OutputPlace
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 __all__ = ["Placer"]
 

@@ -15,8 +15,8 @@ from repoagent.serving.backends.onnxruntime.conversion import (
 from repoagent.serving.backends.onnxruntime.faults import translate
 from repoagent.serving.backends.onnxruntime.placing import Placer
 from repoagent.serving.backends.onnxruntime.signature import Signature
-from repoagent.serving.request import OutputPlace
-from repoagent.serving.types import Array, DataType, Tensor
+from repoagent.serving.requests.request import OutputPlace
+from repoagent.serving.requests.tensor import Array, DataType, Tensor
 
 __all__ = ["OnnxRuntimeRunner"]
 
@@ -51,7 +51,7 @@ class OnnxRuntimeRunner:
         # In parallel mode the thread that calls waits while others compute.
         sequential = session.get_session_options().execution_mode == onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         self.only_computes = plain and sequential
-        """See :class:`~repoagent.serving.backends.base.ComputingRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.ComputingRunner`."""
         self._placer = Placer(signature, batching=batching)
         has_bfloat16 = any(
             info.data_type is DataType.BF16 for info in (*signature.inputs, *signature.optional, *signature.outputs)
@@ -61,7 +61,7 @@ class OnnxRuntimeRunner:
         )
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.backends.base.BatchRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.BatchRunner`."""
         compute = self._compute
         if compute is None:
             raise UnavailableError("the model has been unloaded")
@@ -76,7 +76,7 @@ class OnnxRuntimeRunner:
     def run_into(
         self, inputs: Mapping[str, Tensor], outputs: Sequence[str], places: Mapping[str, OutputPlace]
     ) -> dict[str, Tensor]:
-        """See :class:`~repoagent.serving.backends.base.PlacingRunner`."""
+        """See :class:`~repoagent.serving.instances.backend.PlacingRunner`."""
         session = self._session
         names = list(outputs) if outputs else self._names
         targets = self._placer.targets(inputs, names, places)

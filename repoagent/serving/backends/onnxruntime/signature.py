@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import UnsupportedError
-from repoagent.serving.types import DataType
+from repoagent.serving.requests.tensor import DataType
 
 __all__ = ["Signature", "TensorInfo"]
 

@@ -6,7 +6,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from repoagent.serving.backends.python.context import CoreAccess
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     pass
@@ -32,7 +32,7 @@ class ResponseIterator(Generic[T]):
         core.submit(request)
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.request.ResponseSender`."""
+        """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
         self._items.put((response, final))
 
     def __iter__(self) -> "ResponseIterator[T]":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from repoagent.serving.backends.python.errors import TritonModelException
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["CoreAccess", "ModelContext", "current", "entered"]
 

@@ -11,7 +11,7 @@ from repoagent.serving.backends.python.errors import let_interrupt_pass
 from repoagent.serving.backends.python.event_loop import EventLoop
 from repoagent.serving.backends.python.importing import ImportedModel
 from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponseSender, to_core
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 __all__ = ["PythonInstance"]
 

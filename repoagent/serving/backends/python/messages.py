@@ -10,7 +10,7 @@ from repoagent.serving.backends.python.calls import AsyncResponseIterator, Respo
 from repoagent.serving.backends.python.context import ModelContext, current
 from repoagent.serving.backends.python.errors import TritonError, TritonModelException, core_error
 from repoagent.serving.backends.python.tensors import Tensor
-from repoagent.serving.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 
 __all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of", "to_core"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from repoagent.serving import metrics
 from repoagent.serving.backends.python.errors import TritonModelException
-from repoagent.serving.metrics import REGISTRY, MetricKind, MetricRegistry
+from repoagent.serving.measuring import custom_metrics as metrics
+from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind, MetricRegistry
 
 __all__ = ["Metric", "MetricFamily"]
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.serving.backends.python.errors import TritonModelException
-from repoagent.serving.types import NUMPY_TYPES, Array, DataType, data_type_of
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 __all__ = [
     "TRITON_STRING_TO_NUMPY",

@@ -25,7 +25,7 @@ from repoagent.serving.backends.python.tensors import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from repoagent.serving.metrics import MetricKind
+from repoagent.serving.measuring.custom_metrics import MetricKind
 
 __all__ = ["UTILS_NAME", "bound_utils"]
 

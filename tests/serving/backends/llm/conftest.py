@@ -12,8 +12,8 @@ import pytest
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, Result
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import NUMPY_TYPES, DataType, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from tests.serving.backends.llm.tiny import byte_level, write_decoder
 
 TYPES = {bool: DataType.BOOL, int: DataType.INT32, float: DataType.FP32, str: DataType.BYTES, bytes: DataType.BYTES}

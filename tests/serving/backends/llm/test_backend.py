@@ -71,7 +71,7 @@ def test_several_instances_share_the_executor(core: ServingCore, write_llm: Writ
 
 
 def test_an_unloaded_model_takes_its_gauges_along(asker: Asker) -> None:
-    from repoagent.serving.metrics import REGISTRY
+    from repoagent.serving.measuring.custom_metrics import REGISTRY
 
     assert [text for text in REGISTRY.text().splitlines() if 'model="m"' in text and "nv_trt_llm" in text]
     asker.core.unload("m", wait=True)

@@ -2,7 +2,7 @@
 
 from repoagent.serving.backends.llm.conversion import Converter
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 
 
 def test_words_of_tokens_that_the_model_has_not_are_no_stop_words(tokenizer: Tokenizer) -> None:

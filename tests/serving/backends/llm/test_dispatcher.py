@@ -9,16 +9,16 @@ import pytest
 from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
-from repoagent.serving.backends.base import FragileModel
 from repoagent.serving.backends.llm import LlmBackend
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
-from repoagent.serving.backends.llm.measures import ModelMetrics
+from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.model import LlmModel
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.metrics import REGISTRY
-from repoagent.serving.request import InferRequest
+from repoagent.serving.instances.backend import FragileModel
+from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.requests.request import InferRequest
 from repoagent.storage import DirectoryFiles
 from tests.serving.backends.llm.conftest import Answers
 
@@ -35,7 +35,7 @@ def executor(tireless: Path) -> Iterator[Executor]:
 
 @pytest.fixture
 def dispatcher(executor: Executor) -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher(executor, "m", ModelMetrics("m", "1"))
+    dispatcher = Dispatcher(executor, "m", LlmMetrics("m", "1"))
     yield dispatcher
     dispatcher.close()
 
@@ -89,7 +89,7 @@ def test_a_model_whose_executor_broke_down_is_not_ready(decoder: Path) -> None:
     model.close()
 
 
-class Counting(ModelMetrics):
+class Counting(LlmMetrics):
     """Tells what is counted."""
 
     def __init__(self) -> None:

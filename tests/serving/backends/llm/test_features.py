@@ -11,7 +11,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.tensor import Tensor
 from tests.serving.backends.llm.conftest import Asker, WriteModel
 from tests.serving.backends.llm.tiny import byte_fallback, byte_level, write_decoder
 

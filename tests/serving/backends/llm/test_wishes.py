@@ -7,7 +7,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
-from repoagent.serving.request import InferRequest
+from repoagent.serving.requests.request import InferRequest
 from tests.serving.backends.llm.conftest import tensor
 
 

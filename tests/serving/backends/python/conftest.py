@@ -12,10 +12,10 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError
-from repoagent.serving.backends.base import BackendInstance, InstanceSpec
 from repoagent.serving.backends.python import PythonBackend
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 CONFIG = """
 name: "m" backend: "python" max_batch_size: 8

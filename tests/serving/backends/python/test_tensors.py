@@ -16,8 +16,8 @@ from repoagent.serving.backends.python.tensors import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from repoagent.serving.types import DataType
-from repoagent.serving.types import Tensor as CoreTensor
+from repoagent.serving.requests.tensor import DataType
+from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 
 def test_an_array_is_not_copied_on_its_way_in_or_out() -> None:

@@ -19,7 +19,7 @@ from repoagent.serving.backends.python.process.codec import Packer, error_body, 
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
 from repoagent.serving.backends.python.running import completed, started
-from repoagent.serving.request import InferResponse
+from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["main"]
 

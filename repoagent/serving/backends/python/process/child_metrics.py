@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from repoagent.serving import metrics
 from repoagent.serving.backends.python.process.remote import RemoteCore
-from repoagent.serving.metrics import MetricKind
+from repoagent.serving.measuring import custom_metrics as metrics
+from repoagent.serving.measuring.custom_metrics import MetricKind
 
 __all__ = ["RemoteRegistry"]
 

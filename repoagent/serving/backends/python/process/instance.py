@@ -13,8 +13,8 @@ from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
 from repoagent.serving.backends.python.process.supervisor import ChildProcess
-from repoagent.serving.request import InferRequest
-from repoagent.serving.senders import answer_error
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
 
 __all__ = ["ProcessInstance"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from repoagent.serving.types import Array
+from repoagent.serving.requests.tensor import Array
 
 __all__ = ["Arena", "Block", "ClosedError", "Mapping", "Memory", "Place", "ProtocolError"]
 

@@ -18,8 +18,8 @@ from repoagent.serving.backends.python.process.codec import (
     response_body,
     response_of,
 )
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
 
 __all__ = ["RemoteCore", "RemoteRequest", "StreamSender"]
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving import metrics
 from repoagent.serving.backends.python.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.supervisor import ChildProcess
-from repoagent.serving.instances import as_repoagent_error
-from repoagent.serving.request import InferRequest, InferResponse
+from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.measuring import custom_metrics as metrics
+from repoagent.serving.requests.request import InferRequest, InferResponse
 
 __all__ = ["Services"]
 

@@ -21,8 +21,8 @@ from repoagent.serving.backends.python.process.codec import (
     tensors_of,
 )
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, ProtocolError
-from repoagent.serving.request import InferRequest, InferResponse
-from repoagent.serving.types import NUMPY_TYPES, DataType, Tensor
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 
 
 class End:

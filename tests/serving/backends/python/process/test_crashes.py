@@ -228,8 +228,8 @@ SERVER = """
 import sys
 import numpy as np
 from repoagent.serving.core import CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 with ServingCore(CoreOptions(repositories=(sys.argv[1],), repoagent_directory=None)) as core:
     core.infer(InferRequest("m", {"x": Tensor.of(np.zeros(1, np.float32))}))
 """

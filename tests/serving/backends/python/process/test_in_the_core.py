@@ -12,8 +12,8 @@ import pytest
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.serving.backends.python.process import instance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 CONFIG = """
 backend: "python" {more}

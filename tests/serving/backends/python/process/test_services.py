@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.serving.metrics import REGISTRY
-from repoagent.serving.request import InferRequest
-from repoagent.serving.types import Tensor
+from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 DECOUPLED = """
 name: "m" backend: "python" model_transaction_policy { decoupled: true }

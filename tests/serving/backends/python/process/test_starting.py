@@ -8,8 +8,8 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.errors import InternalError
-from repoagent.serving.backends.base import InstanceSpec
 from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.instances.backend import InstanceSpec
 
 CONFIG = """
 name: "m" backend: "python" instance_group { name: "m_0" count: 3 kind: KIND_CPU }

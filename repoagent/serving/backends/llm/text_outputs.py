@@ -1,0 +1,89 @@
+"""The texts of one sequence of a request: one, or its beams; and what has come with them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from repoagent.executor import FinishReason, Result
+from repoagent.serving.backends.llm.detokenizing import Detokenizer
+from repoagent.serving.backends.llm.stopping import StopWords
+from repoagent.serving.requests.tensor import Array
+
+__all__ = ["TextOutput", "TextOutputs"]
+
+
+class TextOutput:
+    """One text, and what has come with it since it was last told of."""
+
+    def __init__(self, detokenizer: Detokenizer, stop_words: StopWords) -> None:
+        self._detokenizer = detokenizer
+        self._stop_words = stop_words
+        self.text = ""
+        self.tokens = 0
+        self.log_probs: list[float] = []
+        self.reason = FinishReason.NOT_FINISHED
+
+    def add(self, tokens: Sequence[int], log_probs: Sequence[float], reason: FinishReason) -> None:
+        """Take new tokens; the text ends here if one of its words does."""
+        ended = reason is not FinishReason.NOT_FINISHED
+        piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
+        self.text += piece
+        self.tokens += len(tokens)
+        self.log_probs += log_probs
+        self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
+
+    def forget(self) -> None:
+        """What there is has been told."""
+        self.text, self.tokens, self.log_probs = "", 0, []
+
+
+class TextOutputs:
+    """The texts of a sequence, as its results come: ``whole`` each time, as beams do, which change their past, or what
+    is new of the one that there is."""
+
+    def __init__(self, make: Callable[[], TextOutput], *, whole: bool) -> None:
+        self._make = make
+        self._whole = whole
+        self._logits: list[Array] = []
+        self.texts: list[TextOutput] = []
+        self.begun = False
+        """Whether anything has been told."""
+        self.done = False
+
+    def add(self, result: Result) -> None:
+        """Take what ``result`` brings."""
+        if self._whole or not self.texts:
+            self.texts = [self._make() for _ in result.output_token_ids]
+        log_probs = result.log_probs or [[] for _ in self.texts]
+        for output, tokens, row, reason in zip(
+            self.texts, result.output_token_ids, log_probs, result.finish_reasons, strict=True
+        ):
+            output.add(tokens, row, reason)
+        ended = all(output.reason is not FinishReason.NOT_FINISHED for output in self.texts)
+        self.done = result.is_final if self._whole else ended
+        if result.generation_logits is not None:
+            self._logits.append(result.generation_logits)
+
+    @property
+    def tokens(self) -> int:
+        """How many there are that have not been told of."""
+        return sum(output.tokens for output in self.texts)
+
+    def log_probs(self) -> Array:
+        """[texts, tokens]; shorter rows end in zeros."""
+        rows = [output.log_probs for output in self.texts]
+        array = np.zeros((len(rows), max(map(len, rows))), np.float32)
+        for target, row in zip(array, rows, strict=True):
+            target[: len(row)] = row
+        return array
+
+    def logits(self, axis: int) -> Array:
+        """Those of the tokens, which are along ``axis``; there must be some."""
+        return self._logits[-1] if self._whole else np.concatenate(self._logits, axis)
+
+    def forget(self) -> None:
+        """What there is has been told."""
+        self.begun = True
+        self._logits.clear()
+        for output in self.texts:
+            output.forget()

@@ -1,0 +1,142 @@
+"""What executes a model. A backend is chosen by the configuration's ``backend`` (or ``platform``) and found by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from repoagent.serving.requests.request import InferRequest, OutputPlace
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = [
+    "Backend",
+    "BackendInstance",
+    "BackendModel",
+    "BatchRunner",
+    "ComputingRunner",
+    "DeferringInstance",
+    "FragileModel",
+    "InstanceSpec",
+    "PlacingRunner",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSpec:
+    """One execution instance of a model, as its instance groups say."""
+
+    name: str
+    kind: str
+    """``"CPU"``, ``"GPU"`` or ``"MODEL"``."""
+    device_id: int = 0
+
+
+class BackendInstance(Protocol):
+    """What runs requests. The core never calls one instance from two threads at once."""
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        """Answer every request through its sender, exactly one final response each, errors included."""
+
+    def close(self) -> None:
+        """Let go of everything; no request is running."""
+
+
+@runtime_checkable
+class BatchRunner(Protocol):
+    """The simple form of an instance: tensors in, tensors out. One adapter makes it look like a BackendInstance."""
+
+    def run(self, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> dict[str, Tensor]:
+        """Run one batch and return the outputs named (all of them for an empty list).
+
+        They may be looked at while the next run goes on, which must leave them alone.
+
+        Raises:
+            RepoAgentError: the whole batch failed.
+        """
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class PlacingRunner(BatchRunner, Protocol):
+    """A runner that can make outputs in memory of the caller's."""
+
+    def run_into(
+        self, inputs: Mapping[str, Tensor], outputs: Sequence[str], places: Mapping[str, OutputPlace]
+    ) -> dict[str, Tensor]:
+        """As :meth:`run`; an output that has a place may be made there, and its array then lies there.
+
+        Raises:
+            RepoAgentError: the whole batch failed.
+        """
+
+
+@runtime_checkable
+class ComputingRunner(BatchRunner, Protocol):
+    """A runner that says whether its runs do nothing but compute."""
+
+    @property
+    def only_computes(self) -> bool:
+        """A run computes on the thread that calls it, from its beginning to its end. Others may help, but it waits for
+        no device and for nobody else, so that the thread's processor time says how long it takes."""
+
+
+@runtime_checkable
+class DeferringInstance(BackendInstance, Protocol):
+    """An instance whose ``execute`` may return before its requests are answered, and then takes others."""
+
+    @property
+    def defers(self) -> bool:
+        """Whether it does so."""
+
+
+class BackendModel(Protocol):
+    """One loaded version of a model: the weights that its instances share."""
+
+    def create_instance(self, spec: InstanceSpec) -> BackendInstance | BatchRunner: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class FragileModel(BackendModel, Protocol):
+    """A model whose instances may break down while it is loaded, and recover."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether any instance can execute at the moment."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether an instance has broken down for good: only another load brings it back."""
+
+
+class Backend(Protocol):
+    """A kind of model. One object per server and name.
+
+    A backend whose models call other models has a method ``bind(core)`` too; it is called before any other, with an
+    object that has ``submit``, ``load``, ``unload`` and ``model_ready`` of the serving core.
+    """
+
+    name: ClassVar[str]
+    platforms: ClassVar[tuple[str, ...]]
+    """Values of ``platform`` that mean this backend, such as ``onnxruntime_onnx``."""
+    default_model_filename: ClassVar[str]
+    keeps_files_open: ClassVar[bool]
+    """True if files are read after ``load`` has returned; a confidential plaintext then stays until unload."""
+
+    def gpus(self) -> Sequence[int]:
+        """The devices that its instances may use; empty if it runs on the CPU. This decides what KIND_AUTO means."""
+
+    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+        """Fill in what ``config`` leaves open and the files tell (inputs, outputs, max_batch_size).
+
+        Raises:
+            InvalidArgumentError: the files contradict the configuration.
+        """
+
+    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> BackendModel:
+        """Load one version. ``config`` is complete and checked."""

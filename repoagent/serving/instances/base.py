@@ -1,0 +1,170 @@
+"""Execution instances: how many a configuration asks for, and what the schedulers drive.
+
+A backend gives either a :class:`BatchRunner` (tensors in, tensors out) or a native :class:`BackendInstance` that
+answers through senders. Two adapters make them look the same to a scheduler and keep the statistics.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from repoagent.errors import CancelledError, InternalError, RepoAgentError
+from repoagent.serving.instances.backend import BackendInstance, DeferringInstance, InstanceSpec
+from repoagent.serving.instances.batches import Batch
+from repoagent.serving.measuring.run_time import RunTime, unpredictable
+from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, submit_and_wait
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelInstanceGroup
+
+__all__ = [
+    "Instance",
+    "NativeInstance",
+    "StagedInstance",
+    "as_repoagent_error",
+    "batch_size",
+    "group_specs",
+    "instance_specs",
+]
+
+logger = logging.getLogger(__name__)
+
+
+def instance_specs(config: "ModelConfig") -> list[InstanceSpec]:
+    """The instances that the groups of a complete configuration ask for, with Triton's names ``GROUP_NUMBER``."""
+    return [spec for group in config.instance_group for spec in group_specs(group)]
+
+
+def group_specs(group: "ModelInstanceGroup") -> list[InstanceSpec]:
+    """The instances of one group."""
+    devices = [device for device in list(group.gpus) or [0] for _ in range(group.count)]
+    kind = group.Kind.Name(group.kind).removeprefix("KIND_")
+    return [InstanceSpec(f"{group.name}_{number}", kind, device) for number, device in enumerate(devices)]
+
+
+def as_repoagent_error(error: Exception, model_name: str) -> RepoAgentError:
+    """``error`` itself if it is one of ours; else it is logged, and an InternalError with its text returned."""
+    if isinstance(error, RepoAgentError):
+        return error
+    logger.error("model '%s' failed unexpectedly", model_name, exc_info=error)
+    return InternalError(f"{type(error).__name__}: {error}")
+
+
+def batch_size(request: InferRequest) -> int:
+    """How many inferences a request to a batching model asks for."""
+    for tensor in request.inputs.values():
+        size: int = tensor.array.shape[0]
+        return max(1, size)
+    return 1
+
+
+class Instance(Protocol):
+    """What a scheduler drives; never from two threads at once."""
+
+    @property
+    def run_time(self) -> RunTime:
+        """How long executions take, usually the same object in all instances of a model."""
+
+    def call(self, request: InferRequest) -> InferResponse:
+        """Execute one request and return its answer; its sender is not used.
+
+        Raises:
+            RepoAgentError: the request failed.
+        """
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        """Answer every request through its sender, all as one batch if the model batches. Never raises."""
+
+    def rehearse(self, request: InferRequest) -> None:
+        """Execute one request for its side effects only; nothing is counted. Raises as :meth:`call` does."""
+
+    def close(self) -> None:
+        """Let go of everything; no request is running."""
+
+
+@runtime_checkable
+class StagedInstance(Instance, Protocol):
+    """One whose executions have three stages, of which only :meth:`run` needs the instance for itself.
+
+    :meth:`prepare` and :meth:`answer` may be called on any thread while another one runs, and one instance may run
+    what another one of the same model prepared. None of them raises: what goes wrong is the answer.
+    """
+
+    def prepare(self, requests: Sequence[InferRequest]) -> Batch:
+        """Make a batch of ``requests``."""
+
+    def run(self, batch: Batch) -> None:
+        """Execute ``batch``. What is not executed together is answered at once."""
+
+    def answer(self, batch: Batch) -> None:
+        """Answer the requests of ``batch``, which has been run."""
+
+
+class NativeInstance:
+    """An instance over a backend's own :class:`BackendInstance`."""
+
+    def __init__(
+        self,
+        model_name: str,
+        version: int,
+        inner: BackendInstance,
+        statistics: ModelStatistics,
+        *,
+        batching: bool = False,
+        decoupled: bool = False,
+    ) -> None:
+        self._model_name = model_name
+        self._version = str(version)
+        self._inner = inner
+        self._statistics = statistics
+        self._batching = batching
+        self._decoupled = decoupled
+        self.defers = isinstance(inner, DeferringInstance) and inner.defers
+        """Whether it takes requests while others that it took are not answered yet."""
+        self.run_time = unpredictable()  # It may do anything, also wait for another request.
+
+    def call(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        started = time.monotonic_ns()
+        total = 0
+        for request in requests:
+            size = batch_size(request) if self._batching else 1
+            total += size
+            if request.placeholder:
+                continue
+            request.sender = RecordingSender(
+                request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
+            )
+        try:
+            self._inner.execute(requests)
+        except Exception as error:
+            self._answer_all(requests, as_repoagent_error(error, self._model_name))
+        end = time.monotonic_ns()
+        self._statistics.record_execution(total, ExecutionTimes(started, started, end, end))
+
+    def _answer_all(self, requests: Sequence[InferRequest], error: RepoAgentError) -> None:
+        # A request that has had its answer has its own sender back (RecordingSender): leave that one alone.
+        for request in requests:
+            if isinstance(request.sender, RecordingSender):
+                answer_error(request, error, self._version)
+
+    def rehearse(self, request: InferRequest) -> None:
+        collector = CollectingSender()
+        request.sender = collector
+        self._inner.execute((request,))
+        try:
+            if self._decoupled:
+                collector.finish()
+            else:
+                collector.result(self._model_name)
+        except CancelledError:
+            logger.info("the warm-up of model '%s' was cancelled", self._model_name)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,191 @@
+"""Instances over a :class:`BatchRunner`: tensors in, tensors out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from repoagent.errors import RepoAgentError
+from repoagent.serving.instances.backend import BatchRunner, ComputingRunner, PlacingRunner
+from repoagent.serving.instances.base import as_repoagent_error, batch_size
+from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
+from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.senders import answer_error, submit_and_wait
+from repoagent.serving.requests.tensor import Tensor
+
+__all__ = ["RaggedInstance", "RunnerInstance"]
+
+_UNWATCHED: Final = 7
+"""Of eight calls to a model that is not quick one is looked at closely: the thread's clock is slow."""
+_times: Final = tuple.__new__
+"""What a NamedTuple does in the end, without the function that it has for that."""
+
+
+class RunnerInstance:
+    """An instance over a :class:`BatchRunner`; a :class:`~repoagent.serving.instances.base.StagedInstance`."""
+
+    def __init__(
+        self,
+        model_name: str,
+        version: int,
+        runner: BatchRunner,
+        statistics: ModelStatistics,
+        *,
+        batching: bool = False,
+        reshaper: Reshaper | None = None,
+        joiner: Joiner | None = None,
+        run_time: RunTime | None = None,
+    ) -> None:
+        self._model_name = model_name
+        self._version = str(version)
+        self._runner = runner
+        self._run = runner.run
+        self._run_into = runner.run_into if isinstance(runner, PlacingRunner) else None
+        self._statistics = statistics
+        self._record = statistics.record
+        self._batching = batching
+        self._reshaper = reshaper
+        self._joiner = joiner or Joiner()
+        self.run_time = run_time or RunTime()
+        computes = isinstance(runner, ComputingRunner) and runner.only_computes
+        self._note = self.run_time.note_computing if computes else self.run_time.note
+        self._calls = -1
+
+    def call(self, request: InferRequest) -> InferResponse:
+        start = time.monotonic_ns()
+        try:
+            inputs: Mapping[str, Tensor] = request.inputs
+            if self._reshaper is not None:
+                inputs = self._reshaper.to_model(inputs)
+            self._calls += 1
+            cpu_ns = 0 if self._calls & _UNWATCHED or self.run_time.quick else time.thread_time_ns()
+            input_end = time.monotonic_ns()
+            if request.output_places and self._run_into is not None:
+                outputs = self._run_into(inputs, request.requested_outputs, request.output_places)
+            else:
+                outputs = self._run(inputs, request.requested_outputs)
+            output_start = time.monotonic_ns()
+            self._note(output_start - input_end, cpu_ns and time.thread_time_ns() - cpu_ns)
+            if self._reshaper is not None:
+                outputs = self._reshaper.to_client(outputs)
+        except Exception as error:
+            self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), FailureReason.BACKEND)
+            raise as_repoagent_error(error, self._model_name) from error
+        response = InferResponse(self._model_name, self._version, request.id, outputs)
+        request.times = times = _times(ExecutionTimes, (start, input_end, output_start, time.monotonic_ns()))
+        self._record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
+        return response
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        batch = self.prepare(requests)
+        self.run(batch)
+        self.answer(batch)
+
+    # -- the stages of an execution ------------------------------------------------------------------------------
+
+    def _joins(self, requests: Sequence[InferRequest]) -> bool:
+        return self._batching and len(requests) > 1
+
+    def prepare(self, requests: Sequence[InferRequest]) -> Batch:
+        if not self._joins(requests):
+            return Batch(requests)
+        batch = Batch(requests, joined=True, start_ns=time.monotonic_ns())
+        try:
+            batch.sizes = self._joiner.sizes(requests)
+            inputs: Mapping[str, Tensor] = self._joiner.join(requests)
+            batch.wanted = requested_outputs(requests)
+            batch.inputs = inputs if self._reshaper is None else self._reshaper.to_model(inputs)
+        except Exception as error:
+            batch.error = as_repoagent_error(error, self._model_name)
+        batch.input_end_ns = time.monotonic_ns()
+        return batch
+
+    def run(self, batch: Batch) -> None:
+        if not batch.joined:
+            self._execute_singly(batch.requests)
+        elif batch.error is None:
+            try:
+                batch.outputs = self._run_joined(batch)
+            except Exception as error:
+                batch.error = as_repoagent_error(error, self._model_name)
+
+    def _run_joined(self, batch: Batch) -> Mapping[str, Tensor]:
+        cpu_ns = 0 if self.run_time.quick else time.thread_time_ns()
+        begin = time.monotonic_ns()
+        # What has been ready for a while has waited for this: in the queue, as far as the statistics know.
+        batch.start_ns += begin - batch.input_end_ns
+        batch.input_end_ns = begin
+        outputs = self._run(batch.inputs, batch.wanted)
+        batch.output_start_ns = end = time.monotonic_ns()
+        self._note(end - begin, cpu_ns and time.thread_time_ns() - cpu_ns)
+        return outputs
+
+    def answer(self, batch: Batch) -> None:
+        if not batch.joined:
+            return
+        batch.inputs = {}
+        if batch.error is not None:
+            self._fail_together(batch.requests, batch.error)
+            return
+        try:
+            outputs = batch.outputs if self._reshaper is None else self._reshaper.to_client(dict(batch.outputs))
+            parts = self._joiner.split(outputs, batch.requests, batch.sizes)
+        except Exception as error:
+            self._fail_together(batch.requests, as_repoagent_error(error, self._model_name))
+        else:
+            self._answer_together(batch, parts)
+
+    def _execute_singly(self, requests: Sequence[InferRequest]) -> None:
+        for request in requests:
+            try:
+                response = self.call(request)
+            except RepoAgentError as error:
+                answer_error(request, error, self._version)
+            else:
+                if request.sender is not None:
+                    request.sender.send(response, True)
+
+    def _answer_together(self, batch: Batch, parts: Sequence[dict[str, Tensor]]) -> None:
+        times = ExecutionTimes(batch.start_ns, batch.input_end_ns, batch.output_start_ns, time.monotonic_ns())
+        start, requests, sizes = times.start_ns, batch.requests, batch.sizes
+        arrivals = [request.arrival_ns or start for request in requests if not request.placeholder]
+        total = sum(sizes)
+        inferences = total
+        if len(arrivals) < len(requests):
+            inferences = sum(size for request, size in zip(requests, sizes, strict=True) if not request.placeholder)
+        self._statistics.record_together(total, inferences, arrivals, times)
+        name, version = self._model_name, self._version
+        for request, outputs in zip(requests, parts, strict=True):
+            if request.placeholder:
+                continue
+            request.times = times
+            if request.sender is not None:
+                request.sender.send(InferResponse(name, version, request.id, outputs), True)
+
+    def _fail_together(self, requests: Sequence[InferRequest], error: RepoAgentError) -> None:
+        for request in requests:
+            if not request.placeholder:
+                self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), FailureReason.BACKEND)
+                answer_error(request, error, self._version)
+
+    def rehearse(self, request: InferRequest) -> None:
+        inputs = request.inputs if self._reshaper is None else self._reshaper.to_model(request.inputs)
+        self._run(inputs, ())
+
+    def close(self) -> None:
+        self._runner.close()
+
+
+class RaggedInstance(RunnerInstance):
+    """One whose model always sees a batch as its joiner makes it, also of a single request."""
+
+    def _joins(self, requests: Sequence[InferRequest]) -> bool:
+        return bool(requests)
+
+    def call(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
+
+    def rehearse(self, request: InferRequest) -> None:
+        self._run(self._joiner.join((request,)), ())

@@ -1,0 +1,55 @@
+"""What happens to ensembles when the models that they call change, go, or come back."""
+
+from contextlib import suppress
+
+from repoagent.errors import UnavailableError
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.model_slot import LoadOrder
+from repoagent.serving.lifecycle.model_table import ModelTable
+
+__all__ = ["EnsembleFollowers"]
+
+
+class EnsembleFollowers:
+    """Makes the ensembles in ``table`` follow their members. Every method may be called from any thread."""
+
+    def __init__(self, table: ModelTable, dependencies: Dependencies) -> None:
+        self._table = table
+        self._dependencies = dependencies
+
+    def changed(self, model: str) -> None:
+        """``model`` has been loaded, or lost its members: queue what its ensembles have to do, and return at once.
+
+        Those that are loaded are made anew from what it is now. Those that went because it had gone come back.
+        """
+        if not self._dependencies.any:
+            return
+        orphans = self._dependencies.orphans_of(model)  # Before others become orphans by this very change.
+        for name in self._dependencies.users(model, pending=False):
+            slot = self._table.get(name)
+            if slot is not None:
+                slot.follow_members()
+        for name, (members, explicit) in orphans.items():
+            if all(map(self._loaded, members)):  # It must not bring others back that somebody has unloaded.
+                with suppress(UnavailableError):  # The server is stopping.
+                    self._table.load(name, LoadOrder(needed=not explicit))
+
+    def _loaded(self, model: str) -> bool:
+        slot = self._table.get(model)
+        return slot is not None and slot.loaded is not None
+
+    def settle(self, model: str) -> None:
+        """Wait until the ensembles that need ``model``, directly or not, have followed it."""
+        if not self._dependencies.any:
+            return
+        queue = [model]
+        known: set[tuple[str, str]] = set()
+        while queue:
+            name = queue.pop(0)
+            # Asked for only now: what an ensemble does may let others come back, or go.
+            for user in {*self._dependencies.users(name, pending=False), *self._dependencies.orphans_of(name)}:
+                slot = self._table.get(user)
+                if slot is not None and (name, user) not in known:
+                    known.add((name, user))
+                    slot.settled().result()
+                    queue.append(user)

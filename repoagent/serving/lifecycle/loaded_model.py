@@ -1,0 +1,123 @@
+"""One load of one model: the chain of agents that brought it in, and the versions that came of it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from repoagent.serving.ensembles.plan import member_names
+from repoagent.serving.versions.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from repoagent.loader.chain import LoadedChain
+
+__all__ = ["LoadedModel", "Retirements"]
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedModel:
+    """All versions of a model that one load brought up together. Immutable."""
+
+    def __init__(
+        self, chain: "LoadedChain", versions: Mapping[int, ServedModel], key: object, *, overridden: bool = False
+    ) -> None:
+        self.chain = chain
+        self.versions = versions
+        self.key = key
+        """What was loaded: a load with an equal key has nothing to do."""
+        self.overridden = overridden
+        """Whether the load came with a configuration of somebody's own."""
+        self.by_name = {str(number): served for number, served in versions.items()}
+        """Versions as requests name them; the empty name is the highest version."""
+        self.by_name[""] = versions[max(versions)]
+        self.members = frozenset().union(*(member_names(served.config) for served in versions.values()))
+        """The models that it calls, if it is an ensemble."""
+
+    def with_versions(self, versions: Mapping[int, ServedModel]) -> "LoadedModel":
+        """The same load with other versions in the place of these, which have been made without its agents."""
+        return LoadedModel(self.chain, versions, self.key, overridden=self.overridden)
+
+    def retire(self) -> None:
+        """Let no new request in."""
+        for served in self.versions.values():
+            served.retire()
+
+    @property
+    def running(self) -> int:
+        """How many requests are still inside."""
+        return sum(served.running for served in self.versions.values())
+
+    @property
+    def broken(self) -> bool:
+        """Whether something of it has broken down for good."""
+        return any(served.broken for served in self.versions.values())
+
+    def drain(self, deadline: float) -> None:
+        """Wait for the requests inside, until ``deadline`` (``time.monotonic``) at the latest."""
+        for version, served in self.versions.items():
+            if not served.drain(max(0.0, deadline - time.monotonic())):
+                logger.warning(
+                    "model '%s' version %d is unloaded with %d requests still running",
+                    served.name,
+                    version,
+                    served.running,
+                )
+
+    def close(self) -> None:
+        """Let go of every version; no request is inside, or the time for it is over."""
+        for version, served in self.versions.items():
+            try:
+                served.close()
+            except Exception:
+                logger.exception("closing model '%s' version %d failed", served.name, version)
+
+
+class Retirements:
+    """Models on their way out. One that is idle goes at once; one that is busy is waited for on a thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+
+    def begin(
+        self, model: LoadedModel, limit_seconds: float, done: Callable[[], None], *, tell_agents: bool = True
+    ) -> threading.Event:
+        """Drain and close ``model``, tell its agents, call ``done``. The event returned is set after that."""
+        finished = threading.Event()
+        deadline = time.monotonic() + limit_seconds
+
+        def finish() -> None:
+            try:
+                model.drain(deadline)
+                model.close()
+                if tell_agents:
+                    model.chain.unload_complete()
+                done()
+            finally:
+                finished.set()
+
+        if not model.running:
+            finish()
+            return finished
+        thread = threading.Thread(target=self._run, args=(finish,), name="repoagent-retire", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+        return finished
+
+    def _run(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def wait(self, deadline: float) -> bool:
+        """Wait for all of them until ``deadline`` (``time.monotonic``); False if some are not done."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,394 @@
+"""The place of one model in the server: what is loaded there, its states, and the operations on it, one at a time."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.plan import is_ensemble
+from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.lifecycle.loaded_model import LoadedModel, Retirements
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, StateTable, VersionStatus
+from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
+    from repoagent.config import ModelConfig
+    from repoagent.loader.chain import LoadedChain
+    from repoagent.storage import Fingerprint, ModelSource
+
+__all__ = ["LoadOrder", "ModelSlot", "SlotContext"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What a caller wants loaded: the repository's model, or one with this configuration, or made of these files."""
+
+    config: "ModelConfig | None" = None
+    files: Mapping[str, bytes] | None = None
+    needed: bool = False
+    """Another model, or a request, needs it, nobody asked for it by its name. One that was loaded with a configuration
+    or files of somebody's own stays as it is; otherwise what changed in the repository is loaded."""
+
+
+class SlotContext(Protocol):
+    """What the slots of one server share."""
+
+    builder: ModelBuilder
+    retirements: Retirements
+    dependencies: Dependencies
+    drain_timeout_seconds: float
+
+    def source(self, model: ModelId, order: LoadOrder) -> "ModelSource":
+        """Where the files of the model are.
+
+        Raises:
+            RepoAgentError: no repository has the model, or several have.
+        """
+
+    def changed(self, model: str) -> None:
+        """``model`` has been loaded, or lost its members: who follows it is told. Returns soon and does not raise."""
+
+    def run_chain(
+        self, source: "ModelSource", override: "ModelConfig | None", cancelled: threading.Event
+    ) -> "LoadedChain":
+        """Let the agents of the model do their part.
+
+        Raises:
+            RepoAgentError: one of them refused; every agent has been told.
+        """
+
+
+class ModelSlot:
+    """One model. Reading is possible from any thread at any time; loads and unloads wait for each other, in order."""
+
+    def __init__(self, name: str, context: SlotContext, queue: SerialQueue) -> None:
+        self.id = ModelId.of(name)
+        self.name: str = self.id
+        self.loaded: LoadedModel | None = None
+        """What serves now. Replaced as a whole; look at it once per request."""
+        self.report: LoadReport | None = None
+        """The report of the last load that was tried."""
+        self.explicit = False
+        """Whether somebody asked for it by name, rather than an ensemble that needs it."""
+        self.composed = False
+        """Whether the model that was last tried is an ensemble."""
+        self.leases = 0
+        """How many holders rely on its staying loaded."""
+        self.attempted: object = None
+        """The fingerprint of the source at the last load from a repository, whether it succeeded or not."""
+        self._context = context
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._pending: set[threading.Event] = set()
+        self._states = StateTable(name)
+        self._owners: dict[int, LoadedModel] = {}
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def statuses(self) -> list[tuple[int | None, VersionStatus]]:
+        """The versions and their states; see :class:`~repoagent.serving.lifecycle.model_states.StateTable`."""
+        return self._states.statuses()
+
+    def status(self, version: int) -> VersionStatus:
+        """The state of one version."""
+        return self._states.get(version)
+
+    @property
+    def present(self) -> bool:
+        """Whether it is loaded, or its versions are on their way or failed: it has not been unloaded."""
+        return self.loaded is not None or any(
+            version is not None and status.state is not ModelState.UNLOADING and status.reason != UNLOADED
+            for version, status in self._states.statuses()
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is or was loaded here, and nothing is about to be."""
+        with self._lock:
+            return self.loaded is None and not self._pending and not self._states.statuses()
+
+    # -- orders -------------------------------------------------------------------------------------------------
+
+    def load(self, order: LoadOrder) -> "Future[LoadReport]":
+        """Queue a load; the result is its report, or the error that a client is to see."""
+        cancelled = threading.Event()
+        with self._lock:
+            self._pending.add(cancelled)
+        return self._queue.submit(lambda: self._load(order, cancelled))
+
+    def unload(self, *, force: bool = False, reason: str = UNLOADED) -> "Future[threading.Event]":
+        """Cancel every load that has not ended and queue an unload; the result is set once the model is gone.
+
+        A model that is leased when its turn comes stays, and the future raises UnavailableError, unless ``force``.
+        """
+        self.cancel()
+        # It frees what loads may be waiting for, and a model that must not be used any more cannot wait for them.
+        return self._queue.submit(lambda: self._unload(force=force, reason=reason), urgent=True)
+
+    def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
+        """Queue an unload that makes room for others, which cancels nothing.
+
+        A model that is leased when its turn comes, that somebody has loaded by its name, or that is ``spared`` stays,
+        and the future raises UnavailableError.
+        """
+        return self._queue.submit(lambda: self._evict(spared))
+
+    def follow_members(self) -> "Future[None]":
+        """Queue, for an ensemble: make it anew if its members have changed; unload it if they do not fit any more."""
+        return self._queue.submit(self._follow_members)
+
+    def settled(self) -> "Future[None]":
+        """Done when everything that was queued before is."""
+        return self._queue.submit(lambda: None)
+
+    def lease(self) -> bool:
+        """Keep the model loaded until :meth:`release`; False if it is not loaded."""
+        with self._lock:
+            if self.loaded is None:
+                return False
+            self.leases += 1
+            return True
+
+    def release(self) -> None:
+        """Give one lease back."""
+        with self._lock:
+            self.leases -= 1
+
+    def refuse_if_leased(self) -> None:
+        """Raise if somebody relies on the model's staying loaded.
+
+        Raises:
+            UnavailableError: so it is.
+        """
+        if self.leases:
+            raise UnavailableError(
+                f"failed to unload '{self.name}': it is leased by {self.leases} holder(s); unload it when they have "
+                "let go of it"
+            )
+
+    def cancel(self) -> None:
+        """Cancel every load that has not ended."""
+        with self._lock:
+            for pending in self._pending:
+                pending.set()
+
+    # -- on the pool, one at a time -------------------------------------------------------------------------------
+
+    def _load(self, order: LoadOrder, cancelled: threading.Event) -> "LoadReport":
+        try:
+            report = self._load_if_needed(order, cancelled)
+        except RepoAgentError as error:
+            logger.error("%s", str(error).rstrip())  # Texts of Triton's, and of backends, end with a new line.
+            raise
+        finally:
+            self._context.dependencies.forget(self.name)
+            with self._lock:
+                self._pending.discard(cancelled)
+        self.explicit |= not order.needed
+        return report
+
+    def _load_if_needed(self, order: LoadOrder, cancelled: threading.Event) -> "LoadReport":
+        if cancelled.is_set():
+            raise self._outdated()
+        current = self.loaded
+        if order.needed and current is not None and current.overridden:
+            return current.chain.report
+        source, fingerprint = self._find(order)
+        override = order.config
+        key = (source.location, fingerprint, override and override.SerializeToString(deterministic=True))
+        if current is not None and current.key == key and not current.broken:
+            return current.chain.report
+        return self._replace(source, override, key, cancelled)
+
+    def _find(self, order: LoadOrder) -> "tuple[ModelSource, Fingerprint]":
+        try:
+            source = self._context.source(self.id, order)
+        except RepoAgentError as error:
+            raise self._poll_failure(error) from error
+        try:
+            fingerprint = source.fingerprint()
+        except RepoAgentError as error:  # There is such a model, but not one that can be read.
+            if self.loaded is None:
+                self._start_loading()
+                self._move(None, ModelState.UNAVAILABLE, str(error))
+            raise self._poll_failure(error) from error
+        if order.files is None:
+            self.attempted = fingerprint
+        return source, fingerprint
+
+    def _replace(
+        self, source: "ModelSource", override: "ModelConfig | None", key: object, cancelled: threading.Event
+    ) -> "LoadReport":
+        logger.info("loading: %s", self.name)
+        if self.loaded is None:
+            self._start_loading()
+        try:
+            chain = self._context.run_chain(source, override, cancelled)
+        except RepoAgentError as error:
+            self.report = error.report
+            raise self._refused(error, cancelled) from error
+        try:
+            model = self._build(chain, key, cancelled, overridden=override is not None)
+        except Exception as error:
+            chain.fail(error)
+            self.report = chain.report
+            raise self._failed(error, cancelled) from error
+        self._switch(model)
+        return chain.report
+
+    def _build(self, chain: "LoadedChain", key: object, cancelled: threading.Event, *, overridden: bool) -> LoadedModel:
+        builder = self._context.builder
+        config = builder.configuration(self.id.name, chain.config)
+        self.composed = is_ensemble(config)
+        versions = builder.plan(self.id, config, chain.files)
+        if self.loaded is None:
+            for version in versions:
+                self._move(version, ModelState.LOADING)
+        built = builder.build(self.id, config, chain.files, versions, cancelled.is_set)
+        model = LoadedModel(chain, built, key, overridden=overridden)
+        if cancelled.is_set():
+            model.close()
+            raise self._outdated()
+        return model
+
+    def _switch(self, model: LoadedModel) -> None:
+        """Put ``model`` in the place of the old one. From here on nothing can fail."""
+        old, self.loaded = self.loaded, model
+        for version in model.versions:
+            self._make_ready(version, model)
+        if old is not None:
+            self._let_go(old)
+        if not any(served.keeps_files for served in model.versions.values()):
+            model.chain.files_no_longer_needed()
+        model.chain.complete()
+        self.report = model.chain.report
+        logger.info("successfully loaded '%s'", self.name)
+        self._context.dependencies.adopt(self.name)
+        if old is not None:
+            self._finish(old)
+        self._context.changed(self.name)
+
+    def _follow_members(self) -> None:
+        old, builder = self.loaded, self._context.builder
+        if old is None or not builder.outdated(old.versions):
+            return
+        try:
+            model = old.with_versions(builder.rebuild(old.versions))
+        except RepoAgentError as error:
+            logger.error("unloading ensemble '%s', which its members do not fit any more: %s", self.name, error)
+            self.orphan()
+            self._unload(force=True, reason=str(error))
+            self._context.changed(self.name)
+            return
+        self.loaded = model
+        with self._lock:
+            self._owners.update(dict.fromkeys(model.versions, model))
+        old.retire()
+        self._context.retirements.begin(old, self._context.drain_timeout_seconds, lambda: None, tell_agents=False)
+        logger.info("ensemble '%s' follows its members", self.name)
+        self._context.changed(self.name)
+
+    def orphan(self) -> None:
+        """Note, before an ensemble goes because of its members, that it is to come back with them."""
+        loaded = self.loaded
+        if loaded is not None and not loaded.overridden:
+            self._context.dependencies.orphan(self.name, loaded.members, explicit=self.explicit)
+
+    def _unload(self, *, force: bool, reason: str) -> threading.Event:
+        with self._lock:
+            if not force:
+                self.refuse_if_leased()
+            old, self.loaded = self.loaded, None
+        self.explicit = False
+        if old is None:
+            done = threading.Event()
+            done.set()
+            return done
+        self._let_go(old)
+        return self._finish(old, reason)
+
+    def _evict(self, spared: Callable[[], bool]) -> threading.Event:
+        if self.explicit or spared():
+            raise UnavailableError(f"model '{self.name}' is needed meanwhile")
+        return self._unload(force=False, reason=UNLOADED)
+
+    def _let_go(self, old: LoadedModel) -> None:
+        for version in old.versions:
+            if self._owners.get(version) is old:
+                self._move(version, ModelState.UNLOADING)
+        old.retire()
+        old.chain.unload()
+
+    def _finish(self, old: LoadedModel, reason: str = UNLOADED) -> threading.Event:
+        def gone() -> None:
+            with self._lock:
+                for version in old.versions:
+                    if self._owners.get(version) is old:
+                        del self._owners[version]
+                        self._states.move(version, ModelState.UNAVAILABLE, reason)
+            logger.info("successfully unloaded '%s'", self.name)
+
+        return self._context.retirements.begin(old, self._context.drain_timeout_seconds, gone)
+
+    # -- states and errors ------------------------------------------------------------------------------------------
+
+    def _move(self, version: int | None, state: ModelState, reason: str = "") -> None:
+        with self._lock:
+            if state is ModelState.LOADING and version is not None:
+                self._owners.pop(version, None)
+            self._states.move(version, state, reason)
+
+    def _start_loading(self) -> None:
+        with self._lock:
+            # What an earlier life left behind is told anew by this one.
+            self._states.forget(ModelState.UNAVAILABLE)
+            self._states.move(None, ModelState.LOADING)
+
+    def _make_ready(self, version: int, model: LoadedModel) -> None:
+        with self._lock:
+            state = self._states.get(version).state
+            if state not in (ModelState.READY, ModelState.LOADING):
+                self._states.move(version, ModelState.LOADING)
+            if state is not ModelState.READY:
+                self._states.move(version, ModelState.READY)
+            self._owners[version] = model
+
+    def _outdated(self) -> CancelledError:
+        return CancelledError(
+            f"load failed for model '{self.name}': Newer operation has been applied to the model lifecycle, current "
+            "load operation is out-dated.\n"
+        )
+
+    def _poll_failure(self, error: RepoAgentError) -> InternalError:
+        return InternalError(f"failed to load '{self.name}', failed to poll from model repository: {error}")
+
+    def _refused(self, error: RepoAgentError, cancelled: threading.Event) -> RepoAgentError:
+        """The error for a load that ended in its agents, after noting the state."""
+        if self.loaded is None:
+            self._move(None, ModelState.UNAVAILABLE, UNLOADED if cancelled.is_set() else str(error))
+        return self._outdated() if cancelled.is_set() else self._poll_failure(error)
+
+    def _failed(self, error: Exception, cancelled: threading.Event) -> RepoAgentError:
+        """The error for a load that ended after its agents, after noting the states."""
+        failure = as_repoagent_error(error, self.name)
+        if self.loaded is None:
+            reasons = failure.reasons if isinstance(failure, BuildError) else {}
+            general = failure.reason if isinstance(failure, BuildError) else str(failure)
+            # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
+            others = UNLOADED if cancelled.is_set() or reasons else general
+            for version, status in self._states.statuses():
+                if status.state is ModelState.LOADING:
+                    reason = reasons.get(version, others) if version is not None else others
+                    self._move(version, ModelState.UNAVAILABLE, reason)
+        if cancelled.is_set():
+            return self._outdated()
+        return failure if isinstance(failure, BuildError) else self._poll_failure(failure)

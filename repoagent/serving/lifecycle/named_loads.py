@@ -1,0 +1,86 @@
+"""Loads that somebody asks for by name: one model, or all of that name where there are namespaces."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from repoagent.config import ModelConfig, read_json
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
+from repoagent.serving.lifecycle.model_slot import LoadOrder
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.versions.model_builder import BuildError
+
+if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
+
+__all__ = ["NamedLoads", "load_order"]
+
+
+def load_order(name: str, config: str | bytes | None, files: Mapping[str, bytes] | None) -> LoadOrder:
+    """The order to load ``name`` with a configuration in JSON, and files, of the caller's own.
+
+    Raises:
+        InvalidArgumentError: the configuration cannot be read, or there are files and no configuration.
+    """
+    order = LoadOrder(_override(name, config), dict(files) if files else None)
+    if order.files is not None and order.config is None:
+        raise InvalidArgumentError(
+            f"failed to load '{name}', override model directory requires providing config override"
+        )
+    return order
+
+
+def _override(name: str, config: str | bytes | None) -> ModelConfig | None:
+    if config is None:
+        return None
+    try:
+        return read_json(config)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"failed to load '{name}': invalid configuration: {error}") from error
+
+
+class NamedLoads:
+    """Loads into ``table`` what ``repositories`` have under a name."""
+
+    def __init__(self, table: ModelTable, repositories: RepositorySet, followers: EnsembleFollowers) -> None:
+        self._table = table
+        self._followers = followers
+        self._repositories = repositories
+
+    def ids(self, name: str) -> list[ModelId]:
+        """All models of that name; if there is none, the one that will turn out not to exist.
+
+        Raises:
+            InternalError: a repository does not answer.
+        """
+        try:
+            return self._repositories.ids(name) or [ModelId.of(name)]
+        except RepoAgentError as error:
+            text = f"failed to load '{name}', failed to poll from model repository: {error}"
+            raise InternalError(text) from error
+
+    def load(self, name: str, order: LoadOrder) -> "LoadReport":
+        """Load all models of that name, at once, and return the report of the first.
+
+        Ensembles that call them have followed then.
+
+        Raises:
+            RepoAgentError: one of them failed; with the texts of all that did.
+        """
+        models = self.ids(name) if order.files is None else [ModelId.of(name)]
+        futures = [self._table.load(model, order) for model in models]
+        try:
+            errors = [error for future in futures if (error := future.exception()) is not None]
+            for model in models:
+                self._followers.settle(model)
+        finally:
+            for model in models:
+                self._table.forget_if_empty(model)
+        if len(errors) > 1:
+            # A refusal of an agent weighs more than a model that does not load: its status is the server's fault.
+            worst = min(errors, key=lambda error: isinstance(error, BuildError))
+            kind = InvalidArgumentError if isinstance(worst, BuildError) else InternalError
+            raise kind("".join(f"{str(error).rstrip()}\n" for error in errors)) from worst
+        return next((future.result() for future in futures if future.exception()), futures[0].result())

@@ -1,0 +1,277 @@
+"""Models that are loaded when somebody needs them, and make room for each other.
+
+A model counts with the size of its files; that is known before it is loaded, and what a loaded model takes is near it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from repoagent.errors import (
+    CancelledError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
+    UnavailableError,
+)
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.model_slot import LoadOrder
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.storage import Fingerprint
+
+__all__ = ["OnDemand"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A model that was loaded on demand, or is about to be."""
+
+    size: int
+    loaded_ms: int = 0
+    """When its load ended, by the clock on the wall; 0 before that."""
+
+
+class OnDemand:
+    """Loads models that are in a repository, and unloads those that were used least lately when ``budget`` bytes are
+    used up (None: never). Models that somebody loaded explicitly are none of its business, and do not count.
+
+    With ``on_request`` requests load models; without, only leases do. Every method may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        table: ModelTable,
+        dependencies: Dependencies,
+        repositories: RepositorySet,
+        *,
+        budget: int | None = None,
+        on_request: bool = False,
+    ) -> None:
+        self._table = table
+        self._dependencies = dependencies
+        self._repositories = repositories
+        self._budget = budget
+        self._on_request = on_request
+        self._lock = threading.Lock()
+        self._room = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._starting: dict[str, Future[None]] = {}
+        self._failed: dict[str, tuple[Fingerprint, RepoAgentError]] = {}
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def offers(self, name: str) -> bool:
+        """Whether a request for a model that cannot take one now would load it: a repository has it."""
+        if not self._on_request:
+            return False
+        try:
+            model = self._identify(name)
+            slot = self._table.get(model)
+            if slot is not None and slot.loaded is not None:
+                return False
+            self._repositories.find(model)
+        except RepoAgentError:
+            return False
+        return True
+
+    def _identify(self, name: str) -> str:
+        """The model that ``name`` means.
+
+        Raises:
+            InvalidArgumentError: there are several.
+        """
+        slot = self._table.meant(name)
+        if slot is not None:
+            return slot.name
+        models = self._repositories.ids(name)
+        if len(models) > 1:
+            raise InvalidArgumentError(
+                f"There are {len(models)} models '{name}' in the repositories: load the one that is meant with its "
+                "namesakes, or give it another name"
+            )
+        return models[0] if models else name
+
+    def start(self, name: str) -> "Future[None]":
+        """Begin to load a model, or join those who wait for it. The result is None once it is loaded, or the error.
+
+        A model whose load failed is not tried again before its files change, or somebody loads it explicitly.
+
+        Raises:
+            InvalidArgumentError: there are several models of that name.
+        """
+        name = self._identify(name)
+        with self._lock:
+            future = self._starting.get(name)
+            if future is not None:
+                return future
+            future = self._starting[name] = Future()
+        threading.Thread(target=self._run, args=(name, future), name=f"repoagent-demand-{name}", daemon=True).start()
+        return future
+
+    def submit(self, request: InferRequest, submit: Callable[[InferRequest], None]) -> None:
+        """Load the model of ``request`` and then ``submit`` it; if that fails, its sender hears. Returns at once."""
+
+        def loaded(load: "Future[None]") -> None:
+            error = load.exception()
+            if error is None:
+                submit(request)
+            else:
+                answer_error(request, error if isinstance(error, RepoAgentError) else InternalError(str(error)))
+
+        self.start(request.model_name).add_done_callback(loaded)
+
+    @contextmanager
+    def lease(self, name: str) -> Iterator[None]:
+        """Keep a model from being unloaded, to make room or because somebody says so; load it first if it is not.
+
+        It can be reloaded: what the holder relies on is the name.
+
+        Raises:
+            NotFoundError: no repository has it.
+            RepoAgentError: it cannot be loaded, or there is no room for it.
+        """
+        while (slot := self._table.meant(name)) is None or not slot.lease():
+            self.start(name).result()
+        try:
+            yield
+        finally:
+            slot.release()
+
+    def forget(self, name: str) -> None:
+        """Somebody loads or unloads the model explicitly: it is not ours any more, and may be tried again."""
+        with self._lock:
+            for known in [
+                known for known in (*self._entries, *self._failed) if name in (known, ModelId.of(known).name)
+            ]:
+                self._entries.pop(known, None)
+                self._failed.pop(known, None)
+
+    # -- loading --------------------------------------------------------------------------------------------------
+
+    def _run(self, name: str, future: "Future[None]") -> None:
+        try:
+            self._load(name)
+        except Exception as error:
+            self._end(name)
+            future.set_exception(error)
+        else:
+            self._end(name)
+            future.set_result(None)
+
+    def _end(self, name: str) -> None:
+        with self._lock:
+            del self._starting[name]
+
+    def _load(self, name: str) -> None:
+        try:
+            fingerprint = self._repositories.find(name).fingerprint()
+        except NotFoundError as error:
+            raise NotFoundError(f"Request for unknown model: '{name}' is not found") from error
+        before, failure = self._failed.get(name, (None, None))
+        if failure is not None and before == fingerprint:
+            raise UnavailableError(f"{str(failure).rstrip()} (not tried again before its files change)")
+        self._reserve(name, fingerprint.size)
+        try:
+            self._table.load(name, LoadOrder(needed=True)).result()
+        except RepoAgentError as error:
+            with self._lock:
+                self._entries.pop(name, None)
+                if not isinstance(error, CancelledError):  # Nothing is wrong with a model that somebody unloaded.
+                    self._failed[name] = (fingerprint, error)
+            raise
+        with self._lock:
+            if name in self._entries:
+                self._entries[name].loaded_ms = _now_ms()
+        for member in self._dependencies.members(name):
+            self._adopt(member)
+
+    def _adopt(self, name: str) -> None:
+        """Count a model that came with an ensemble, and its own members, if it has any."""
+        with suppress(RepoAgentError):  # It lies in no repository any more, so it cannot come back: leave it alone.
+            size = self._repositories.find(name).fingerprint().size
+            with self._lock:
+                self._entries.setdefault(name, _Entry(size, _now_ms()))
+        for member in self._dependencies.members(name):
+            self._adopt(member)
+
+    # -- making room ----------------------------------------------------------------------------------------------
+
+    def _reserve(self, name: str, size: int) -> None:
+        """Note ``size`` bytes for a model, after unloading as many others as that takes.
+
+        Raises:
+            UnavailableError: there is no room.
+        """
+        with self._room:
+            while (victim := self._victim(name, size)) is not None:
+                self._evict(victim)
+            with self._lock:
+                self._entries[name] = _Entry(size)
+
+    def _victim(self, name: str, size: int) -> str | None:
+        """The model to unload next so that ``name`` fits; None if it does."""
+        if self._budget is None:
+            return None
+        if size > self._budget:
+            raise UnavailableError(
+                f"model '{name}' has files of {size} bytes, more than the whole memory budget of {self._budget}"
+            )
+        with self._lock:
+            others = {
+                other: entry for other, entry in self._entries.items() if other != name and self._takes_room(other)
+            }
+            used = sum(entry.size for entry in others.values())
+            if used + size <= self._budget:
+                return None
+            idle = [other for other in others if self._idle(other)]
+            if not idle:
+                raise UnavailableError(
+                    f"no room for model '{name}' ({size} bytes): models that are leased, loading or answering requests "
+                    f"take {used} of the {self._budget} bytes of the memory budget; try again later"
+                )
+            return min(idle, key=self._last_used_ms)
+
+    def _takes_room(self, name: str) -> bool:
+        slot = self._table.get(name)
+        return name in self._starting or (slot is not None and slot.loaded is not None and not slot.explicit)
+
+    def _idle(self, name: str) -> bool:
+        slot = self._table.get(name)
+        loaded = slot.loaded if slot is not None else None
+        if slot is None or loaded is None or loaded.running or slot.leases:
+            return False
+        return name not in self._starting and not self._dependencies.users(name)
+
+    def _last_used_ms(self, name: str) -> int:
+        slot = self._table.get(name)
+        loaded = slot.loaded if slot is not None else None
+        served = loaded.versions.values() if loaded is not None else ()
+        return max(self._entries[name].loaded_ms, *(version.statistics.last_inference_ms for version in served))
+
+    def _evict(self, name: str) -> None:
+        logger.info("unloading '%s' to make room", name)
+        with self._lock:
+            slot = self._table.get(name)
+            entry = self._entries.pop(name, None)
+        if entry is None or slot is None:
+            return  # Somebody has just taken it over with an explicit load.
+        try:
+            slot.evict(lambda: bool(self._dependencies.users(name))).result().wait()
+        except UnavailableError:  # Somebody leased it before its turn came, or loaded it or an ensemble that needs it.
+            with self._lock:
+                self._entries.setdefault(name, entry)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,109 @@
+"""The order in which models go: ensembles before what they call, and what was loaded only for them after."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+from repoagent.errors import RepoAgentError
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.lifecycle.model_slot import ModelSlot
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
+from repoagent.serving.lifecycle.model_table import ModelTable
+
+__all__ = ["Unloader"]
+
+logger = logging.getLogger(__name__)
+
+
+class Unloader:
+    """Unloads models of ``table`` with what depends on them."""
+
+    def __init__(self, table: ModelTable, dependencies: Dependencies, retirements: Retirements) -> None:
+        self._table = table
+        self._dependencies = dependencies
+        self._retirements = retirements
+
+    def unload(self, name: str, *, with_members: bool = False, wait: bool = True, reason: str = UNLOADED) -> None:
+        """Unload a model; one that is not loaded is fine. Ensembles that call it go first, they cannot do without.
+
+        Args:
+            name: Name of the model.
+            with_members: For an ensemble: also unload the members that nobody asked for by name and no other
+                ensemble calls.
+            wait: Return when it is gone; else as soon as no new request reaches it.
+            reason: What the index says of it afterwards.
+
+        Raises:
+            UnavailableError: the model, or an ensemble that calls it, is leased; nothing is unloaded.
+        """
+        users = self._dependencies.all_users(name)
+        for slot in self._slots([*users, name]):
+            slot.refuse_if_leased()
+        self._dependencies.adopt(name)
+        for slot in self._slots(users):
+            slot.orphan()
+            logger.warning("unloading ensemble '%s': it calls model '%s', which is being unloaded", slot.name, name)
+            slot.unload().result().wait()
+        members = sorted(self._dependencies.members(name)) if with_members else []
+        for slot in self._slots([name]):
+            gone = slot.unload(reason=reason).result()
+            if wait or members:  # The requests inside an ensemble still need its members.
+                gone.wait()
+        for member in members:
+            self._unload_member(member, wait=wait)
+
+    def _unload_member(self, name: str, *, wait: bool) -> None:
+        slot = self._table.get(name)
+        if slot is None or slot.loaded is None or slot.explicit or self._dependencies.users(name):
+            return
+        try:
+            self.unload(name, with_members=True, wait=wait)
+        except RepoAgentError as error:
+            logger.info("model '%s' stays loaded: %s", name, error)
+
+    def _slots(self, names: Iterable[str]) -> list[ModelSlot]:
+        return [slot for name in names if (slot := self._table.get(name)) is not None]
+
+    def unload_everything(self, deadline: float) -> bool:
+        """Cancel all loads and unload all models, leased or not; False if ``deadline`` (monotonic) was not enough."""
+        self._table.close()
+        try:
+            while outermost := self._outermost():
+                self._unload_all(outermost, deadline)
+            self._unload_all(self._table.slots(), deadline)
+            in_time = self._retirements.wait(deadline)
+        except FutureTimeoutError:
+            in_time = False
+        if not in_time:
+            left = ", ".join(self._still_there())
+            logger.error("the exit timeout is over, and these models are not unloaded: %s", left)
+        return in_time
+
+    def _still_there(self) -> list[str]:
+        gone = ModelState.UNAVAILABLE
+        states = {slot.name: {status.state for _, status in slot.statuses()} - {gone} for slot in self._table.slots()}
+        return [f"{name} ({'/'.join(s.value for s in found)})" for name, found in sorted(states.items()) if found]
+
+    def _outermost(self) -> list[ModelSlot]:
+        """The loaded ensembles that no other one calls."""
+        ensembles = self._dependencies.loaded()
+        called = frozenset[str]().union(*ensembles.values())
+        return self._slots(ensembles.keys() - called)
+
+    @staticmethod
+    def _unload_all(slots: list[ModelSlot], deadline: float) -> None:
+        unloads = [slot.unload(force=True) for slot in slots]
+        for unload in unloads:
+            _wait(unload.result(_left(deadline)), deadline)
+
+
+def _wait(event: threading.Event, deadline: float) -> None:
+    if not event.wait(_left(deadline)):
+        raise FutureTimeoutError
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -1,0 +1,1 @@
+"""Statistics, latencies and metrics of models."""

@@ -1,0 +1,322 @@
+"""What one version of a model has done so far, and its form in Triton's statistics JSON.
+
+All durations are nanoseconds of ``time.monotonic_ns``. Requests are put aside and added up several at a time.
+"""
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from repoagent.serving.measuring.latencies import Latencies, Recent
+
+__all__ = ["ExecutionTimes", "FailureReason", "ModelStatistics", "StatisticsSnapshot"]
+
+
+_RECENT: Final = 64
+"""How many requests are put aside before they are added to the counters."""
+
+
+class FailureReason(enum.Enum):
+    """Why a request failed; the values are those of Triton's ``nv_inference_request_failure`` label."""
+
+    REJECTED = "REJECTED"
+    CANCELED = "CANCELED"
+    BACKEND = "BACKEND"
+    OTHER = "OTHER"
+
+
+class ExecutionTimes(NamedTuple):
+    """Moments of an execution, the same for all its requests: begun, inputs ready, outputs computed, answers made."""
+
+    start_ns: int
+    input_end_ns: int
+    output_start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class _Duration:
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+
+    def to_dict(self) -> dict[str, int]:
+        return {"count": self.count, "ns": self.ns}
+
+
+@dataclass(slots=True)
+class _Batch:
+    count: int = 0
+    compute_input: int = 0
+    compute_infer: int = 0
+    compute_output: int = 0
+
+    def to_dict(self, batch_size: int) -> dict[str, Any]:
+        return {
+            "batch_size": batch_size,
+            "compute_input": {"count": self.count, "ns": self.compute_input},
+            "compute_infer": {"count": self.count, "ns": self.compute_infer},
+            "compute_output": {"count": self.count, "ns": self.compute_output},
+        }
+
+
+@dataclass(slots=True)
+class _Response:
+    """The answers number N of a decoupled model."""
+
+    compute_infer: _Duration = field(default_factory=_Duration)
+    compute_output: _Duration = field(default_factory=_Duration)
+    success: _Duration = field(default_factory=_Duration)
+    fail: _Duration = field(default_factory=_Duration)
+    empty_response: _Duration = field(default_factory=_Duration)
+    cancel: _Duration = field(default_factory=_Duration)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).to_dict() for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSnapshot:
+    """The counters that metrics are made of, read at one moment. Durations are nanoseconds."""
+
+    success: int
+    failures: dict[str, int]
+    inference_count: int
+    execution_count: int
+    cache_hits: int
+    cache_misses: int
+    request_ns: int
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    cache_hit_ns: int
+    cache_miss_ns: int
+    recent: Recent | None = None
+    """How long the latest requests took, where that is kept."""
+
+
+class ModelStatistics:
+    """Counters of one version of one model. Every method may be called from any thread.
+
+    ``latencies`` is told of single requests, too; None: nobody wants to know.
+    """
+
+    def __init__(self, latencies: Latencies | None = None) -> None:
+        self._lock = threading.Lock()
+        self._latencies = latencies
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._execution_count = 0
+        self._success = _Duration()
+        self._fail = _Duration()
+        self._queue_ns = 0
+        self._compute_input_ns = 0
+        self._compute_infer_ns = 0
+        self._compute_output_ns = 0
+        self._cache_hit = _Duration()
+        self._cache_miss = _Duration()
+        self._failures = dict.fromkeys((reason.value for reason in FailureReason), 0)
+        self._batches: dict[int, _Batch] = {}
+        self._responses: dict[int, _Response] = {}
+        self._recent: deque[tuple[int, int, ExecutionTimes]] = deque()
+
+    def record(self, batch_size: int, arrival_ns: int, times: ExecutionTimes) -> None:
+        """Count one request that succeeded and was executed by itself, as a batch of ``batch_size``."""
+        # On the way of every request: adding up many at once costs a tenth of adding each of them.
+        self._recent.append((batch_size, arrival_ns, times))
+        if len(self._recent) >= _RECENT:
+            with self._lock:
+                self._add_recent()
+        if self._latencies is not None:
+            self._latencies.add(*_parts(arrival_ns, times))
+
+    def _add_recent(self) -> None:
+        """Add what :meth:`record` has put aside. Whoever holds the lock to read the counters calls this first."""
+        groups: dict[int, list[tuple[int, ExecutionTimes]]] = {}
+        for _ in range(len(self._recent)):
+            batch_size, arrival_ns, times = self._recent.popleft()
+            groups.setdefault(batch_size, []).append((arrival_ns, times))
+        for batch_size, group in groups.items():
+            count = len(group)
+            sums = ExecutionTimes(*map(sum, zip(*(times for _, times in group), strict=True)))
+            self._add_success(batch_size * count, sum(arrival_ns for arrival_ns, _ in group), sums, count)
+            self._add_execution(batch_size, sums, count)
+            since_ns = time.monotonic_ns() - group[-1][1].end_ns
+            self._last_inference_ms = max(self._last_inference_ms, (time.time_ns() - since_ns) // 1_000_000)
+
+    def record_success(self, batch_size: int, arrival_ns: int, times: ExecutionTimes) -> None:
+        """Count one request that succeeded as part of an execution that is counted by :meth:`record_execution`."""
+        with self._lock:
+            self._add_success(batch_size, arrival_ns, times)
+        if self._latencies is not None:
+            self._latencies.add(*_parts(arrival_ns, times))
+
+    def record_together(
+        self, batch_size: int, inferences: int, arrivals_ns: Sequence[int], times: ExecutionTimes
+    ) -> None:
+        """Count one execution of ``batch_size`` inferences together, and the requests of it that succeeded.
+
+        Those came at ``arrivals_ns`` and had ``inferences`` in all.
+        """
+        count = len(arrivals_ns)
+        with self._lock:
+            self._add_success(
+                inferences, sum(arrivals_ns), ExecutionTimes(*(count * moment for moment in times)), count
+            )
+            self._add_execution(batch_size, times)
+            self._last_inference_ms = time.time_ns() // 1_000_000
+        if self._latencies is not None:
+            for arrival_ns in arrivals_ns:
+                self._latencies.add(*_parts(arrival_ns, times))
+
+    def record_execution(self, batch_size: int, times: ExecutionTimes) -> None:
+        """Count one execution of ``batch_size`` inferences together."""
+        with self._lock:
+            self._add_execution(batch_size, times)
+            self._last_inference_ms = time.time_ns() // 1_000_000
+
+    def record_failure(self, arrival_ns: int, end_ns: int, reason: FailureReason) -> None:
+        """Count one request that was accepted and then failed."""
+        with self._lock:
+            self._fail.add(end_ns - arrival_ns)
+            self._failures[reason.value] += 1
+
+    def record_response(self, index: int, started_ns: int, end_ns: int, outcome: str) -> None:
+        """Count answer ``index`` of a decoupled model; ``outcome``: success, fail, empty_response or cancel."""
+        with self._lock:
+            entry = self._responses.setdefault(index, _Response())
+            if outcome != "cancel":
+                entry.compute_infer.add(end_ns - started_ns)
+            if outcome in ("success", "fail"):
+                entry.compute_output.add(0)
+            getattr(entry, outcome).add(end_ns - started_ns)
+
+    def record_first_response(self, duration_ns: int) -> None:
+        """A decoupled model has sent its first response, so long after the request came."""
+        if self._latencies is not None:
+            self._latencies.add_first_response(duration_ns)
+
+    def record_cache_hit(self, arrival_ns: int, lookup_ns: int, end_ns: int) -> None:
+        """Count one request that the response cache answered; the lookup took ``lookup_ns``."""
+        with self._lock:
+            self._success.add(end_ns - arrival_ns)
+            self._cache_hit.add(lookup_ns)
+        if self._latencies is not None:
+            self._latencies.add(end_ns - arrival_ns, 0)
+
+    def record_cache_miss(self, duration_ns: int) -> None:
+        """Add the time that one fruitless lookup and the insertion took to a request counted elsewhere."""
+        with self._lock:
+            self._success.ns += duration_ns
+            self._cache_miss.add(duration_ns)
+
+    def record_composed(
+        self, batch_size: int, *, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        """Count one request that an ensemble answered; the parts are what its members spent, added up."""
+        with self._lock:
+            # Steps may run at once, so the parts need not add up to the whole: each is counted for itself.
+            self._add_success(batch_size, 0, ExecutionTimes(0, 0, 0, request_ns))
+            self._compute_output_ns += output_ns - request_ns
+            self._queue_ns += queue_ns
+            self._compute_input_ns += input_ns
+            self._compute_infer_ns += infer_ns
+            self._add_execution(
+                batch_size, ExecutionTimes(0, input_ns, input_ns + infer_ns, input_ns + infer_ns + output_ns)
+            )
+            self._last_inference_ms = time.time_ns() // 1_000_000
+        if self._latencies is not None:
+            self._latencies.add(request_ns, queue_ns, input_ns, infer_ns, output_ns)
+
+    def _add_success(self, inferences: int, arrival_ns: int, times: ExecutionTimes, count: int = 1) -> None:
+        """Add ``count`` requests; the moments may be sums, as only their differences are looked at."""
+        self._inference_count += inferences
+        self._success.count += count
+        self._success.ns += times.end_ns - arrival_ns
+        self._queue_ns += times.start_ns - arrival_ns
+        self._compute_input_ns += times.input_end_ns - times.start_ns
+        self._compute_infer_ns += times.output_start_ns - times.input_end_ns
+        self._compute_output_ns += times.end_ns - times.output_start_ns
+
+    def _add_execution(self, batch_size: int, times: ExecutionTimes, count: int = 1) -> None:
+        self._execution_count += count
+        batch = self._batches.get(batch_size)
+        if batch is None:
+            batch = self._batches[batch_size] = _Batch()
+        batch.count += count
+        batch.compute_input += times.input_end_ns - times.start_ns
+        batch.compute_infer += times.output_start_ns - times.input_end_ns
+        batch.compute_output += times.end_ns - times.output_start_ns
+
+    @property
+    def last_inference_ms(self) -> int:
+        """When the latest execution ended, in milliseconds since 1970; 0 before the first."""
+        with self._lock:
+            self._add_recent()
+            return self._last_inference_ms
+
+    def snapshot(self) -> StatisticsSnapshot:
+        """All counters at one moment."""
+        with self._lock:
+            self._add_recent()
+            return StatisticsSnapshot(
+                success=self._success.count,
+                failures=dict(self._failures),
+                inference_count=self._inference_count,
+                execution_count=self._execution_count,
+                cache_hits=self._cache_hit.count,
+                cache_misses=self._cache_miss.count,
+                request_ns=self._success.ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute_input_ns,
+                compute_infer_ns=self._compute_infer_ns,
+                compute_output_ns=self._compute_output_ns,
+                cache_hit_ns=self._cache_hit.ns,
+                cache_miss_ns=self._cache_miss.ns,
+                recent=None if self._latencies is None else self._latencies.recent(),
+            )
+
+    def to_dict(self, name: str, version: int) -> dict[str, Any]:
+        """One entry of ``model_stats`` in Triton's statistics JSON."""
+        with self._lock:
+            self._add_recent()
+            executed = self._success.count - self._cache_hit.count
+            return {
+                "name": name,
+                "version": str(version),
+                "last_inference": self._last_inference_ms,
+                "inference_count": self._inference_count,
+                "execution_count": self._execution_count,
+                "inference_stats": {
+                    "success": self._success.to_dict(),
+                    "fail": self._fail.to_dict(),
+                    "queue": {"count": self._success.count, "ns": self._queue_ns},
+                    "compute_input": {"count": executed, "ns": self._compute_input_ns},
+                    "compute_infer": {"count": executed, "ns": self._compute_infer_ns},
+                    "compute_output": {"count": executed, "ns": self._compute_output_ns},
+                    "cache_hit": self._cache_hit.to_dict(),
+                    "cache_miss": self._cache_miss.to_dict(),
+                },
+                "response_stats": {str(index): entry.to_dict() for index, entry in sorted(self._responses.items())},
+                "batch_stats": [batch.to_dict(size) for size, batch in sorted(self._batches.items())],
+                "memory_usage": [],
+            }
+
+
+def _parts(arrival_ns: int, times: ExecutionTimes) -> tuple[int, ...]:
+    """The durations that ``repoagent.serving.measuring.latencies.PARTS`` names."""
+    return (
+        times.end_ns - arrival_ns,
+        times.start_ns - arrival_ns,
+        times.input_end_ns - times.start_ns,
+        times.output_start_ns - times.input_end_ns,
+        times.end_ns - times.output_start_ns,
+    )

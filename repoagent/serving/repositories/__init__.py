@@ -1,0 +1,1 @@
+"""The model repositories of a server, and what changed in them."""

@@ -1,0 +1,1 @@
+"""Requests, responses, tensors, and the checks that every request passes."""

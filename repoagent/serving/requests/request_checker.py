@@ -1,0 +1,199 @@
+"""Checking requests against a model's configuration, with Triton's texts.
+
+There are two versions of the check. :meth:`RequestChecker.check` runs for every request and only says yes or no;
+at "no" it hands over to :meth:`RequestChecker.explain`, the plain version, which goes through the rules in Triton's
+order and raises the first fault it meets. A test holds the two together.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import DataType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["RequestChecker", "dims_text"]
+
+_BATCH_NOTE: Final = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try "
+    "setting max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+def dims_text(dims: Iterable[int]) -> str:
+    """``[-1,16]``: a shape as Triton writes it."""
+    return "[" + ",".join(str(dim) for dim in dims) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class _InputRule:
+    data_type: DataType
+    dims: tuple[int, ...]
+    fixed: bool
+    """No dimension is variable, so shapes can be compared as tuples."""
+    optional: bool
+    batched: bool
+    """The shape in a request starts with the batch size (not so for shape tensors)."""
+
+    def admits(self, dims: Sequence[int]) -> bool:
+        """Whether a shape without the batch size fits."""
+        return len(dims) == len(self.dims) and all(want in (-1, got) for want, got in zip(self.dims, dims, strict=True))
+
+
+class RequestChecker:
+    """The input rules of one model, compiled once."""
+
+    __slots__ = ("_batching", "_max_batch_size", "_maximum", "_minimum", "_model", "_outputs", "_rules")
+
+    def __init__(self, model_name: str, config: "ModelConfig") -> None:
+        self._model = model_name
+        self._max_batch_size = config.max_batch_size
+        self._batching = config.max_batch_size > 0
+        self._rules = {
+            item.name: _InputRule(
+                data_type=DataType(item.data_type),
+                dims=tuple(item.dims),
+                fixed=-1 not in item.dims,
+                optional=item.optional,
+                batched=self._batching and not item.is_shape_tensor,
+            )
+            for item in config.input
+        }
+        self._outputs = frozenset(item.name for item in config.output)
+        self._maximum = len(self._rules)
+        self._minimum = sum(not rule.optional for rule in self._rules.values())
+
+    def check(self, request: InferRequest) -> int:
+        """Return the batch size of ``request`` (1 for a model that does not batch).
+
+        Raises:
+            InvalidArgumentError: the request does not fit the model; the text is Triton's.
+        """
+        batch = self.size_if_valid(request)
+        if batch is None:
+            self.explain(request)
+            return self._batch_size(request)
+        return batch
+
+    def size_if_valid(self, request: InferRequest) -> int | None:
+        """The same for a request that fits in the usual way; None for any other, of which :meth:`check` knows more."""
+        inputs = request.inputs
+        if not self._minimum <= len(inputs) <= self._maximum:
+            return None
+        if request.requested_outputs and not self._outputs.issuperset(request.requested_outputs):
+            return None
+        batch = 0
+        for name, tensor in inputs.items():
+            rule = self._rules.get(name)
+            if rule is None or tensor.data_type is not rule.data_type:
+                return None
+            shape = tensor.array.shape
+            if rule.batched:
+                if not shape or (shape[0] != batch and batch):
+                    return None
+                batch = shape[0]
+                shape = shape[1:]
+            if shape != rule.dims and (rule.fixed or not rule.admits(shape)):
+                return None
+        if not self._batching:
+            return 1
+        return batch if batch <= self._max_batch_size else None
+
+    def explain(self, request: InferRequest) -> None:
+        """Raise the first fault of ``request`` in the order in which Triton looks; return if there is none.
+
+        Raises:
+            InvalidArgumentError: always, unless the request is valid.
+        """
+        self._check_outputs(request)
+        self._check_count(request)
+        self._check_batch(request)
+        for name in request.inputs:
+            self._check_type(request, name)
+            self._check_shape(request, name)
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        for name in request.requested_outputs:
+            if name not in self._outputs:
+                raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._model}'")
+
+    def _check_count(self, request: InferRequest) -> None:
+        count = len(request.inputs)
+        if self._minimum <= count <= self._maximum:
+            return
+        expected = str(self._maximum)
+        if self._minimum != self._maximum:
+            expected = f"number of inputs between {self._minimum} and {self._maximum}"
+        got = ",".join(f"'{name}'" for name in request.inputs)
+        missing = ",".join(
+            f"'{name}'" for name, rule in self._rules.items() if not rule.optional and name not in request.inputs
+        )
+        noun = " inputs" if self._minimum == self._maximum else ""
+        raise self._error(
+            request,
+            f"expected {expected}{noun} but got {count} inputs for model '{self._model}'. Got input(s) [{got}], but "
+            f"missing required input(s) [{missing}]. Please provide all required input(s).",
+        )
+
+    def _check_batch(self, request: InferRequest) -> None:
+        if not self._batching:
+            return
+        batch = 0
+        for name, tensor in request.inputs.items():
+            if not self._rule(name).batched:
+                continue
+            shape = tensor.shape
+            if not shape:
+                raise self._error(
+                    request, f"input '{name}' has no shape but model requires batch dimension for '{self._model}'"
+                )
+            if batch and shape[0] != batch:
+                raise self._error(request, f"input '{name}' batch size does not match other inputs for '{self._model}'")
+            batch = shape[0]
+        if batch > self._max_batch_size:
+            raise self._error(
+                request, f"inference request batch-size must be <= {self._max_batch_size} for '{self._model}'"
+            )
+
+    def _check_type(self, request: InferRequest, name: str) -> None:
+        expected = self._rule(name).data_type
+        got = DataType(request.inputs[name].data_type)
+        if got is not expected:
+            raise self._error(
+                request,
+                f"inference input '{name}' data-type is '{got.name}', but model '{self._model}' expects "
+                f"'{expected.name}'",
+            )
+
+    def _check_shape(self, request: InferRequest, name: str) -> None:
+        rule = self._rule(name)
+        shape = tuple(request.inputs[name].shape)
+        if rule.admits(shape[1:] if rule.batched else shape):
+            return
+        expected = (-1, *rule.dims) if self._batching else rule.dims
+        note = f" {_BATCH_NOTE}" if self._batching else ""
+        raise self._error(
+            request,
+            f"unexpected shape for input '{name}' for model '{self._model}'. Expected {dims_text(expected)}, got "
+            f"{dims_text(shape)}.{note}",
+        )
+
+    def _batch_size(self, request: InferRequest) -> int:
+        # Reached only where a data type came as a plain number instead of the enum's member: valid, merely slow.
+        batched = [tensor.shape[0] for name, tensor in request.inputs.items() if self._rules[name].batched]
+        return batched[0] if batched else 1
+
+    def _rule(self, name: str) -> _InputRule:
+        rule = self._rules.get(name)
+        if rule is None:
+            raise InvalidArgumentError(f"unexpected inference input '{name}' for model '{self._model}'")
+        return rule
+
+    @staticmethod
+    def _error(request: InferRequest, text: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"[request id: {request.id or '<id_unknown>'}] {text}")

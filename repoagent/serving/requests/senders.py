@@ -1,0 +1,177 @@
+"""Response senders that the core puts between a model and whoever asked."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from repoagent.errors import CancelledError, InternalError, RepoAgentError
+from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace, ResponseSender
+
+__all__ = ["CollectingSender", "RecordingSender", "TracingSender", "TrackedSender", "answer_error", "submit_and_wait"]
+
+logger = logging.getLogger(__name__)
+
+
+def answer_error(request: InferRequest, error: RepoAgentError, version: str = "") -> None:
+    """Give ``request`` its one and only answer: ``error``."""
+    if request.sender is not None:
+        response = InferResponse(request.model_name, version or request.model_version, id=request.id, error=error)
+        request.sender.send(response, True)
+
+
+class TrackedSender:
+    """Tells when a request has had its final response, and lets a faulty model send nothing after it."""
+
+    __slots__ = ("_done", "_inner", "_request")
+
+    def __init__(self, request: InferRequest, done: Callable[[], None]) -> None:
+        self._request: InferRequest | None = request
+        self._inner = request.sender
+        self._done = done
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        request = self._request
+        if request is None:
+            logger.error("a model answered a request after its final response; the answer is dropped")
+            return
+        if final:
+            # The caller may use the request again, with the sender that is its own.
+            self._request = None
+            request.sender = self._inner
+        try:
+            if self._inner is not None:
+                self._inner.send(response, final)
+        except Exception:
+            logger.exception("the sender of a request to model '%s' raised", request.model_name)
+        finally:
+            if final:
+                self._done()
+
+
+class TracingSender:
+    """Tells the trace of a request of its answers."""
+
+    __slots__ = ("_inner", "_request", "_trace")
+
+    def __init__(self, request: InferRequest, trace: RequestTrace) -> None:
+        self._request = request
+        self._inner = request.sender
+        self._trace = trace
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self._trace.answer(response)
+        if final:
+            self._request.sender = self._inner
+            self._request.trace = None
+            self._trace.end(self._request, time.monotonic_ns())
+        if self._inner is not None:
+            self._inner.send(response, final)
+
+
+class CollectingSender:
+    """Keeps the single answer of a request for a caller that waits."""
+
+    def __init__(self) -> None:
+        # A bare lock that the final answer releases: an Event costs ten times as much.
+        self._final = threading.Lock()
+        self._final.acquire()
+        self._responses: list[InferResponse] = []
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self._responses.append(response)
+        if final:
+            self._final.release()
+
+    def result(self, model_name: str) -> InferResponse:
+        """Wait for the end and return the one answer.
+
+        Raises:
+            RepoAgentError: the answer is an error.
+            InternalError: a decoupled model sent none, or several.
+        """
+        self.finish()
+        if len(self._responses) != 1:
+            raise InternalError(
+                f"model '{model_name}' sent {len(self._responses)} responses to a request that can take exactly one; "
+                "use submit() for a decoupled model"
+            )
+        return self._responses[0]
+
+    def finish(self) -> None:
+        """Wait for the end, however many answers there are.
+
+        Raises:
+            RepoAgentError: one of them is an error.
+        """
+        self._final.acquire()
+        for response in self._responses:
+            if response.error is not None:
+                raise response.error
+
+
+def submit_and_wait(submit: Callable[[InferRequest], None], request: InferRequest, model_name: str) -> InferResponse:
+    """Give ``request`` to ``submit`` and return its one answer; the request's own sender is not used.
+
+    Raises:
+        RepoAgentError: the answer is an error.
+    """
+    own = request.sender
+    collector = CollectingSender()
+    request.sender = collector
+    try:
+        submit(request)
+        return collector.result(model_name)
+    finally:
+        request.sender = own
+
+
+class RecordingSender:
+    """Counts what a native backend instance answers. ``started_ns`` is when the request was handed to it."""
+
+    __slots__ = ("_batch_size", "_decoupled", "_index", "_inner", "_request", "_started_ns", "_statistics")
+
+    def __init__(
+        self,
+        request: InferRequest,
+        statistics: ModelStatistics,
+        *,
+        batch_size: int,
+        started_ns: int,
+        decoupled: bool,
+    ) -> None:
+        self._request = request
+        self._inner: ResponseSender | None = request.sender
+        self._statistics = statistics
+        self._batch_size = batch_size
+        self._started_ns = started_ns
+        self._decoupled = decoupled
+        self._index = 0
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        now = time.monotonic_ns()
+        error = response.error if response is not None else None
+        if self._decoupled:
+            outcome = "empty_response" if response is None else "fail" if error else "success"
+            self._statistics.record_response(self._index, self._started_ns, now, outcome)
+            if self._index == 0 and response is not None:
+                self._statistics.record_first_response(now - self._request.arrival_ns)
+            self._index += 1
+        if final:
+            self._finish(error, now)
+        if self._inner is not None:
+            self._inner.send(response, final)
+
+    def _finish(self, error: RepoAgentError | None, now: int) -> None:
+        self._request.sender = self._inner
+        arrival = self._request.arrival_ns
+        if error is None:
+            times = ExecutionTimes(self._started_ns, self._started_ns, now, now)
+            self._request.times = times
+            self._statistics.record_success(self._batch_size, arrival, times)
+            return
+        cancelled = isinstance(error, CancelledError)
+        self._statistics.record_failure(arrival, now, FailureReason.CANCELED if cancelled else FailureReason.BACKEND)

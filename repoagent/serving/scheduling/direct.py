@@ -1,0 +1,248 @@
+"""Schedulers decide when, where and with whom a request is executed. This module has the protocol and the plain one.
+
+A hop from one thread to another costs about ten times a small ``session.run``. So a caller that waits anyway executes
+its request on its own thread (:meth:`ModelScheduler.infer`), what lately took no longer than a hop is executed where
+it was submitted, and a worker that is woken up takes all that waits, not one.
+"""
+
+import threading
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from repoagent.serving.instances.base import Instance
+from repoagent.serving.measuring.run_time import common_run_time
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.scheduling.clock import Clock, MonotonicClock
+from repoagent.serving.scheduling.deadlines import Deadlines
+from repoagent.serving.scheduling.limited import new_pool
+from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.steps import Entry, Refusal
+from repoagent.serving.scheduling.watcher import Watcher
+
+__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler"]
+
+
+class ModelScheduler(Protocol):
+    """Executes the requests of one version of a model on its instances. All methods may be called at once."""
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Execute ``request`` and return its answer.
+
+        Raises:
+            RepoAgentError: it failed, was cancelled, or waited too long.
+        """
+
+    def submit(self, request: InferRequest) -> None:
+        """Take ``request`` over; it is answered through its sender, perhaps before this returns. Never raises.
+
+        It returns soon: a scheduler executes here only what takes about as long as a thread's waking up.
+        """
+
+    @property
+    def waiting(self) -> int:
+        """How many submitted requests have not been taken up yet."""
+
+    def executes_here(self, patient: bool) -> bool:
+        """Whether a caller is better served by :meth:`infer` than by :meth:`submit`.
+
+        So it is if :meth:`infer` executes on the thread that calls it, by itself, and usually is over so soon that
+        handing the request to another thread would be a good part of it. One that is ``patient``, who would only wait
+        in any case, is if an instance is free and it usually does not take long.
+        """
+
+    def retire(self) -> None:
+        """No further request will come; those that have come are executed all the same."""
+
+    def close(self) -> None:
+        """Answer what still waits with UnavailableError, stop the threads, close the instances."""
+
+
+class DirectScheduler:
+    """First come, first served; every request is executed by itself."""
+
+    def __init__(
+        self,
+        model_name: str,
+        instances: Sequence[Instance],
+        statistics: ModelStatistics,
+        clock: Clock | None = None,
+    ) -> None:
+        self._model_name = model_name
+        self._instances = tuple(instances)
+        self._clock = clock or MonotonicClock()
+        self._refuser = Refuser(statistics, self._clock)
+        self._run_time = common_run_time(instance.run_time for instance in instances)
+        self._pool = new_pool(instances)
+        self._line: SimpleQueue[Entry | None] = SimpleQueue()
+        self._waiting: dict[Entry, Entry] = {}
+        """What nobody has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
+        self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
+        self._lock = threading.Lock()
+        self._watcher = Watcher(
+            f"repoagent-{model_name}-timeouts",
+            self._lock,
+            self._clock,
+            self._due,
+            self._expire,
+            self._sweep,
+            self._refuser.answer,
+        )
+        self._workers: list[threading.Thread] = []
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def executes_here(self, patient: bool) -> bool:
+        run_time = self._run_time
+        return run_time.brief or (patient and run_time.short and self._pool.has_idle and not self._waiting)
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
+        if instance is None:
+            raise self._refuser.count(self._refusal(request))
+        try:
+            if request.cancelled or self._closed:
+                raise self._refuser.count(self._refusal(request))
+            return instance.call(request)
+        finally:
+            self._pool.give(instance)
+
+    def submit(self, request: InferRequest) -> None:
+        if self._waiting or not self._execute_now(request):
+            self._enqueue(request)
+
+    def _execute_now(self, request: InferRequest) -> bool:
+        """Execute ``request`` on this thread if that is sooner over than waking a worker; False if it was not done."""
+        instance = self._pool.take_idle() if self._run_time.quick else None
+        if instance is None:
+            return False
+        try:
+            self._execute(instance, request)
+            return True
+        finally:
+            self._pool.give(instance)
+
+    def _enqueue(self, request: InferRequest) -> None:
+        entry = Entry(request, 1, self._clock.now_ns())
+        request.on_cancel = self._watcher.on_cancel
+        self._waiting[entry] = entry
+        if request.timeout_us:
+            with self._lock:
+                self._deadlines.add(request.arrival_ns + request.timeout_us * 1000, entry, len(self._waiting))
+                self._watcher.notice()
+        self._line.put(entry)
+        if not self._workers:
+            self._start_workers()
+        if request.cancelled:
+            self._watcher.on_cancel()
+        if self._closed:  # It was closed meanwhile, and nobody will look again.
+            self._answer_left_over()
+
+    # -- what need not wait for its turn ---------------------------------------------------------------------------
+
+    def _due(self) -> int | None:
+        return self._deadlines.next_ns
+
+    def _expire(self, now_ns: int) -> list[Refusal]:
+        return [Refusal.expired(entry.request) for entry in self._deadlines.over(now_ns) if self._claim(entry)]
+
+    def _sweep(self, _now_ns: int) -> list[Refusal]:
+        cancelled = [entry for entry in list(self._waiting) if entry.request.cancelled]
+        return [Refusal.cancelled(entry.request) for entry in cancelled if self._claim(entry)]
+
+    def _claim(self, entry: Entry) -> bool:
+        """Take ``entry`` out; False if somebody else has done so."""
+        return self._waiting.pop(entry, None) is not None
+
+    # -- the workers -----------------------------------------------------------------------------------------------
+
+    def _start_workers(self) -> None:
+        # Only when first needed: an embedder that waits for its answers never has a thread per model.
+        with self._lock:
+            if self._workers or self._closed:
+                return
+            self._workers = [
+                threading.Thread(target=self._work, name=f"repoagent-{self._model_name}-{index}", daemon=True)
+                for index in range(len(self._instances))
+            ]
+            for worker in self._workers:
+                worker.start()
+
+    def _work(self) -> None:
+        while (entry := self._line.get()) is not None:
+            if entry in self._waiting:
+                instance = self._pool.take()
+                if instance is None:
+                    return  # It is closed, which answers what waits.
+                try:
+                    self._drain(instance, entry)
+                finally:
+                    self._pool.give(instance)
+            del entry  # While this thread waits, it keeps no request's tensors in memory.
+
+    def _drain(self, instance: Instance, entry: Entry) -> None:
+        """Execute ``entry`` and this instance's share of what waits behind it."""
+        share = 0 if self._pool.for_one else self._line.qsize() // len(self._instances)
+        self._execute_waiting(instance, entry)
+        for _ in range(share):
+            try:
+                following = self._line.get_nowait()
+            except Empty:
+                return
+            if following is None:  # The mark to stop is for a worker, not for an instance.
+                self._line.put(None)
+                return
+            self._execute_waiting(instance, following)
+
+    def _execute_waiting(self, instance: Instance, entry: Entry) -> None:
+        if self._claim(entry):
+            self._execute(instance, entry.request)
+
+    def _execute(self, instance: Instance, request: InferRequest) -> None:
+        if request.cancelled or self._closed or self._expired(request):
+            self._refuser.answer(self._refusal(request))
+        else:
+            instance.execute((request,))
+
+    def _expired(self, request: InferRequest) -> bool:
+        return bool(request.timeout_us) and self._clock.now_ns() - request.arrival_ns > request.timeout_us * 1000
+
+    def _refusal(self, request: InferRequest) -> Refusal:
+        """Why ``request`` is not executed."""
+        if request.cancelled:
+            return Refusal.cancelled(request)
+        return Refusal.unloaded(request, self._model_name) if self._closed else Refusal.expired(request)
+
+    def retire(self) -> None:
+        """Nothing waits for others here."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._watcher.stop()
+        self._pool.close()
+        for _ in self._workers:
+            self._line.put(None)
+        for worker in self._workers:
+            # Bounded: a request that never ends must not hang the unload; its worker ends with it.
+            worker.join(timeout=1.0)
+        self._answer_left_over()
+        for instance in self._instances:
+            instance.close()
+
+    def _answer_left_over(self) -> None:
+        for entry in list(self._waiting):
+            if self._claim(entry):
+                self._refuser.answer(self._refusal(entry.request))
+
+
+class DeferringScheduler(DirectScheduler):
+    """The same for instances that answer later: who waits for an answer holds none, so that others can be taken."""
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(self.submit, request, self._model_name)

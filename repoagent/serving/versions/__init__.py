@@ -1,0 +1,1 @@
+"""One version of a model: made from its files, checked, warmed up, served."""

@@ -1,0 +1,344 @@
+"""Making the served versions of a model from what the agents left behind: all of them, or none."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
+from repoagent.config.model_config_pb2 import ModelInstanceGroup
+from repoagent.errors import CancelledError, ErrorCode, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.serving.backends.registry import BackendRegistry
+from repoagent.serving.ensembles.plan import is_ensemble
+from repoagent.serving.instances.backend import Backend, BackendModel, BatchRunner, InstanceSpec
+from repoagent.serving.instances.base import (
+    Instance,
+    NativeInstance,
+    as_repoagent_error,
+    group_specs,
+)
+from repoagent.serving.instances.batches import Joiner
+from repoagent.serving.instances.ragged import RaggedJoiner
+from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
+from repoagent.serving.measuring.latencies import Latencies, LatencyOptions
+from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.class_labels import read_labels
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.scheduling.cache import ResponseCache
+from repoagent.serving.scheduling.factory import new_scheduler
+from repoagent.serving.scheduling.limited import LimitedInstance
+from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter
+from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
+from repoagent.serving.versions.ignored_settings import meaningless_settings
+from repoagent.serving.versions.served_model import ServedModel
+from repoagent.serving.versions.warmup import warm_up
+from repoagent.storage.files.files import ModelFiles
+from repoagent.storage.repositories.versions import version_numbers
+
+__all__ = ["BuildError", "ModelBuilder"]
+
+logger = logging.getLogger(__name__)
+
+_CODE_NAMES: Final = {
+    ErrorCode.UNKNOWN: "Unknown",
+    ErrorCode.INTERNAL: "Internal",
+    ErrorCode.NOT_FOUND: "Not found",
+    ErrorCode.INVALID_ARG: "Invalid argument",
+    ErrorCode.UNAVAILABLE: "Unavailable",
+    ErrorCode.UNSUPPORTED: "Unsupported",
+    ErrorCode.ALREADY_EXISTS: "Already exists",
+    ErrorCode.CANCELLED: "Cancelled",
+}
+
+
+class BuildError(InvalidArgumentError):
+    """A model whose agents succeeded could not be loaded. ``reasons`` has the reason of each version that failed."""
+
+    def __init__(self, model_name: str, reasons: dict[int, str], general: str = "") -> None:
+        self.reasons = reasons
+        self.reason = general or "".join(
+            f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in reasons.items()
+        )
+        super().__init__(f"load failed for model '{model_name}': {self.reason}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBuilder:
+    """Builds versions with the backends of ``registry``.
+
+    ``strict`` is the server's ``strict_model_config``; ``retries`` how often a version that failed is tried again;
+    ``admit`` raises for a backend or platform that the operator does not allow, before any code of it runs.
+    """
+
+    registry: BackendRegistry
+    strict: bool = False
+    retries: int = 0
+    admit: Callable[[str, ModelConfig], None] = lambda _name, _config: None
+    ensembles: EnsembleBuilder | None = None
+    """None: ensembles are refused."""
+    cache: ResponseCache | None = None
+    """Where the answers of models with ``response_cache`` are kept; None: nowhere."""
+    limiter: RateLimiter | None = None
+    """None: what instance groups say of resources and priorities means nothing."""
+    latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
+    """What is kept of single requests."""
+
+    def configuration(self, name: str, config: ModelConfig | None) -> ModelConfig:
+        """The configuration to start from: what the chain gave, or an empty one to be completed.
+
+        Raises:
+            InvalidArgumentError: there is none, and nothing may be completed.
+        """
+        if config is not None:
+            return config
+        if self.strict:
+            raise InvalidArgumentError(
+                f"model '{name}' has no config.pbtxt, which strict_model_config requires: write one, or switch that off"
+            )
+        return ModelConfig(name=name)
+
+    def plan(self, model: str, config: ModelConfig, files: ModelFiles) -> list[int]:
+        """The versions that :meth:`build` is to build.
+
+        Raises:
+            BuildError: the version policy leaves none.
+        """
+        numbers = version_numbers(files.directories())
+        if not numbers and is_ensemble(config):
+            numbers = [1]  # It has no files, and object stores and version control keep no empty directories.
+        versions = select_versions(config, numbers)
+        if not versions:
+            raise BuildError(model, {}, no_version(ModelId.of(model).name, numbers))
+        return versions
+
+    def build(
+        self,
+        model: str,
+        config: ModelConfig,
+        files: ModelFiles,
+        versions: list[int],
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> dict[int, ServedModel]:
+        """Load ``versions`` of ``model`` (an identity), warm them up, and return them ready to serve.
+
+        Raises:
+            BuildError: one of them failed; none is left loaded.
+            CancelledError: ``cancelled`` became true between two versions; none is left loaded.
+        """
+        name = ModelId.of(model).name
+        if is_ensemble(config):
+            try:
+                config = self._complete_ensemble(ModelId.of(model), config)
+            except RepoAgentError as error:
+                raise BuildError(model, {}, str(error)) from error
+        if meaningless := ", ".join(meaningless_settings(config)):
+            logger.warning("model '%s': the server does not go by %s of its configuration", model, meaningless)
+        built: dict[int, ServedModel] = {}
+        reasons: dict[int, str] = {}
+        with ExitStack() as undo:
+            for version in versions:
+                if cancelled():
+                    raise CancelledError(f"the load of model '{model}' was cancelled")
+                try:
+                    built[version] = self._build_with_retries(name, config, files, version)
+                    undo.callback(built[version].close)
+                except RepoAgentError as error:
+                    logger.error("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
+                    reasons[version] = f"{_CODE_NAMES[error.code]}: {error}"
+            if reasons:
+                raise BuildError(model, reasons)
+            undo.pop_all()
+        return built
+
+    def outdated(self, versions: Mapping[int, ServedModel]) -> bool:
+        """Whether these are versions of an ensemble whose members have changed since."""
+        return self.ensembles is not None and any(map(self.ensembles.outdated, versions.values()))
+
+    def rebuild(self, versions: Mapping[int, ServedModel]) -> dict[int, ServedModel]:
+        """The versions of an ensemble again, over the members that are loaded now; no agent is called.
+
+        Raises:
+            InvalidArgumentError: the members do not fit any more.
+        """
+        if self.ensembles is None:
+            raise AssertionError("there is no ensemble without a builder of ensembles")
+        return {number: self.ensembles.rebuild(served) for number, served in versions.items()}
+
+    def _build_with_retries(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
+        for remaining in range(self.retries, -1, -1):
+            try:
+                return self._build_version(name, copy(config), files, version)
+            except Exception as error:
+                failure = as_repoagent_error(error, name)
+                if not remaining:
+                    raise failure from error
+                text = str(failure).rstrip()
+                logger.warning("loading '%s' version %d failed, trying again: %s", name, version, text)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _build_version(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
+        _refuse_unsupported(name, config)
+        if is_ensemble(config):
+            return self._build_ensemble(name, config, files, version)
+        config, backend = self._complete(name, config, files, version)
+        check(config, model_name=name, complete=True)
+        with ExitStack() as undo:
+            model = backend.load(config, files, version)
+            undo.callback(model.close)
+            served = _serve(
+                name,
+                version,
+                config,
+                files,
+                model,
+                keeps_files=backend.keeps_files_open,
+                cache=self.cache,
+                limiter=self.limiter,
+                latencies=self.latencies.start(config),
+            )
+            undo.pop_all()
+        return served
+
+    def _build_ensemble(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
+        if self.ensembles is None:
+            raise UnsupportedError(f"model '{name}' is an ensemble, which this server does not take")
+        return self.ensembles.build(name, version, config, read_labels(config, files))
+
+    def _complete_ensemble(self, model: ModelId, config: ModelConfig) -> ModelConfig:
+        """The configuration of an ensemble, checked by itself, with its members loaded."""
+        config = normalize(config, model_name=model.name)
+        check(config, model_name=model.name, complete=True)
+        self.admit(model.name, config)
+        if self.ensembles is not None:
+            self.ensembles.load_members(model, config)
+        return config
+
+    def _complete(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
+        """The configuration with nothing left open, and the backend that it names or that its files imply."""
+        names = files.names(str(version))
+        config = normalize(config, model_name=name, files=names)
+        if not config.backend:
+            raise InvalidArgumentError(
+                f"must specify 'platform' or 'backend' for model '{name}': nothing in version directory {version} "
+                f"({', '.join(names) or 'it is empty'}) tells what kind of model it is"
+            )
+        self.admit(name, config)
+        backend = self.registry.get(config.backend)
+        if not self.strict:
+            backend.auto_complete(config, files, version)
+        config = normalize(config, files=names, gpus=backend.gpus())
+        self.admit(name, config)
+        return config, backend
+
+
+def _serve(
+    name: str,
+    version: int,
+    config: ModelConfig,
+    files: ModelFiles,
+    model: BackendModel,
+    *,
+    keeps_files: bool,
+    cache: ResponseCache | None,
+    limiter: RateLimiter | None,
+    latencies: Latencies | None,
+) -> ServedModel:
+    statistics = ModelStatistics(latencies)
+    labels = read_labels(config, files)
+    states = SequenceStates.of(config, files)
+    with ExitStack() as undo:
+        instances: list[Instance] = []
+        run_time = RunTime()
+        for group in config.instance_group:
+            for spec in group_specs(group):
+                make = partial(_instance, name, version, config, model, spec, statistics, run_time)
+                instances.append(_limited(make, group, spec, limiter))
+                undo.callback(instances[-1].close)
+        warm_up(config, files, instances, states)
+        undo.pop_all()
+    scheduler = new_scheduler(name, version, config, instances, statistics, cache=cache, states=states)
+    return ServedModel(
+        name,
+        version,
+        config,
+        backend_model=model,
+        scheduler=scheduler,
+        statistics=statistics,
+        keeps_files=keeps_files,
+        labels=labels,
+    )
+
+
+def _instance(
+    name: str,
+    version: int,
+    config: ModelConfig,
+    model: BackendModel,
+    spec: InstanceSpec,
+    statistics: ModelStatistics,
+    run_time: RunTime,
+) -> Instance:
+    inner = model.create_instance(spec)
+    batching = config.max_batch_size > 0
+    if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
+        joiner = RaggedJoiner.of(config)
+        return RaggedInstance(name, version, inner, statistics, batching=True, joiner=joiner, run_time=run_time)
+    if isinstance(inner, BatchRunner):
+        return RunnerInstance(
+            name,
+            version,
+            inner,
+            statistics,
+            batching=batching,
+            reshaper=Reshaper.of(config),
+            joiner=Joiner.of(config),
+            run_time=run_time,
+        )
+    if config.batch_input or config.batch_output:
+        inner.close()
+        raise UnsupportedError(
+            f"model '{name}' asks for batch_input or batch_output, which mean nothing to backend '{config.backend}': "
+            "its models get the requests of a batch one by one"
+        )
+    decoupled = config.model_transaction_policy.decoupled
+    return NativeInstance(name, version, inner, statistics, batching=batching, decoupled=decoupled)
+
+
+def _limited(
+    make: Callable[[], Instance],
+    group: ModelInstanceGroup,
+    spec: InstanceSpec,
+    limiter: RateLimiter | None,
+) -> Instance:
+    """A new instance; it waits for the resources that its group names, if the server has a limiter."""
+    demand = Demand.of(group.rate_limiter, spec.device_id) if limiter is not None else None
+    if limiter is None or demand is None:
+        return make()
+    with ExitStack() as undo:
+        ticket = limiter.ticket(demand)
+        undo.callback(ticket.close)
+        instance = LimitedInstance(make(), ticket)
+        undo.pop_all()
+    return instance
+
+
+def _refuse_unsupported(name: str, config: ModelConfig) -> None:
+    """Say no to what would otherwise be silently ignored and change answers.
+
+    Raises:
+        UnsupportedError: the configuration asks for such a thing.
+    """
+    asked = {
+        "sequence_batching.iterative_sequence": config.sequence_batching.iterative_sequence,
+        "reshape with ragged batches": RaggedJoiner.needed(config) and Reshaper.of(config) is not None,
+        "ragged batches with sequence_batching": RaggedJoiner.needed(config) and config.HasField("sequence_batching"),
+        "ragged batches without max_batch_size": RaggedJoiner.needed(config) and not config.max_batch_size,
+    }
+    named = [feature for feature, wanted in asked.items() if wanted]
+    if named:
+        raise UnsupportedError(f"model '{name}' asks for {', '.join(named)}, which is not supported yet")

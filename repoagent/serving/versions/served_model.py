@@ -1,0 +1,192 @@
+"""One version of a model that serves: its checks, its gate, its scheduler, its numbers."""
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.serving.instances.backend import BackendModel, FragileModel
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
+from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
+from repoagent.serving.requests.request_checker import RequestChecker
+from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
+from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.versions.gate import Gate
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["Composition", "RetiredError", "ServedModel"]
+
+
+_SERIALS: Final = itertools.count(1)
+
+
+class RetiredError(RepoAgentError):
+    """This version takes no requests any more; look the model up again, another may have taken its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What an ensemble was made of when it was checked."""
+
+    members: tuple[int, ...]
+    """The serial numbers of the members, step by step."""
+    labels: Labels
+    """Those of its own, not of its members."""
+
+
+def _never(_patient: bool) -> bool:
+    return False
+
+
+class ServedModel:
+    """A loaded version. Requests come through :meth:`infer` and :meth:`submit`, from any thread.
+
+    ``backend_model`` is closed with it; None for a version that no backend executes (an ensemble).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        config: "ModelConfig",
+        *,
+        backend_model: BackendModel | None,
+        scheduler: ModelScheduler,
+        statistics: ModelStatistics,
+        keeps_files: bool = False,
+        labels: Labels = NO_LABELS,
+        composition: Composition | None = None,
+    ) -> None:
+        self.serial = next(_SERIALS)
+        """No other loaded version of this process has the same."""
+        self.composition = composition
+        """Of an ensemble: what it was made of."""
+        self.name = name
+        self.version = version
+        self.config = config
+        self.statistics = statistics
+        self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.keeps_files = keeps_files
+        """Whether the backend goes on reading the model's files while it serves."""
+        self.classes = OutputClasses(config.max_batch_size > 0, labels)
+        """Given to every request that this version takes."""
+        self._backend_model = backend_model
+        self._scheduler = scheduler
+        checker = RequestChecker(name, config)
+        self.check: Final = checker.check
+        """Refuses requests that do not fit the model; see :meth:`RequestChecker.check`."""
+        self._size_if_valid = checker.size_if_valid
+        self._gate = Gate()
+        self._enter = self._gate.enter
+        self._leave = self._gate.leave
+        self._infer = scheduler.infer
+        self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
+        """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`ModelScheduler.executes_here`."""
+
+    @property
+    def running(self) -> int:
+        """How many requests are waiting or being executed."""
+        return self._gate.inside
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait in the scheduler's queue."""
+        return self._scheduler.waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether what executes it is there: an instance that has broken down may be on its way back, or not."""
+        return not isinstance(self._backend_model, FragileModel) or self._backend_model.ready
+
+    @property
+    def broken(self) -> bool:
+        """Whether only another load brings all of it back."""
+        return isinstance(self._backend_model, FragileModel) and self._backend_model.broken
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Check and execute ``request``, on this thread where the scheduler allows it; its sender is not used.
+
+        Raises:
+            RetiredError: the version is being unloaded; nothing was done.
+            RepoAgentError: the request does not fit the model, or it failed.
+        """
+        request.arrival_ns = time.monotonic_ns()
+        request.classes = self.classes
+        if self.decoupled:
+            raise InvalidArgumentError(
+                f"model '{self.name}' is decoupled and may send any number of responses: "
+                "use 'infer' of a Model, or 'submit'"
+            )
+        if self._size_if_valid(request) is None:
+            self.check(request)
+        if not self._enter():
+            raise RetiredError(self.name)
+        try:
+            if request.trace is not None:
+                return self._infer_traced(request, request.trace)
+            return self._infer(request)
+        finally:
+            self._leave()
+
+    def _infer_traced(self, request: InferRequest, trace: RequestTrace) -> InferResponse:
+        request.times = None
+        trace.begin(request, self.version, request.arrival_ns)
+        try:
+            response = self._scheduler.infer(request)
+            trace.answer(response)
+            return response
+        except RepoAgentError as error:
+            trace.answer(InferResponse(self.name, str(self.version), request.id, error=error))
+            raise
+        finally:
+            request.trace = None
+            trace.end(request, time.monotonic_ns())
+
+    def submit(self, request: InferRequest) -> None:
+        """Check and queue ``request``; whatever happens to it, its sender hears.
+
+        Raises:
+            RetiredError: the version is being unloaded; nothing was done and the sender was not called.
+        """
+        request.arrival_ns = time.monotonic_ns()
+        request.classes = self.classes
+        try:
+            if self.decoupled and request.refuses_decoupled:
+                raise UnsupportedError(request.refuses_decoupled)
+            if self._size_if_valid(request) is None:
+                self.check(request)
+        except RepoAgentError as error:
+            answer_error(request, error, str(self.version))
+            return
+        if not self._enter():
+            raise RetiredError(self.name)
+        if request.trace is not None:
+            request.times = None
+            request.trace.begin(request, self.version, request.arrival_ns)
+            request.sender = TracingSender(request, request.trace)
+        request.sender = TrackedSender(request, self._leave)
+        self._scheduler.submit(request)
+
+    def retire(self) -> None:
+        """Take no new requests; those inside go on."""
+        self._gate.shut()
+        self._scheduler.retire()
+
+    def drain(self, timeout: float | None) -> bool:
+        """Wait until every request has been answered; False if ``timeout`` seconds were not enough."""
+        return self._gate.wait_empty(timeout)
+
+    def close(self) -> None:
+        """Stop the scheduler and let go of the model. Requests that still wait are answered with an error."""
+        self._gate.shut()
+        self._scheduler.close()
+        if self._backend_model is not None:
+            self._backend_model.close()
+
+    def statistics_dict(self) -> dict[str, Any]:
+        """This version's entry of Triton's statistics JSON."""
+        return self.statistics.to_dict(self.name, self.version)

@@ -1,0 +1,1 @@
+"""Results that are kept across restarts, by the digest of what they were made from."""

@@ -1,0 +1,1 @@
+"""The files of one model, as backends see them."""

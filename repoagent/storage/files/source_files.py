@@ -1,0 +1,125 @@
+"""A model's files where their owner put them, brought here no sooner than somebody needs them here."""
+
+import builtins
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from repoagent.errors import NotFoundError
+from repoagent.storage.files.directory_files import DirectoryFiles
+from repoagent.storage.paths.faults import storage_faults
+from repoagent.storage.paths.paths import relative_parts
+from repoagent.storage.repositories.sources import ModelSource
+
+__all__ = ["SourceFiles"]
+
+
+class SourceFiles:
+    """:class:`~repoagent.storage.files.files.ModelFiles` over a :class:`ModelSource`. Thread-safe.
+
+    Of a remote model a path is fetched with its whole top directory (a version: a model file may need its
+    neighbours), so versions that nobody loads stay where they are. Bytes are read from afar unless they are here.
+    The names are those of one listing, made at the first call. A local model is used in place.
+    """
+
+    def __init__(self, source: ModelSource, fetch: Callable[[str], Path]) -> None:
+        """List and fetch nothing yet.
+
+        Args:
+            source: The model.
+            fetch: Brings a directory of the model here, ``""`` for all of it; usually a
+                :class:`~repoagent.storage.transfer.fetch.Fetcher`. What it returns stays while this object is used.
+        """
+        self._source = source
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._here: dict[str, Path] = {} if source.is_remote else {"": Path(source.root)}
+        self._names: dict[str, str] | None = None
+
+    def bytes(self, path: str) -> builtins.bytes:
+        """The whole content."""
+        here = self._local(path)
+        if here is not None:
+            return here[0].bytes(here[1])
+        name = self._remote_name(path)
+        with storage_faults("read", f"{self._source.location}/{path}"):
+            content: builtins.bytes = self._source.fs.cat_file(name)
+            return content
+
+    def open(self, path: str) -> BinaryIO:
+        """A binary reader; close it. From afar it reads in blocks as it goes."""
+        here = self._local(path)
+        if here is not None:
+            return here[0].open(here[1])
+        name = self._remote_name(path)
+        with storage_faults("open", f"{self._source.location}/{path}"):
+            reader: BinaryIO = self._source.fs.open(name, "rb")
+            return reader
+
+    def local_path(self, path: str = "") -> Path:
+        """A path on this machine; fetches the version directory that it is in, or the whole model. Read only."""
+        parts = relative_parts(path)
+        if self._local(path) is None:
+            if not self.exists(path):
+                raise NotFoundError(f"the model has no '{path}'")
+            self._bring(parts[0] if parts and self._is_directory(parts[0]) else "")
+        here = self._local(path)
+        if here is None:
+            raise NotFoundError(f"the model has no '{path}'")
+        return here[0].local_path(here[1])
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory."""
+        here = self._local(path)
+        if here is not None:
+            return here[0].exists(here[1])
+        clean = "/".join(relative_parts(path))
+        return not clean or clean in self._listing() or self._is_directory(clean)
+
+    def names(self, path: str = "") -> list[str]:
+        """The sorted names in a directory; empty if it is none."""
+        here = self._local(path)
+        if here is not None:
+            return here[0].names(here[1])
+        parts = relative_parts(path)
+        inside = (tuple(name.split("/")) for name in self._listing())
+        return sorted({one[len(parts)] for one in inside if one[: len(parts)] == parts and len(one) > len(parts)})
+
+    def directories(self) -> list[str]:
+        """The sorted names of the directories at the top."""
+        here = self._local("")
+        if here is not None:
+            return here[0].directories()
+        return sorted({path.partition("/")[0] for path in self._listing() if "/" in path})
+
+    def _local(self, path: str) -> tuple[DirectoryFiles, str] | None:
+        """Where ``path`` is on this machine, and what it is called there; None if it is not here."""
+        parts = relative_parts(path)
+        with self._lock:
+            if "" in self._here:
+                return DirectoryFiles(self._here[""]), "/".join(parts)
+            if parts and parts[0] in self._here:
+                return DirectoryFiles(self._here[parts[0]]), "/".join(parts[1:])
+        return None
+
+    def _bring(self, subtree: str) -> None:
+        directory = self._fetch(subtree)
+        with self._lock:
+            self._here[subtree] = directory
+
+    def _listing(self) -> dict[str, str]:
+        """Path in the model -> name on its filesystem."""
+        with self._lock:
+            if self._names is None:
+                self._names = {entry.path: entry.name for entry in self._source.entries()}
+            return self._names
+
+    def _is_directory(self, path: str) -> bool:
+        return any(name.startswith(path + "/") for name in self._listing())
+
+    def _remote_name(self, path: str) -> str:
+        name = self._listing().get("/".join(relative_parts(path)))
+        if name is None:
+            raise NotFoundError(f"the model has no file '{path}'")
+        return name

@@ -1,0 +1,1 @@
+"""Names and trees: opening beneath a root, removing, syncing."""

@@ -1,0 +1,1 @@
+"""Model repositories on any fsspec filesystem: addresses, listings, versions, fingerprints."""

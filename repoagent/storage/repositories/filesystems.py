@@ -1,0 +1,79 @@
+"""From a repository URL to an fsspec filesystem that sees changes at once."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.storage.repositories.url import RepositoryUrl
+
+__all__ = ["is_local", "open_filesystem"]
+
+_EXTRAS: Final[Mapping[str, str]] = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "az": "azure",
+    "abfs": "azure",
+    "abfss": "azure",
+    "hf": "hf",
+    "http": "http",
+    "https": "http",
+}
+
+
+def open_filesystem(
+    url: RepositoryUrl,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystems: Mapping[str, str] | None = None,
+) -> Any:
+    """Return the fsspec filesystem that ``url`` lies on.
+
+    Args:
+        url: Where; what it says about the filesystem counts unless ``storage_options`` says otherwise.
+        storage_options: Keyword arguments of the filesystem class.
+        filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins; they win over fsspec's.
+
+    Raises:
+        UnsupportedError: the package for this protocol is not installed; the message says which extra brings it.
+        InvalidArgumentError: nobody knows the protocol, or its filesystem cannot be made.
+    """
+    import fsspec
+
+    # Listings are never cached: a polling server would not see a model arrive.
+    options = {"use_listings_cache": False, **url.options, **(storage_options or {})}
+    target = (filesystems or {}).get(url.protocol)
+    try:
+        kind = fsspec.get_filesystem_class(url.protocol) if target is None else _import(target)
+        return kind(**options)
+    except ImportError as error:
+        raise UnsupportedError(_missing(url.protocol, error)) from error
+    except ValueError as error:
+        if url.protocol in fsspec.available_protocols() or target is not None:
+            raise InvalidArgumentError(f"cannot open the {url.protocol}:// filesystem: {error}") from error
+        raise InvalidArgumentError(
+            f"no filesystem for '{url.protocol}://'; expected a local path or one of s3, gs, az, as, hf, http, https, "
+            "memory, or a plug-in that registers this protocol"
+        ) from error
+    except Exception as error:  # one that needs more than a path, such as a host, or that connects at once
+        raise InvalidArgumentError(
+            f"cannot open the {url.protocol}:// filesystem: {type(error).__name__}: {error}"
+        ) from error
+
+
+def is_local(fs: Any) -> bool:
+    """Whether ``fs`` is the machine's own filesystem."""
+    protocol = fs.protocol
+    return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+def _import(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _missing(protocol: str, error: ImportError) -> str:
+    extra = _EXTRAS.get(protocol)
+    how = f'; install it: pip install "repoagent-core[{extra}]"' if extra else f": {error}"
+    return f"the {protocol}:// filesystem needs a package that is not installed{how}"

@@ -1,0 +1,110 @@
+"""Listing a repository or a model, on a disk or on any fsspec filesystem, with as few calls as it allows."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from repoagent.errors import NotFoundError, UnsafePathError
+from repoagent.storage.paths.paths import check_tree
+from repoagent.storage.repositories.filesystems import is_local
+from repoagent.storage.repositories.fingerprint import FileEntry
+
+__all__ = ["list_directories", "list_files"]
+
+# Where the filesystems keep what changes with the content, the surest first.
+_TAGS: Final = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "blob_id", "generation", "LastModified",
+                "last_modified", "Last-Modified", "updated", "mtime", "modified", "created")  # fmt: skip
+
+
+def list_directories(fs: Any, root: str) -> list[str]:
+    """The sorted names of the directories directly in ``root``, hidden ones left out. One listing.
+
+    Raises:
+        FileNotFoundError: there is no ``root``; other filesystem errors as they come.
+    """
+    if is_local(fs):
+        with os.scandir(root) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    fs.invalidate_cache()
+    found = (_last(info["name"], fs) for info in fs.ls(root, detail=True) if info["type"] == "directory")
+    return sorted({name for name in found if name and not name.startswith(".")})
+
+
+def list_files(fs: Any, root: str) -> list[FileEntry]:
+    """Every file below ``root``, sorted by path.
+
+    Raises:
+        UnsafePathError: a name or a link that would leave ``root``, a loop of links, or something that is no file.
+        NotFoundError: ``root`` is a file.
+        FileNotFoundError: there is no ``root``; other filesystem errors as they come.
+    """
+    entries = sorted(_walk_local(Path(root)) if is_local(fs) else _find(fs, root))
+    check_tree(entry.path for entry in entries)
+    return entries
+
+
+def _walk_local(root: Path) -> Iterator[FileEntry]:
+    real_root = os.path.realpath(root)
+    status = os.stat(real_root)
+    yield from _walk(real_root, "", real_root, frozenset({(status.st_dev, status.st_ino)}))
+
+
+def _walk(directory: str, prefix: str, root: str, above: frozenset[tuple[int, int]]) -> Iterator[FileEntry]:
+    with os.scandir(directory) as scan:
+        entries = list(scan)
+    for entry in entries:
+        path = prefix + entry.name
+        if entry.is_symlink():
+            _check_link(entry.path, path, root)
+        status = entry.stat()
+        if stat.S_ISDIR(status.st_mode):
+            identity = (status.st_dev, status.st_ino)
+            if identity in above:
+                raise UnsafePathError(f"{path!r} is a link to a directory above it")
+            yield from _walk(entry.path, path + "/", root, above | {identity})
+        elif stat.S_ISREG(status.st_mode):
+            yield FileEntry(path, status.st_size, str(status.st_mtime_ns), entry.path)
+        else:
+            raise UnsafePathError(f"{path!r} is neither a file nor a directory")
+
+
+def _check_link(link: str, path: str, root: str) -> None:
+    target = os.path.realpath(link)
+    if target != root and not target.startswith(root.rstrip("/") + "/"):
+        raise UnsafePathError(f"{path!r} is a link that leaves the model's directory")
+
+
+def _find(fs: Any, root: str) -> Iterator[FileEntry]:
+    fs.invalidate_cache()
+    base = fs._strip_protocol(root).rstrip("/")
+    found: Mapping[str, Mapping[str, Any]] = fs.find(root, detail=True)
+    if not found and not fs.isdir(root):
+        raise FileNotFoundError(root)
+    for name, info in found.items():
+        if name.rstrip("/") == base:
+            if info["type"] == "file" and not name.endswith("/"):
+                raise NotFoundError(f"{root} is a file; expected a directory")
+        elif not name.endswith("/"):  # a store's marker of an empty directory
+            yield _entry(fs, name, info, name.removeprefix(base).removeprefix("/"))
+
+
+def _entry(fs: Any, name: str, info: Mapping[str, Any], path: str) -> FileEntry:
+    # An HTML index tells no sizes: ask for each file.
+    known = info if info.get("size") is not None else fs.info(name)
+    return FileEntry(unquote(path) if _is_http(fs) else path, known.get("size"), _tag(known), name)
+
+
+def _tag(info: Mapping[str, Any]) -> str:
+    return next((str(info[key]) for key in _TAGS if info.get(key)), "")
+
+
+def _last(name: str, fs: Any) -> str:
+    last = name.rstrip("/").rpartition("/")[2]
+    return unquote(last) if _is_http(fs) else last
+
+
+def _is_http(fs: Any) -> bool:
+    return "http" in fs.protocol

@@ -1,0 +1,102 @@
+"""A directory of models, anywhere fsspec reaches."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from repoagent.errors import InvalidArgumentError
+from repoagent.storage.paths.faults import storage_faults
+from repoagent.storage.paths.paths import check_component, is_text
+from repoagent.storage.repositories.filesystems import open_filesystem
+from repoagent.storage.repositories.listing import list_directories
+from repoagent.storage.repositories.sources import ModelSource
+from repoagent.storage.repositories.url import RepositoryUrl, parse_url
+
+__all__ = ["Repository"]
+
+_log = logging.getLogger(__name__)
+
+
+class Repository:
+    """A model repository: each directory in it is a model. Listings are always fresh; nothing needs closing."""
+
+    def __init__(self, url: RepositoryUrl, fs: Any) -> None:
+        self._url = url
+        self._fs = fs
+        self._unspeakable: set[str] = set()
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystems: Mapping[str, str] | None = None,
+    ) -> "Repository":
+        """Open the repository at ``url``; see :func:`~repoagent.storage.repositories.url.parse_url` for the spellings.
+
+        Nothing is listed yet, so a wrong path shows at the first :meth:`model_names`.
+
+        Args:
+            url: A local path or a URL.
+            storage_options: Keyword arguments of the fsspec filesystem, over those that the URL implies.
+            filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
+
+        Raises:
+            InvalidArgumentError: the URL cannot be read.
+            UnsupportedError: the filesystem's package is missing; the message says what to install.
+        """
+        parsed = parse_url(url)
+        return cls(parsed, open_filesystem(parsed, storage_options, filesystems))
+
+    def __repr__(self) -> str:
+        return f"Repository({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The URL as given, without credentials; for a local path the absolute one."""
+        return self._url.text
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether models must be brought here before they can be loaded."""
+        return not self._url.is_local
+
+    def model_names(self) -> list[str]:
+        """The sorted names of all directories; hidden ones (``.git``, ``..data``) are none. One listing.
+
+        A directory may be a link: operators do that. Nothing inside it is read. One whose name is not UTF-8 is left
+        out, with a warning: no client could ask for it, and an index with its name could not be written.
+
+        Raises:
+            NotFoundError: there is no such repository.
+            UnavailableError: the filesystem does not answer.
+        """
+        with storage_faults("list model repository", self.url):
+            names = list_directories(self._fs, self._url.path)
+        return [name for name in names if self._is_text(name)]
+
+    def _is_text(self, name: str) -> bool:
+        if is_text(name):
+            return True
+        if name not in self._unspeakable:
+            self._unspeakable.add(name)
+            _log.warning("the directory %a of %s is no model: its name is not UTF-8; rename it", name, self.url)
+        return False
+
+    def model(self, name: str) -> ModelSource | None:
+        """The model called ``name``; None if there is no such directory.
+
+        Raises:
+            UnsafePathError: ``name`` is not one plain name.
+            InvalidArgumentError: it is not UTF-8.
+            UnavailableError: the filesystem does not answer.
+        """
+        if not is_text(name):
+            raise InvalidArgumentError(f"{name!a} cannot be the name of a model: it is not UTF-8; rename the directory")
+        place = self._url.child(check_component(name))
+        with storage_faults("look into", self.url):
+            self._fs.invalidate_cache()
+            if not self._fs.isdir(place.path):
+                return None
+        return ModelSource(name, fs=self._fs, root=place.path, location=place.text)

@@ -1,0 +1,130 @@
+"""One model where its owner put it, before any agent touched it."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from repoagent.api.actions import ArtifactType
+from repoagent.errors import ConfigError, NotFoundError
+from repoagent.storage.paths.faults import storage_faults
+from repoagent.storage.paths.paths import check_tree, join_inside, object_parts
+from repoagent.storage.repositories.filesystems import is_local, open_filesystem
+from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
+from repoagent.storage.repositories.listing import list_directories, list_files
+from repoagent.storage.repositories.url import RepositoryUrl, parse_url
+from repoagent.storage.repositories.versions import version_numbers
+from repoagent.storage.workspaces.private_memory import new_memory_filesystem
+
+__all__ = ["MemorySource", "ModelSource", "open_source"]
+
+
+class ModelSource:
+    """A model's directory in a repository. It holds no connection of its own and needs no closing.
+
+    Attributes:
+        name: The model's name: its directory in the repository.
+        location: The directory, or the URL as the operator spelled it; fit for messages.
+        artifact_type: Whether ``location`` is a directory of this machine.
+        fs: The fsspec filesystem it lies on.
+        root: The model's directory as a path of ``fs``.
+        renamed: The name is the server's choice, so that a name in the configuration does not count.
+    """
+
+    def __init__(self, name: str, *, fs: Any, root: str, location: str) -> None:
+        self.name = name
+        self.fs = fs
+        self.root = root
+        self.renamed = False
+        self.location = location
+        self.artifact_type = ArtifactType.FILESYSTEM if is_local(fs) else ArtifactType.REMOTE_FILESYSTEM
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, location={self.location!r})"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its files must be brought here before a backend can have paths of them."""
+        return self.artifact_type is ArtifactType.REMOTE_FILESYSTEM
+
+    def entries(self) -> list[FileEntry]:
+        """Every file, sorted by path, from one fresh listing.
+
+        Raises:
+            NotFoundError: the model is gone.
+            UnsafePathError: a name or link leads out of the model's directory.
+            UnavailableError: the filesystem does not answer.
+        """
+        with storage_faults("list", self.location):
+            return list_files(self.fs, self.root)
+
+    def fingerprint(self) -> Fingerprint:
+        """What all files look like now (path, size, and mtime or ETag). Errors as in :meth:`entries`."""
+        return fingerprint_of(self.entries())
+
+    def read_config_text(self, filename: str = "config.pbtxt") -> str | None:
+        """The text of the configuration file; None if there is none.
+
+        Raises:
+            ConfigError: it is not UTF-8.
+            UnsafePathError: ``filename`` leads out of the model's directory.
+        """
+        try:
+            with storage_faults("read", f"{self.location}/{filename}"):
+                content: bytes = self.fs.cat_file(self._path(filename))
+        except NotFoundError:
+            return None
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"byte {error.start} is not UTF-8 text", source=filename) from error
+
+    def versions(self) -> list[int]:
+        """The numbers of the version directories, ascending. Other names, and numbers with a leading 0, are ignored."""
+        with storage_faults("list", self.location):
+            names = list_directories(self.fs, self.root)
+        return version_numbers(names)
+
+    def _path(self, relative: str) -> str:
+        if not self.is_remote:
+            return str(join_inside(self.root, relative))
+        return "/".join([self.root.rstrip("/"), *object_parts(relative)])
+
+
+class MemorySource(ModelSource):
+    """A model whose files came with the load call (``file:<path>`` contents). Equal contents, equal fingerprint."""
+
+    def __init__(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Copy ``files`` (path relative to the model's directory -> content).
+
+        Raises:
+            UnsafePathError: a path leads out of the model's directory, or two paths exclude each other.
+        """
+        check_tree(files)
+        super().__init__(name, fs=new_memory_filesystem(), root="/model", location=f"memory://{name}")
+        self.files: Mapping[str, bytes] = dict(files)
+        self.fs.makedirs(self.root, exist_ok=True)
+        for path, content in self.files.items():
+            self.fs.pipe_file(f"{self.root}/{path}", content)
+
+    def fingerprint(self) -> Fingerprint:
+        """Condensed from the contents themselves: sending the same files again changes nothing."""
+        return fingerprint_of(
+            FileEntry(path, len(content), hashlib.sha256(content).hexdigest(), path)
+            for path, content in self.files.items()
+        )
+
+
+def open_source(
+    name: str,
+    url: str | RepositoryUrl,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystems: Mapping[str, str] | None = None,
+) -> ModelSource:
+    """The model whose directory is ``url``: for a location that an agent or a command line names.
+
+    Nothing is read. Errors as in :func:`~repoagent.storage.repositories.filesystems.open_filesystem`.
+    """
+    parsed = parse_url(url) if isinstance(url, str) else url
+    fs = open_filesystem(parsed, storage_options, filesystems)
+    return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text)

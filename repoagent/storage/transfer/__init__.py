@@ -1,0 +1,1 @@
+"""Bringing the files of a model to this machine, and private copies of them."""

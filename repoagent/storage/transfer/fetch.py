@@ -1,0 +1,88 @@
+"""Bringing a model, or a part of it, here: through the cache where its content can be told, else into a workspace."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from repoagent.errors import NotFoundError
+from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
+from repoagent.storage.repositories.sources import ModelSource
+from repoagent.storage.transfer.localize import Cancelled, Progress, localize
+
+__all__ = ["Fetcher", "ResultCache"]
+
+
+class ResultCache(Protocol):
+    """The part of the cache that is needed here."""
+
+    def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
+        """See :class:`repoagent.storage.cache.cache.CacheScope`."""
+
+
+class Fetcher:
+    """Fetches directories of one remote model, each once, one after the other. Thread-safe."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        directory: Callable[[int], Path],
+        cache: ResultCache | None = None,
+        progress: Progress | None = None,
+        cancelled: Cancelled | None = None,
+    ) -> None:
+        """Fetch nothing yet.
+
+        Args:
+            source: The model.
+            directory: Called at most once per fetch, with its size in bytes; returns a private directory to put it in.
+            cache: Used for models whose filesystem gives each file a tag; None (confidential loads) keeps nothing.
+            progress: See :func:`~repoagent.storage.transfer.localize.localize`.
+            cancelled: Likewise.
+        """
+        self._source = source
+        self._directory = directory
+        self._cache = cache
+        self._progress = progress
+        self._cancelled = cancelled
+        self._lock = threading.Lock()
+        self._fetched: dict[str, Path] = {}
+
+    def __call__(self, subtree: str = "") -> Path:
+        """A directory of this machine with what lies in ``subtree`` of the model (all of it by default).
+
+        Nothing may be written into it. Errors as in :func:`~repoagent.storage.transfer.localize.localize`.
+        """
+        with self._lock:
+            if subtree not in self._fetched:
+                self._fetched[subtree] = self._fetch(subtree)
+            return self._fetched[subtree]
+
+    def _fetch(self, subtree: str) -> Path:
+        entries = _below(self._source.entries(), subtree)
+        if not entries:
+            raise NotFoundError(f"{self._source.location} has no directory '{subtree}'")
+        if self._cache is not None and self._can_be_told(entries):
+            digest = fingerprint_of(entries).digest
+            key = f"remote\n{self._source.location}\n{subtree}\n{digest}"
+            return self._cache.get_or_build(key, lambda target: self._localize(subtree, entries, target))
+        target = self._directory(sum(entry.size or 0 for entry in entries)) / f"{len(self._fetched) + 1}"
+        self._localize(subtree, entries, target)
+        return target
+
+    def _localize(self, subtree: str, entries: list[FileEntry], target: Path) -> None:
+        root = f"{self._source.root.rstrip('/')}/{subtree}".rstrip("/")
+        localize(self._source.fs, root, target, entries=entries, progress=self._progress, cancelled=self._cancelled)
+
+    def _can_be_told(self, entries: list[FileEntry]) -> bool:
+        """Equal tags must mean equal content, in another process too; a memory filesystem's clock is no such tag."""
+        return "memory" not in self._source.fs.protocol and all(entry.tag for entry in entries)
+
+
+def _below(entries: list[FileEntry], subtree: str) -> list[FileEntry]:
+    if not subtree:
+        return entries
+    prefix = subtree + "/"
+    chosen = [entry for entry in entries if entry.path.startswith(prefix)]
+    return [FileEntry(entry.path.removeprefix(prefix), entry.size, entry.tag, entry.name) for entry in chosen]

@@ -1,0 +1,1 @@
+"""Private directories, on disk or in memory, that are always removed."""

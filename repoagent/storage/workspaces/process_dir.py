@@ -1,0 +1,114 @@
+"""One directory per process below a shared root, and the removal of those whose process is dead.
+
+Below ``root``::
+
+    .lock                     held while a directory is made or the dead are looked for
+    <pid>-<random>/.alive     flock'ed by its process for as long as that lives
+    <pid>-<random>/...        what the process keeps here
+
+A directory appears and its ``.alive`` is locked under ``.lock``, so a directory whose ``.alive`` can be locked under
+``.lock`` has no living owner. Its removal takes ``.alive`` last: killed in the middle, the next start goes on.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.storage.paths.trees import remove_tree
+from repoagent.storage.workspaces.locks import FileLock
+
+__all__ = ["ProcessDirectory", "sweep"]
+
+_NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}")
+_ROOT_LOCK: Final = ".lock"
+_ALIVE: Final = ".alive"
+_log = logging.getLogger(__name__)
+
+
+class ProcessDirectory:
+    """The directory of this process below ``root``, mode 0700, until ``close``."""
+
+    def __init__(self, root: Path, *, wipe: bool) -> None:
+        """Create it. ``root`` must be a private directory; ``wipe`` is how :func:`remove_tree` removes it.
+
+        Raises:
+            UnavailableError: it cannot be created.
+        """
+        self._wipe = wipe
+        self._pid = os.getpid()
+        self.path = root / f"{self._pid}-{secrets.token_hex(8)}"
+        self._alive = FileLock(self.path / _ALIVE)
+        try:
+            with FileLock(root / _ROOT_LOCK).acquired():
+                self.path.mkdir(mode=0o700)
+                self._alive.acquire()
+        except OSError as error:
+            raise UnavailableError(f"cannot create a directory in {root}: {error.strerror}") from error
+        self._guard = _guard_from_tmpfiles(self.path)
+
+    def close(self) -> None:
+        """Remove the directory, then let go of the lock. Does nothing in a forked child.
+
+        Raises:
+            InternalError: something is left; the next start tries again.
+        """
+        if os.getpid() != self._pid or not self._alive.held:
+            return
+        try:
+            remove_tree(self.path, wipe=self._wipe, keep=_ALIVE)
+        finally:
+            os.close(self._guard)
+            self._alive.release()
+
+
+def sweep(root: Path, *, wipe: bool) -> list[str]:
+    """Remove what dead processes left in ``root`` and return the names removed.
+
+    Names of another form are not ours and stay. What cannot be removed is logged and stays for the next start.
+    """
+    with FileLock(root / _ROOT_LOCK).acquired():
+        names = [name for name in os.listdir(root) if _NAME.fullmatch(name)]
+        dead = [(name, lock) for name in names if (lock := _claim(root / name)) is not None]
+    # Their locks are ours now: nobody else removes them, and nobody waits for us.
+    return [name for name, lock in dead if _remove_dead(root / name, lock, wipe)]
+
+
+def _claim(directory: Path) -> FileLock | None:
+    """The lock of ``directory`` if nobody alive holds it."""
+    lock = FileLock(directory / _ALIVE)
+    try:
+        if not stat.S_ISDIR(directory.lstat().st_mode):
+            return None
+        return lock if lock.try_acquire() else None
+    except FileNotFoundError:  # its owner has just removed it
+        return None
+    except OSError as error:
+        _log.warning("cannot look into %s, which a process left behind: %s", directory, error)
+        return None
+
+
+def _remove_dead(directory: Path, lock: FileLock, wipe: bool) -> bool:
+    try:
+        remove_tree(directory, wipe=wipe, keep=_ALIVE)
+    except (RepoAgentError, OSError) as error:
+        _log.warning("cannot remove %s, which a dead process left behind: %s", directory, error)
+        return False
+    finally:
+        lock.release()
+    return True
+
+
+def _guard_from_tmpfiles(directory: Path) -> int:
+    """Lock the directory itself: systemd-tmpfiles ages nothing away in a directory that is locked."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # not on every network filesystem
+        _log.debug("cannot lock the directory %s: %s", directory, error)
+    return fd

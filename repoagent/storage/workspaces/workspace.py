@@ -1,0 +1,237 @@
+"""Private directories for loads, on disk and in memory, removed for sure."""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.storage.paths.paths import file_label
+from repoagent.storage.paths.trees import remove_tree
+from repoagent.storage.workspaces import tmpfs
+from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
+from repoagent.storage.workspaces.private import default_workspace_path, private_directory
+from repoagent.storage.workspaces.process_root import ProcessRoot, sweep_memory, sweep_root
+
+__all__ = ["Workspace", "WorkspaceRoot"]
+
+_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - checked to be a tmpfs; our directory in it is private
+
+
+class WorkspaceRoot:
+    """Where a process keeps its workspaces. Making one removes what dead processes left; several may live at once.
+
+    Thread-safe. Close it, or use it as a context manager: everything in it goes.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        confidential_dir: Path | None = None,
+        allow_swap: bool = False,
+        free: Callable[[Path], int | None] = free_bytes,
+        proc: Path = tmpfs.PROC,
+    ) -> None:
+        """Check and clean the roots; nothing is acquired yet.
+
+        Args:
+            path: Root on disk; by default ``$REPOAGENT_WORKSPACE``, else ``<tmp>/repoagent-<uid>``.
+            confidential_dir: A memory filesystem (``/dev/shm`` by default); the root is ``repoagent-<uid>`` in it.
+            allow_swap: Hand out confidential directories although swap is on.
+            free: How to ask for the free bytes of a place.
+            proc: Where procfs is mounted.
+
+        Raises:
+            InvalidArgumentError: ``path`` is another user's, or others can write to it.
+            UnavailableError: ``path`` cannot be created.
+        """
+        disk = path.resolve() if path is not None else default_workspace_path(os.environ)
+        self._memory_dir = confidential_dir or _SHARED_MEMORY
+        memory = self._memory_dir / f"repoagent-{os.geteuid()}"
+        self._allow_swap = allow_swap
+        self._proc = proc
+        self._disk = ProcessRoot(disk, wipe=False, free=free)
+        self._memory = ProcessRoot(memory, wipe=True, free=free)
+        self._lock = threading.Lock()
+        self._serial = itertools.count(1)
+        self._workspaces: dict[int, Workspace] = {}
+        self._closed = False
+        sweep_root(private_directory(disk, purpose="workspace"), wipe=False)
+        if memory.exists():
+            sweep_memory(memory)
+
+    def __enter__(self) -> "WorkspaceRoot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def new(self, name: str) -> "Workspace":
+        """A workspace for one load of the model ``name``. Nothing is on disk before :meth:`Workspace.directory`.
+
+        Raises:
+            UnavailableError: the root is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("no new workspace: the workspace root is closed")
+            serial = next(self._serial)
+            workspace = Workspace(self, serial, f"{serial}-{file_label(name)}")
+            self._workspaces[serial] = workspace
+            return workspace
+
+    def close(self) -> None:
+        """Remove every workspace and this process's directories; again is fine.
+
+        Raises:
+            InternalError: something could not be removed; the rest is gone.
+        """
+        with self._lock:
+            self._closed = True
+            workspaces = list(self._workspaces.values())
+        with ExitStack() as stack:  # what was pushed last goes first, and an error stops none of the others
+            stack.callback(self._disk.close)
+            stack.callback(self._memory.close)
+            for workspace in workspaces:
+                stack.callback(workspace.close)
+
+    def _place(self, confidential: bool) -> ProcessRoot:
+        if not confidential:
+            return self._disk
+        tmpfs.check_memory_only(self._memory_dir, allow_swap=self._allow_swap, proc=self._proc)
+        return self._memory
+
+    def _forget(self, serial: int) -> None:
+        with self._lock:
+            self._workspaces.pop(serial, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A directory that was handed out."""
+
+    path: Path
+    room: DiskSpace
+    place: ProcessRoot
+
+
+class Workspace:
+    """The private directories of one load, mode 0700 each. Use it as a context manager or call :meth:`close`."""
+
+    def __init__(self, root: WorkspaceRoot, serial: int, label: str) -> None:
+        self._root = root
+        self._serial = serial
+        self._label = label
+        self._count = itertools.count(1)
+        self._lock = threading.Lock()
+        self._given: dict[str, _Given] = {}
+        self._bases: dict[Path, ProcessRoot] = {}
+        self._closed = False
+        self._confidential = False
+
+    def __enter__(self) -> "Workspace":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def confidential(self) -> bool:
+        """Whether a confidential directory was handed out; every later one is confidential too."""
+        return self._confidential
+
+    def directory(self, label: str, *, confidential: bool = False, size_hint: int | None = None) -> Path:
+        """Return the directory called ``label``, made empty when first asked for.
+
+        Args:
+            label: Any text, such as the agent's name; it shows in the path.
+            confidential: In memory, never on a disk. Once true for a workspace, it stays true.
+            size_hint: The bytes that will be written: reserved against other loads of this process.
+
+        Raises:
+            UnavailableError: less room than ``size_hint``, swap is on, or the workspace is closed.
+            UnsupportedError: confidential, and this machine has no memory filesystem.
+            InvalidArgumentError: ``label`` was handed out on disk before and is wanted confidential now.
+        """
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("the workspace is closed")
+            given = self._given.get(label)
+            if given is None:
+                given = self._make(label, confidential or self._confidential)
+            elif confidential and not given.place.wipe:
+                raise InvalidArgumentError(f"the directory '{label}' is on disk already; ask for it confidential first")
+            self._reserve(label, given, size_hint)
+            self._given[label] = given
+            self._confidential |= given.place.wipe
+            return given.path
+
+    def remove(self, path: Path) -> None:
+        """Remove one directory that :meth:`directory` returned; its label gives a new one then.
+
+        Raises:
+            InvalidArgumentError: ``path`` is none of them.
+            InternalError: something is left in it.
+        """
+        with self._lock:
+            label = next((label for label, given in self._given.items() if given.path == path), None)
+            if label is None:
+                raise InvalidArgumentError("not a directory of this workspace, or removed already")
+            self._drop(self._given.pop(label))
+
+    def close(self) -> None:
+        """Remove everything, confidential directories first; again is fine.
+
+        Raises:
+            InternalError: something could not be removed; the rest is gone. The next start tries again.
+        """
+        with self._lock:
+            self._closed = True
+            self._root._forget(self._serial)
+            bases = sorted(self._bases.items(), key=lambda item: item[1].wipe)
+            given = list(self._given.values())
+            self._bases.clear()
+            self._given.clear()
+            with ExitStack() as stack:
+                for base, place in bases:
+                    stack.callback(remove_tree, base, wipe=place.wipe)
+                for one in given:
+                    one.room.release(one.path)
+
+    def _make(self, label: str, confidential: bool) -> _Given:
+        place = self._root._place(confidential)
+        process_directory, room = place.open()
+        base = process_directory / self._label
+        path = base / f"{next(self._count)}-{file_label(label)}"
+        try:
+            base.mkdir(mode=0o700, exist_ok=True)
+            self._bases[base] = place
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise UnavailableError(f"cannot create a workspace directory: {error.strerror}") from error
+        return _Given(path, room, place)
+
+    def _reserve(self, label: str, given: _Given, size: int | None) -> None:
+        if size is None:
+            return
+        try:
+            given.room.reserve(given.path, size, what=f"'{label}'")
+        except UnavailableError:
+            if label not in self._given:
+                self._drop(given)
+            raise
+
+    @staticmethod
+    def _drop(given: _Given) -> None:
+        given.room.release(given.path)
+        remove_tree(given.path, wipe=given.place.wipe)

@@ -1,0 +1,32 @@
+"""Which request and model an error is about."""
+
+from dataclasses import dataclass
+
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["RequestLabel"]
+
+
+@dataclass(slots=True)
+class RequestLabel:
+    """A request on its way in: the model it names, and its id once that is known."""
+
+    model: str
+    request_id: str = ""
+
+    def error(self, text: str) -> InvalidArgumentError:
+        """``text`` with the request's id in front, as Triton's core words what is wrong with an inference request."""
+        return InvalidArgumentError(f"[request id: {self.request_id or '<id_unknown>'}] {text}")
+
+    def wrong_count(self, name: str, expected: int, found: int) -> InvalidArgumentError:
+        """BYTES input ``name`` has ``found`` elements where its shape says ``expected``."""
+        where = f"inference input '{name}' for model '{self.model}'"
+        if found < expected:
+            return self.error(f"expected {expected} string elements for {where}, got {found}")
+        return self.error(f"unexpected number of string elements {expected + 1} for {where}, expecting {expected}")
+
+    def wrong_size(self, name: str, expected: int, found: int) -> InvalidArgumentError:
+        """Input ``name`` has ``found`` bytes where its type and shape say ``expected``."""
+        return self.error(
+            f"input byte size mismatch for input '{name}' for model '{self.model}'. Expected {expected}, got {found}"
+        )

@@ -1,0 +1,190 @@
+"""Requests that differ from an earlier one in nothing but the values of their tensors.
+
+Clients ask for the same again and again. Of such a request only the values are read; all that is around them is
+compared with the earlier one instead of being parsed and checked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
+from math import prod
+from typing import Any, Final
+
+import orjson
+
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
+from repoagent_server.codec.binary import Buffer, view
+from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
+from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.number_list import NumberList, float_parser
+from repoagent_server.codec.output_wishes import OutputWishes
+
+__all__ = ["RequestTemplates"]
+
+_MAX_HEAD: Final = 1 << 12
+_MAX_KNOWN: Final = 256
+"""How many bytes there may be around the values, and how many requests are remembered."""
+_MAX_COUNT: Final = 1 << 16
+"""How many numbers a list may have; longer ones are better packed by NumPy."""
+
+_DATA: Final = b'"data":'
+_BRACKET_WITHIN: Final = len(_DATA) + 2
+_NO_WISHES: Final = OutputWishes()
+
+
+@dataclass(frozen=True, slots=True)
+class _Binary:
+    """A request whose tensors lie behind the JSON, ``size`` bytes together."""
+
+    inputs: tuple[tuple[str, TypeInfo, tuple[int, ...], int], ...]
+    """Name, type, shape, number of bytes."""
+    size: int
+    outputs: tuple[str, ...]
+    form: OutputForm
+
+
+@dataclass(frozen=True, slots=True)
+class _Json:
+    """A request whose values are in the JSON."""
+
+    inputs: tuple[tuple[str, NumberList], ...]
+    outputs: tuple[str, ...]
+    form: OutputForm
+
+
+class RequestTemplates:
+    """Belongs to one thread. Which model a request is for does not matter: that is not in its body."""
+
+    def __init__(self) -> None:
+        self._binary: dict[bytes, _Binary] = {}
+        self._json: dict[tuple[bytes, ...], _Json] = {}
+        self._parser = float_parser()
+
+    def read(self, body: Buffer, length: int, model: str, version: str) -> tuple[InferRequest, OutputForm] | None:
+        """What ``read_infer`` makes of the request, if one like it was remembered and its values are as usual.
+
+        ``length``: how many bytes of ``body`` are JSON, more than none.
+        """
+        if length < len(body):
+            return self._read_binary(body, length, model, version)
+        return self._read_json(body, model, version) if type(body) is bytes else None
+
+    def _read_binary(
+        self, body: Buffer, length: int, model: str, version: str
+    ) -> tuple[InferRequest, OutputForm] | None:
+        known = self._binary.get(bytes(body[:length]))
+        if known is None or length + known.size != len(body):
+            return None
+        inputs = {}
+        offset = length
+        for name, info, shape, size in known.inputs:
+            inputs[name] = Tensor(info.data_type, view(info, body, offset, shape))
+            offset += size
+        return InferRequest(model, inputs, None, version, "", known.outputs), known.form
+
+    def _read_json(self, body: bytes, model: str, version: str) -> tuple[InferRequest, OutputForm] | None:
+        pieces, lists = _cut(body)
+        known = self._json.get(pieces)
+        if known is None:
+            return None
+        inputs = {}
+        for (name, numbers), text in zip(known.inputs, lists, strict=True):
+            array = numbers.read(text)
+            if array is None:
+                return None
+            inputs[name] = Tensor(numbers.data_type, array)
+        return InferRequest(model, inputs, None, version, "", known.outputs), known.form
+
+    def remember(self, body: Buffer, length: int, request: InferRequest, form: OutputForm) -> None:
+        """Remember ``request``, which ``read_infer`` made of ``body`` with ``form``.
+
+        Only the plainest are: what has an id or parameters is seldom the same twice.
+        """
+        if request.id or length > len(body) or not _is_plain(request) or form.wishes != _NO_WISHES:
+            return
+        infos = [BY_TYPE[tensor.data_type] for tensor in request.inputs.values()]
+        if length < len(body):
+            self._remember_binary(body, length, request, form, infos)
+        elif type(body) is bytes:
+            self._remember_json(body, request, form, infos)
+
+    def _remember_binary(
+        self, body: Buffer, length: int, request: InferRequest, form: OutputForm, infos: Sequence[TypeInfo]
+    ) -> None:
+        inputs = tuple(
+            (name, info, tuple(tensor.shape), prod(tensor.shape) * info.size)
+            for (name, tensor), info in zip(request.inputs.items(), infos, strict=True)
+        )
+        size = len(body) - length
+        # If a tensor has its bytes elsewhere, or may have others another time, the sum is another one.
+        if length <= _MAX_HEAD and all(info.size for info in infos) and sum(item[3] for item in inputs) == size:
+            _make_room(self._binary)
+            self._binary[bytes(body[:length])] = _Binary(inputs, size, request.requested_outputs, form)
+
+    def _remember_json(self, body: bytes, request: InferRequest, form: OutputForm, infos: Sequence[TypeInfo]) -> None:
+        sizes = [tensor.array.size for tensor in request.inputs.values()]
+        if not all(info.code for info in infos) or not all(0 < size <= _MAX_COUNT for size in sizes):
+            return
+        pieces, lists = _cut(body)
+        if not lists or len(lists) != len(infos) or b"\\" in body or not _are_inputs(pieces):
+            return
+        inputs = tuple(
+            (name, NumberList(info, tuple(tensor.shape), self._parser))
+            for (name, tensor), info in zip(request.inputs.items(), infos, strict=True)
+        )
+        _make_room(self._json)
+        self._json[pieces] = _Json(inputs, request.requested_outputs, form)
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= _MAX_KNOWN:
+        known.clear()
+
+
+def _is_plain(request: InferRequest) -> bool:
+    """Whether ``request`` has nothing but a model, inputs, and the names of outputs."""
+    own = {"model_name", "model_version", "inputs", "requested_outputs"}
+    return all(getattr(request, name) == value for name, value in _DEFAULTS.items() if name not in own)
+
+
+_DEFAULTS: Final = {
+    item.name: item.default if item.default_factory is MISSING else item.default_factory()
+    for item in fields(InferRequest)
+}
+
+
+def _cut(body: bytes) -> tuple[tuple[bytes, ...], list[bytes]]:
+    """What is around the flat lists of ``body`` that may be values, and those lists; nothing if that is not simple.
+
+    Whether these are lists, and the values of inputs, is not looked at.
+    """
+    pieces: list[bytes] = []
+    lists: list[bytes] = []
+    position = 0
+    found = body.find(_DATA)
+    while found >= 0:
+        start = body.find(b"[", found, found + _BRACKET_WITHIN)
+        end = body.find(b"]", start)
+        if start < 0 or end < 0 or body.startswith(b"[[", start):
+            return (), []
+        pieces.append(body[position:start])
+        position = end + 1
+        lists.append(body[start:position])
+        found = body.find(_DATA, position)
+    pieces.append(body[position:])
+    if sum(map(len, pieces)) > _MAX_HEAD:
+        return (), []
+    return tuple(pieces), lists
+
+
+def _are_inputs(pieces: Sequence[bytes]) -> bool:
+    r"""Whether the lists between ``pieces``, in which there is no ``\``, are the values of the inputs, one of each.
+
+    Each is replaced by a text that only an escape can write, so nothing else can be taken for it.
+    """
+    text = pieces[0] + b"".join(b'"\\u0000%d"%b' % (index, piece) for index, piece in enumerate(pieces[1:]))
+    try:
+        inputs = orjson.loads(text)["inputs"]
+        return [item.get("data") for item in inputs] == [f"\0{index}" for index in range(len(pieces) - 1)]
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,1 @@
+"""The flags of `repoagent serve`, and the file that may hold them."""

@@ -1,0 +1,1 @@
+"""`repoagent serve`: the program, its options, signals and progress."""

@@ -1,0 +1,102 @@
+"""What ``repoagent serve`` was told."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from repoagent.server.exposition.settings import MetricsSettings
+from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
+from repoagent.serving.tracing.settings import TraceSettings
+from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.shared.grpc_options import GrpcOptions
+
+__all__ = ["LogOptions", "ServeOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged, and how a line begins."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    """One of ``repoagent.server.logs.FORMATS``."""
+    file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The flags, by name; their help texts say what they mean."""
+
+    model_repository: tuple[str, ...]
+    model_control_mode: str = "none"
+    load_model: tuple[str, ...] = ()
+    repository_poll_secs: int = 15
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    strict_model_config: bool = False
+    model_config_name: str | None = None
+    model_namespacing: bool = False
+    model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    model_load_on_demand: bool = False
+    model_memory_budget_bytes: int = 0
+    exit_timeout_secs: int = 30
+    repoagent_directory: Path | None = None
+    agent_policy: Path | None = None
+    workspace_directory: Path | None = None
+    cache_directory: Path | None = None
+    cache_quota_bytes: int = 0
+    allow_swap: bool = False
+    allow_exec_keys: bool = False
+    backend_config: dict[str, dict[str, str]] = field(default_factory=dict)
+    cache_config: dict[str, dict[str, str]] = field(default_factory=dict)
+    rate_limit: str = "off"
+    rate_limit_resource: tuple[RateLimiterResource, ...] = ()
+    trace: TraceSettings = field(default_factory=TraceSettings)
+    server_id: str = "triton"
+    allow_http: bool = True
+    http_address: str = "127.0.0.1"
+    http_port: int = 8000
+    reuse_http_port: bool = False
+    http_thread_count: int = 8
+    http_max_input_size: int = 1 << 26
+    http_header_forward_pattern: str = ""
+    http_restrictions: Restrictions = field(default_factory=dict)
+    allow_grpc: bool = True
+    grpc: GrpcOptions = field(default_factory=GrpcOptions)
+    grpc_restrictions: Restrictions = field(default_factory=dict)
+    allow_metrics: bool = True
+    allow_cpu_metrics: bool = True
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    metrics_address: str | None = None
+    metrics_port: int = 8002
+    allow_load_parameters: bool = False
+    allow_client_shm: bool = False
+    ready_file: Path | None = None
+    log: LogOptions = field(default_factory=LogOptions)
+    notes: tuple[str, ...] = ()
+    """What to say of the command line in the log."""
+
+    def check(self) -> None:
+        """Refuse combinations that make no sense.
+
+        Raises:
+            click.UsageError: with what to change.
+        """
+        if self.load_model and self.model_control_mode.lower() != "explicit":
+            raise click.UsageError("--load-model needs --model-control-mode=explicit")
+        if self.model_load_on_demand and self.model_control_mode.lower() != "explicit":
+            raise click.UsageError("--model-load-on-demand needs --model-control-mode=explicit")
+        if self.model_memory_budget_bytes and not self.model_load_on_demand:
+            raise click.UsageError("--model-memory-budget-bytes needs --model-load-on-demand")
+        if "*" in self.load_model and len(self.load_model) > 1:
+            raise click.UsageError("--load-model=* loads every model; do not name others beside it")
+        same_port = self.allow_metrics and self.allow_http and self.http_port == self.metrics_port != 0
+        if same_port and (self.metrics_address or self.http_address) == self.http_address:
+            raise click.UsageError(
+                f"--http-port and --metrics-port are both {self.http_port}; give them different ports"
+            )

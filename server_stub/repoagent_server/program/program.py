@@ -1,0 +1,251 @@
+"""``repoagent serve`` itself: start, wait for a signal, stop. Returns the exit status of the program."""
+
+import gc
+import logging
+import os
+import resource
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, nullcontext
+from typing import Final, Protocol
+
+import click
+
+from repoagent.cli.progress import ERASE, ProgressLine, progress_line
+from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent.loader.context import Progress
+from repoagent.server.exposition.agents import AgentMetrics
+from repoagent.server.exposition.machine import Machine
+from repoagent.server.exposition.page import Exposition
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.options import RateLimitMode
+from repoagent.serving.requests.model_id import ModelId
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.api import api_service, metrics_service
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.http.reader import Limits
+from repoagent_server.program.logs import configure
+from repoagent_server.program.options import ServeOptions
+from repoagent_server.program.progress import EndOfLoads
+from repoagent_server.program.ready import clear_ready_file, write_ready_file
+from repoagent_server.program.signals import StopRequest, stop_signals
+from repoagent_server.program.tables import table
+
+__all__ = ["run"]
+
+_log: Final = logging.getLogger(__name__)
+
+_CODES: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN: "Unknown",
+    ErrorCode.INTERNAL: "Internal",
+    ErrorCode.NOT_FOUND: "Not found",
+    ErrorCode.INVALID_ARG: "Invalid argument",
+    ErrorCode.UNAVAILABLE: "Unavailable",
+    ErrorCode.UNSUPPORTED: "Unsupported",
+    ErrorCode.ALREADY_EXISTS: "Already exists",
+    ErrorCode.CANCELLED: "Cancelled",
+}
+
+_FILES: Final = 1 << 16
+_HTTP: Final = "HTTPService"
+_METRICS: Final = "Metrics Service"
+_GRPC: Final = "GRPCInferenceService"
+_READY_NAMES: Final = {_HTTP: "http", _GRPC: "grpc", _METRICS: "metrics"}
+
+
+class FrontEnd(Protocol):
+    """What the program does with each of its ways in."""
+
+    def bind(self) -> tuple[str, int]: ...
+
+    def start(self) -> None: ...
+
+    def refuse(self) -> None: ...
+
+    def drain(self, timeout: float) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until a signal comes. 0: stopped as asked; 1: a model failed at the start, or stopping took too long."""
+    with ExitStack() as stack:
+        line = progress_line()
+        if line is not None:
+            stack.callback(line.clear)
+        stack.enter_context(configure(options.log, line))
+        stop = stack.enter_context(stop_signals(ERASE.encode() if line else b""))
+        for note in options.notes:
+            _log.info("%s", note)
+        _allow_many_connections()
+        try:
+            if options.ready_file is not None:
+                clear_ready_file(options.ready_file)
+            core = _core(options, line)
+            stack.callback(core.stop)  # a second time after all has gone well, which does nothing
+            regions = Regions(allowed=options.allow_client_shm)
+            stack.callback(regions.close)
+            fronts = _front_ends(options, core, regions)
+            for front in fronts.values():
+                stack.callback(front.stop)
+                front.bind()
+            return _serve(options, core, fronts, stop)
+        except RepoAgentError as error:
+            with line.hidden() if line else nullcontext():
+                click.echo(f"error: creating server: {_CODES[error.code]} - {error}", err=True)
+            return 1
+
+
+def _core(options: ServeOptions, line: ProgressLine | None) -> ServingCore:
+    core = ServingCore(core_options(options, line.show if line else None))
+    if line is not None:
+        core.observe(EndOfLoads(line), "repoagent-server-progress")
+    return core
+
+
+def _allow_many_connections() -> None:
+    """Each takes a file descriptor, and the usual limit for those that do not ask for more is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] | None = None) -> CoreOptions:
+    """What the flags mean for the serving core."""
+    return CoreOptions(
+        repositories=options.model_repository,
+        control_mode=ControlMode[options.model_control_mode.upper()],
+        poll_seconds=options.repository_poll_secs,
+        startup_models=options.load_model,
+        strict_model_config=options.strict_model_config,
+        exit_on_error=options.exit_on_error,
+        strict_readiness=options.strict_readiness,
+        exit_timeout_seconds=options.exit_timeout_secs,
+        load_threads=options.model_load_thread_count,
+        load_retry_count=options.model_load_retry_count,
+        repoagent_directory=options.repoagent_directory,
+        agent_policy=options.agent_policy,
+        workspace_directory=options.workspace_directory,
+        cache_directory=options.cache_directory,
+        cache_quota_bytes=options.cache_quota_bytes or None,
+        allow_swap=options.allow_swap,
+        allow_exec_keys=options.allow_exec_keys,
+        on_demand=options.model_load_on_demand,
+        memory_budget_bytes=options.model_memory_budget_bytes or None,
+        model_config_name=options.model_config_name,
+        model_namespacing=options.model_namespacing,
+        rate_limit=RateLimitMode(options.rate_limit.lower()),
+        rate_limit_resources=options.rate_limit_resource,
+        trace=options.trace,
+        cache_config=options.cache_config,
+        server_id=options.server_id,
+        backend_config=options.backend_config,
+        on_progress=on_progress,
+        latencies=options.metrics.kept,
+    )
+
+
+def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontEnd], stop: StopRequest) -> int:
+    if _start(core, stop):
+        _show_models(core)
+        for name, front in fronts.items():
+            front.start()
+            _log.info("Started %s at %s:%d", name, *front.bind())
+        if options.ready_file is not None:
+            write_ready_file(options.ready_file, {_READY_NAMES[name]: f.bind() for name, f in fronts.items()})
+        # What is in memory now stays there: the garbage collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        stop.wait()
+    return _stop(core, fronts, options.exit_timeout_secs)
+
+
+def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> dict[str, FrontEnd]:
+    agents = AgentMetrics()
+    core.observe(agents, "repoagent-server-metrics")
+    machine = Machine() if options.allow_cpu_metrics else None
+    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics)
+    page = exposition.text if options.allow_metrics else None
+    limits = Limits(max_body=options.http_max_input_size)
+    fronts: dict[str, FrontEnd] = {}
+    if options.allow_http:
+        api = api_service(
+            core,
+            allow_load_parameters=options.allow_load_parameters,
+            metrics=page,
+            max_input_size=options.http_max_input_size,
+            restrictions=options.http_restrictions,
+            forward_headers=options.http_header_forward_pattern,
+            regions=regions,
+        )
+        endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits)
+        fronts[_HTTP] = HttpFrontend(endpoint, api)
+    if options.allow_grpc:
+        # Imported here: a server without gRPC need not hold its library in memory.
+        from repoagent_server.grpc.frontend import GrpcFrontend
+
+        fronts[_GRPC] = GrpcFrontend(
+            core,
+            options.grpc,
+            allow_load_parameters=options.allow_load_parameters,
+            restrictions=options.grpc_restrictions,
+            regions=regions,
+        )
+    if page is not None:
+        address = options.metrics_address or options.http_address
+        endpoint = Endpoint(address, options.metrics_port, options.reuse_http_port, limits)
+        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page))
+    return fronts
+
+
+def _start(core: ServingCore, stop: StopRequest) -> bool:
+    """Load the models, on a thread of its own so that a signal can break it off; False if one did."""
+    started: Future[list[str]] = Future()
+
+    def start() -> None:
+        try:
+            started.set_result(core.start())
+        except BaseException as error:  # whatever it is, the main thread raises it
+            started.set_exception(error)
+        stop.wake()
+
+    threading.Thread(target=start, name="start", daemon=True).start()
+    while not (stop.made or started.done()):
+        stop.rest()
+    if not stop.made:
+        for name in started.result():
+            _log.error("failed to load '%s'; serving the others because --exit-on-error=false", name)
+    return not stop.made
+
+
+def _show_models(core: ServingCore) -> None:
+    """The table of models that Triton shows."""
+    index = core.index()
+    rows = [
+        (
+            str(ModelId(e["name"], e.get("namespace", ""))),
+            e.get("version", "-"),
+            e.get("state", "") + (f": {e['reason']}" if e.get("reason") else ""),
+        )
+        for e in index
+    ]
+    _log.info("%s", table(("Model", "Version", "Status"), rows), extra={"table": True})
+
+
+def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> int:
+    """Refuse what is new, let the core finish what runs and unload every model, then close the connections."""
+    for front in fronts.values():
+        front.refuse()
+    _log.info("Waiting for in-flight requests to complete.")
+    try:
+        core.stop()
+    except RepoAgentError as error:
+        _log.error("failed to stop server: %s - %s", _CODES[error.code], error)
+        logging.shutdown()
+        os._exit(1)  # a thread that does not come back would keep the interpreter from ending
+    for front in fronts.values():
+        front.drain(timeout)
+    _log.info("All models are unloaded, the server has stopped")
+    return 0

@@ -1,0 +1,263 @@
+"""``repoagent serve``: the command line. Names and meanings are Triton's wherever it has the same thing."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from repoagent_server.flags.abbreviations import AbbreviatingCommand
+from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
+from repoagent_server.flags.flags import (
+    HEADER_PATTERN,
+    LEVEL,
+    PAIR,
+    RESOURCE,
+    BackendSetting,
+    boolean,
+    merge_settings,
+    number,
+)
+from repoagent_server.flags.former_trace_flags import former_trace_flags, take_former_trace_flags
+from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
+from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
+from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
+from repoagent_server.flags.trace_flags import trace_settings
+from repoagent_server.flags.triton_flags import ineffective_notes, triton_flags
+from repoagent_server.program.options import LogOptions, ServeOptions
+
+__all__ = ["serve"]
+
+_DIRECTORY: Final = click.Path(path_type=Path)
+
+
+@click.command(cls=AbbreviatingCommand, context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})
+@config_file_option
+@click.option(
+    "--model-repository",
+    "--model-store",
+    multiple=True,
+    required=True,
+    metavar="PATH|URL",
+    help="Model repository. Give the flag again for further ones.",
+)
+@click.option(
+    "--model-control-mode",
+    type=click.Choice(["none", "poll", "explicit"], case_sensitive=False),
+    default="none",
+    show_default=True,
+    help="none: load every model at the start, then change nothing. poll: follow changes in the repositories. "
+    "explicit: load what --load-model names and what clients ask for.",
+)
+@click.option(
+    "--load-model",
+    multiple=True,
+    metavar="NAME",
+    help="Model to load at the start; explicit mode only, may be given again. '*', alone, means all.",
+)
+@number("--repository-poll-secs", default=15, low=1, help="Seconds between two looks at the repositories (poll mode).")
+@boolean("--exit-on-error", default=True, help="Exit if a model cannot be loaded at the start.")
+@boolean("--strict-readiness", default=True, help="Say 'ready' only while every model is ready.")
+@boolean("--strict-model-config", default=False, help="Complete no configuration from the files of the model.")
+@click.option("--disable-auto-complete-config", is_flag=True, help="The same as --strict-model-config=true.")
+@click.option("--model-config-name", metavar="NAME", help="Read configs/NAME.pbtxt of a model, if it exists.")
+@boolean(
+    "--model-namespacing", default=False, help="Let models in different repositories have the same name (see the docs)."
+)
+@number("--model-load-thread-count", default=4, low=1, help="How many models are loaded at once.")
+@number("--model-load-retry-count", default=0, low=0, help="How often a load that failed in the backend is retried.")
+@boolean(
+    "--model-load-on-demand",
+    default=False,
+    help="Load a model of the repositories when the first request for it comes; explicit mode only.",
+)
+@number(
+    "--model-memory-budget-bytes",
+    default=0,
+    low=0,
+    help="Bytes of model files that may be loaded on demand before those used least lately go; 0 means no limit.",
+)
+@click.option(
+    "--rate-limit",
+    type=click.Choice(["off", "execution_count"], case_sensitive=False),
+    default="off",
+    show_default=True,
+    help="Whether executions wait for the resources that instance groups name in 'rate_limiter'.",
+)
+@click.option(
+    "--rate-limit-resource",
+    type=RESOURCE,
+    multiple=True,
+    metavar="NAME:COUNT[:DEVICE]",
+    help="How much there is of a resource, on one device or each; may be given again. Without any there is as much of "
+    "each as the neediest instance needs.",
+)
+@number("--exit-timeout-secs", default=30, low=0, help="Seconds to wait for running requests and agents at the end.")
+@click.option(
+    "--repoagent-directory",
+    type=_DIRECTORY,
+    default=Path("/opt/tritonserver/repoagents"),
+    show_default=True,
+    help="Directory of agents that are not installed as packages.",
+)
+@click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="What the operator demands of every model.")
+@click.option(
+    "--workspace-directory", type=_DIRECTORY, help="Where agents get their directories. [default: below /tmp]"
+)
+@click.option("--cache-directory", type=_DIRECTORY, help="Where downloads and conversions are kept between starts.")
+@number("--cache-quota-bytes", default=0, low=0, help="The largest size of the cache; 0 means no limit.")
+@boolean("--allow-swap", default=False, help="Let confidential plaintext lie in memory that may be swapped to disk.")
+@boolean("--allow-exec-keys", default=False, help="Let key references of models run programs (exec:COMMAND).")
+@click.option(
+    "--backend-config",
+    type=PAIR,
+    multiple=True,
+    metavar="BACKEND,SETTING=VALUE",
+    help="Setting of a backend; may be given again.",
+)
+@click.option(
+    "--trace-config",
+    type=PAIR,
+    multiple=True,
+    metavar="[MODE,]SETTING=VALUE",
+    help="What is traced: level=TIMESTAMPS or TENSORS, rate, count, mode=triton or opentelemetry, 'triton,file', "
+    "'triton,log-frequency', 'opentelemetry,url' and others; may be given again.",
+)
+@click.option(
+    "--cache-config",
+    type=PAIR,
+    multiple=True,
+    metavar="CACHE,SETTING=VALUE",
+    help="Setting of the response cache: local,size=BYTES. Models take part whose configuration says so.",
+)
+@click.option(
+    "--response-cache-byte-size",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="Triton's former name for --cache-config=local,size=BYTES.",
+)
+@click.option("--server-id", "--id", default="triton", show_default=True, help="The name in the server's metadata.")
+@boolean("--allow-http", default=True, help="Serve HTTP.")
+@click.option("--http-address", default="127.0.0.1", show_default=True, help="Address to listen on for HTTP.")
+@number("--http-port", default=8000, low=0, high=65535, help="Port for HTTP; 0 takes a free one.")
+@boolean("--reuse-http-port", "--reuse-port", default=False, help="Let other servers listen on the same HTTP port.")
+@number("--http-thread-count", default=8, low=1, help="Accepted, and not needed: one event loop serves HTTP.")
+@number("--http-max-input-size", default=1 << 26, low=1, help="The largest body of a request, in bytes.")
+@click.option(
+    "--http-header-forward-pattern",
+    type=HEADER_PATTERN,
+    default="",
+    help="Regular expression for names of headers: those that it matches reach the model as parameters.",
+)
+@click.option(
+    "--http-restricted-api",
+    type=RESTRICTED_API,
+    multiple=True,
+    metavar="API[,API]:KEY=VALUE",
+    help="Parts of the HTTP API that need the header KEY with this value: health, metadata, inference, shared-memory, "
+    "model-config, model-repository, statistics, trace, logging; may be given again.",
+)
+@grpc_flags
+@click.option(
+    "--grpc-restricted-protocol",
+    type=RESTRICTED_PROTOCOL,
+    multiple=True,
+    metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
+    help="The same for gRPC; the header is triton-grpc-protocol-KEY.",
+)
+@metrics_flags
+@boolean(
+    "--allow-load-parameters",
+    default=False,
+    help="Accept 'config' and 'file:' parameters in load requests: whoever reaches the port can then replace models.",
+)
+@boolean(
+    "--allow-client-shm",
+    default=False,
+    help="Let clients register POSIX shared memory of this machine and have tensors read from and written to it.",
+)
+@click.option("--ready-file", type=_DIRECTORY, help="File to write, once serving, with the addresses in JSON.")
+@click.option(
+    "--log-verbose",
+    type=LEVEL,
+    default=0,
+    show_default=True,
+    metavar="INTEGER",
+    help="Level of detail; 0 is none, and 'true' is 1.",
+)
+@boolean("--log-info", default=True, help="Log what happens.")
+@boolean("--log-warning", default=True, help="Log warnings.")
+@boolean("--log-error", default=True, help="Log errors.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["default", "ISO8601", "json"], case_sensitive=False),
+    default="default",
+    show_default=True,
+    help="How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
+)
+@click.option("--log-file", type=_DIRECTORY, help="Log there instead of to standard error.")
+@former_trace_flags
+@triton_flags
+def serve(
+    log_verbose: int,
+    log_info: bool,
+    log_warning: bool,
+    log_error: bool,
+    log_format: str,
+    log_file: Path | None,
+    backend_config: tuple[BackendSetting, ...],
+    cache_config: tuple[BackendSetting, ...],
+    response_cache_byte_size: int | None,
+    trace_config: tuple[BackendSetting, ...],
+    disable_auto_complete_config: bool,
+    strict_model_config: bool,
+    http_port: int,
+    **values: Any,
+) -> None:
+    """Serve model repositories over HTTP and gRPC: every model goes through its agents first.
+
+    SIGTERM and SIGINT stop the server: new requests are refused, running ones finish, every model is unloaded through
+    its agents; a second signal ends it at once. Exit status: 0 after such a stop, 1 if a model failed at the start or
+    the time to stop was too short.
+
+    Every flag can also be given by a variable of the environment (REPOAGENT_SERVE_HTTP_PORT for --http-port) or in
+    the file that --config-file names. The command line comes first, then the environment, then the file.
+    """
+    from repoagent_server.program.program import run
+
+    grpc = take_grpc_options(values, default_port=8001 if http_port else 0)
+    options = ServeOptions(
+        http_port=http_port,
+        grpc=grpc,
+        backend_config=merge_settings(backend_config),
+        cache_config=_cache_settings(cache_config, response_cache_byte_size),
+        metrics=take_metrics_settings(values),
+        metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
+        notes=(*ineffective_notes(), *environment_notes(click.get_current_context())),
+        trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
+        strict_model_config=strict_model_config or disable_auto_complete_config,
+        log=LogOptions(
+            verbose=log_verbose,
+            info=log_info,
+            warning=log_warning,
+            error=log_error,
+            format=log_format,
+            file=log_file,
+        ),
+        http_restrictions=restrictions("--http-restricted-api", values.pop("http_restricted_api")),
+        grpc_restrictions=restrictions("--grpc-restricted-protocol", values.pop("grpc_restricted_protocol")),
+        **values,
+    )
+    options.check()
+    sys.exit(run(options))
+
+
+def _cache_settings(pairs: tuple[BackendSetting, ...], byte_size: int | None) -> dict[str, dict[str, str]]:
+    if byte_size is None:
+        return merge_settings(pairs)
+    if pairs:
+        raise click.UsageError(
+            "Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+    return {"local": {"size": str(byte_size)}}

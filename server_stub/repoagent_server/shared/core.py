@@ -1,0 +1,54 @@
+"""What the front ends need of a serving core. ``repoagent.serving.core.ServingCore`` has it; so has the tests' fake."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.tracing.tracer import Tracer
+
+__all__ = ["Core", "Report"]
+
+
+class Report(Protocol):
+    """What a load did; ``repoagent.loader.report.LoadReport`` is one."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def lines(self) -> list[str]: ...
+
+
+class Core(Protocol):
+    """The server, without any protocol. Every method may be called from any thread and raises RepoAgentError."""
+
+    tracer: Tracer
+    """Chooses the requests that are traced."""
+
+    def live(self) -> bool: ...
+
+    def ready(self) -> bool: ...
+
+    def metadata(self) -> dict[str, Any]: ...
+
+    def model_ready(self, name: str, version: str = "") -> bool: ...
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]: ...
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]: ...
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]: ...
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]: ...
+
+    def load(
+        self, name: str, *, config: str | bytes | None = None, files: Mapping[str, bytes] | None = None
+    ) -> Report: ...
+
+    def unload(self, name: str, *, unload_dependents: bool = False) -> None: ...
+
+    def report(self, name: str) -> Report | None: ...
+
+    def check(self, request: InferRequest) -> None:
+        """Refuse ``request`` if it would be refused before its execution, as far as that is known."""
+
+    def submit(self, request: InferRequest) -> None:
+        """Answer through ``request.sender``, from any thread, perhaps at once; or raise, and never answer."""

@@ -1,0 +1,32 @@
+"""Heads that are written by a prepared format are those that are put together line by line."""
+
+import pytest
+from repoagent_server.http.messages import JSON, OCTETS, Response
+from repoagent_server.http.rendering import render
+
+_LENGTH = (b"Inference-Header-Content-Length", b"7")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        Response(200, b"{}"),
+        Response(200, b'{"a":1}', OCTETS, [_LENGTH], [b"\x01\x02", memoryview(b"\x03")]),
+        Response(200, b"", OCTETS, [_LENGTH]),
+    ],
+    ids=["json", "binary", "empty"],
+)
+def test_a_prepared_head_is_the_same_as_one_put_together(response: Response) -> None:
+    def lines(close: bool) -> list[bytes]:
+        pieces = render(response, close=close, announce_keep_alive=False, bodiless=False)
+        return b"".join(pieces).split(b"\r\n")
+
+    # An answer that ends its connection is put together; it has one line more.
+    assert lines(close=False) == [line for line in lines(close=True) if line != b"Connection: close"]
+
+
+def test_other_answers_keep_all_of_their_headers() -> None:
+    response = Response(200, b"x", JSON, [(b"Content-Encoding", b"gzip")])
+    (piece,) = render(response, close=False, announce_keep_alive=False, bodiless=False)
+    assert b"\r\nContent-Encoding: gzip\r\n" in piece
+    assert b"\r\nContent-Length: 1\r\n" in piece

@@ -1,0 +1,75 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.storage import Repository
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> RepositorySet:
+    for path in ("one/a", "one/shared", "two/b", "two/shared"):
+        (tmp_path / path).mkdir(parents=True)
+    return RepositorySet([str(tmp_path / name) for name in ("one", "two")], Repository.open)
+
+
+def test_the_models_of_all_repositories_are_listed_once(both: RepositorySet) -> None:
+    assert both.names() == ["a", "b", "shared"]
+
+
+def test_a_model_is_found_wherever_it_lies(both: RepositorySet, tmp_path: Path) -> None:
+    assert both.find("b").location == str(tmp_path / "two" / "b")
+
+
+def test_a_model_in_two_places_is_refused_with_both(both: RepositorySet, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{tmp_path}/one, {tmp_path}/two"):
+        both.find("shared")
+
+
+def test_a_model_that_is_nowhere_is_not_found(both: RepositorySet) -> None:
+    with pytest.raises(NotFoundError, match="model not found in any model repository"):
+        both.find("c")
+
+
+def test_a_repository_is_added_and_taken_away(both: RepositorySet, tmp_path: Path) -> None:
+    (tmp_path / "three" / "c").mkdir(parents=True)
+    both.register(str(tmp_path / "three"))
+    assert both.find("c").name == "c"
+    with pytest.raises(AlreadyExistsError, match=r"'.*three' has already been registered"):
+        both.register(str(tmp_path / "three"))
+    both.unregister(str(tmp_path / "three"))
+    assert both.names() == ["a", "b", "shared"]
+    with pytest.raises(InvalidArgumentError, match=r"failed to unregister '.*three', repository not found"):
+        both.unregister(str(tmp_path / "three"))
+
+
+def test_what_could_never_be_listed_has_no_last_listing(both: RepositorySet, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "two")
+    with pytest.raises(NotFoundError, match="two: it does not exist"):
+        both.listing()
+
+
+def test_a_model_is_known_if_one_of_its_repositories_can_be_listed(both: RepositorySet, tmp_path: Path) -> None:
+    both.names()
+    shutil.rmtree(tmp_path / "two")
+    gone = f"cannot list model repository {tmp_path / 'two'}: it does not exist"
+    assert both.listing() == {"a": "", "b": gone, "shared": ""}
+    with pytest.raises(NotFoundError, match="two: it does not exist"):
+        both.names()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\0", 5])
+def test_a_name_that_no_model_can_have_is_refused(both: RepositorySet, tmp_path: Path, name: Any) -> None:
+    (tmp_path / "three" / "c").mkdir(parents=True)
+    with pytest.raises(InvalidArgumentError, match="cannot be the name of the model in 'c'"):
+        both.register(str(tmp_path / "three"), {"c": name})
+    assert both.names() == ["a", "b", "shared"]
+
+
+def test_a_repository_that_does_not_exist_is_not_added(both: RepositorySet, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"failed to register '.*none', repository not found"):
+        both.register(str(tmp_path / "none"))
+    assert both.names() == ["a", "b", "shared"]

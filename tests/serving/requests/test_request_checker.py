@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repoagent.config import ModelConfig, read_text
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request_checker import RequestChecker
+from repoagent.serving.requests.tensor import DataType, Tensor
+
+BATCHING = """
+max_batch_size: 8
+input [ { name: "a" data_type: TYPE_FP32 dims: [ 16 ] }, { name: "b" data_type: TYPE_INT32 dims: [ -1, 2 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 16 ] } ]
+"""
+PLAIN = """
+input { name: "a" data_type: TYPE_FP32 dims: [ 2, 3 ] }
+input { name: "b" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 2, 3 ] } ]
+"""
+PREFIX = "[request id: <id_unknown>] "
+
+
+def tensor(data_type: DataType, *shape: int) -> Tensor:
+    return Tensor(data_type, np.zeros(shape, np.float32))
+
+
+def request(outputs: tuple[str, ...] = (), request_id: str = "", **inputs: Tensor) -> InferRequest:
+    return InferRequest("m", inputs, requested_outputs=outputs, id=request_id)
+
+
+def checker(text: str) -> RequestChecker:
+    return RequestChecker("m", read_text(text))
+
+
+F32, I32, TEXT = DataType.FP32, DataType.INT32, DataType.BYTES
+
+
+def test_a_valid_request_gives_its_batch_size() -> None:
+    assert checker(BATCHING).check(request(a=tensor(F32, 3, 16), b=tensor(I32, 3, 9, 2))) == 3
+
+
+def test_a_model_that_does_not_batch_counts_every_request_as_one() -> None:
+    assert checker(PLAIN).check(request(a=tensor(F32, 2, 3))) == 1
+
+
+def test_a_data_type_given_as_a_plain_number_is_accepted() -> None:
+    plain_number = Tensor(11, np.zeros((2, 16), np.float32))  # type: ignore[arg-type]
+    assert checker(BATCHING).check(request(a=plain_number, b=tensor(I32, 2, 9, 2))) == 2
+
+
+# The texts are those of Triton's core (infer_request.cc and model.cc, 2.6x to 2.73).
+@pytest.mark.parametrize(
+    ("config", "bad", "text"),
+    [
+        pytest.param(
+            BATCHING,
+            request(a=tensor(F32, 1, 16), c=tensor(I32, 1, 1, 2)),
+            "unexpected inference input 'c' for model 'm'",
+            id="unknown input",
+        ),
+        pytest.param(
+            BATCHING,
+            request(outputs=("z",), a=tensor(F32, 1, 16), b=tensor(I32, 1, 1, 2)),
+            "unexpected inference output 'z' for model 'm'",
+            id="unknown output",
+        ),
+        pytest.param(
+            BATCHING,
+            request(a=tensor(F32, 1, 16)),
+            PREFIX + "expected 2 inputs but got 1 inputs for model 'm'. Got input(s) ['a'], but missing required "
+            "input(s) ['b']. Please provide all required input(s).",
+            id="missing input",
+        ),
+        pytest.param(
+            PLAIN,
+            request(),
+            PREFIX + "expected number of inputs between 1 and 2 but got 0 inputs for model 'm'. Got input(s) [], but "
+            "missing required input(s) ['a']. Please provide all required input(s).",
+            id="missing input beside an optional one",
+        ),
+        pytest.param(
+            BATCHING,
+            request(request_id="r7", a=tensor(I32, 1, 16), b=tensor(I32, 1, 1, 2)),
+            "[request id: r7] inference input 'a' data-type is 'INT32', but model 'm' expects 'FP32'",
+            id="wrong type",
+        ),
+        pytest.param(
+            PLAIN,
+            request(a=tensor(F32, 2, 4)),
+            PREFIX + "unexpected shape for input 'a' for model 'm'. Expected [2,3], got [2,4].",
+            id="wrong shape",
+        ),
+        pytest.param(
+            BATCHING,
+            request(a=tensor(F32, 9, 16), b=tensor(I32, 9, 1, 2)),
+            PREFIX + "inference request batch-size must be <= 8 for 'm'",
+            id="batch too big",
+        ),
+        pytest.param(
+            BATCHING,
+            request(a=tensor(F32, 2, 16), b=tensor(I32, 3, 1, 2)),
+            PREFIX + "input 'b' batch size does not match other inputs for 'm'",
+            id="batch sizes differ",
+        ),
+        pytest.param(
+            BATCHING,
+            request(a=tensor(F32), b=tensor(I32, 3, 1, 2)),
+            PREFIX + "input 'a' has no shape but model requires batch dimension for 'm'",
+            id="no batch dimension",
+        ),
+    ],
+)
+def test_a_fault_is_told_in_tritons_words(config: str, bad: InferRequest, text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        checker(config).check(bad)
+    assert str(caught.value) == text
+
+
+def test_a_wrong_shape_of_a_batching_model_explains_the_batch_dimension() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        checker(BATCHING).check(request(a=tensor(F32, 1, 17), b=tensor(I32, 1, 1, 2)))
+    start = PREFIX + "unexpected shape for input 'a' for model 'm'. Expected [-1,16], got [1,17]. NOTE: Setting a non-"
+    assert str(caught.value).startswith(start)
+
+
+DIMS = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+TENSORS = st.builds(lambda kind, shape: tensor(kind, *shape), st.sampled_from([F32, I32, TEXT]), DIMS)
+CONFIGS = st.builds(
+    lambda batch, inputs: ModelConfig(
+        max_batch_size=batch,
+        input=[{"name": n, "data_type": t, "dims": d, "optional": o} for n, (t, d, o) in inputs.items()],
+        output=[{"name": "y"}],
+    ),
+    st.integers(0, 3),
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.tuples(st.sampled_from([11, 8, 13]), st.lists(st.sampled_from([-1, 1, 2, 3]), max_size=3), st.booleans()),
+        max_size=3,
+    ),
+)
+REQUESTS = st.builds(
+    lambda inputs, outputs: InferRequest("m", inputs, requested_outputs=tuple(outputs)),
+    st.dictionaries(st.sampled_from("abc"), TENSORS, max_size=3),
+    st.lists(st.sampled_from("yz"), max_size=1),
+)
+
+
+@settings(max_examples=300)
+@given(config=CONFIGS, candidate=REQUESTS)
+def test_the_fast_check_says_yes_exactly_where_the_plain_one_finds_no_fault(
+    config: ModelConfig, candidate: InferRequest
+) -> None:
+    rules = RequestChecker("m", config)
+    try:
+        rules.explain(candidate)
+    except InvalidArgumentError:
+        assert rules.size_if_valid(candidate) is None
+    else:
+        assert rules.size_if_valid(candidate) is not None

@@ -1,0 +1,99 @@
+import logging
+from typing import Any
+
+import pytest
+
+from repoagent.errors import CancelledError, InternalError
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import CollectingSender, RecordingSender, TrackedSender, answer_error
+
+
+def response(**fields: Any) -> InferResponse:
+    return InferResponse("m", "1", **fields)
+
+
+def test_a_tracked_request_is_done_at_its_final_response_and_gets_its_own_sender_back(new_sender: Any) -> None:
+    own, done = new_sender(), []
+    request = InferRequest("m", {}, sender=own)
+    request.sender = tracked = TrackedSender(request, lambda: done.append(True))
+    tracked.send(response(), False)
+    assert (done, request.sender) == ([], tracked)
+    tracked.send(None, True)
+    assert (done, request.sender) == ([True], own)
+
+
+def test_an_answer_after_the_final_one_is_dropped_and_logged(new_sender: Any, caplog: pytest.LogCaptureFixture) -> None:
+    own, done = new_sender(), []
+    tracked = TrackedSender(InferRequest("m", {}, sender=own), lambda: done.append(True))
+    tracked.send(response(), True)
+    tracked.send(response(), True)
+    assert own.sent.qsize() == 1
+    assert done == [True]
+    assert "after its final response" in caplog.text
+
+
+def test_a_sender_that_raises_does_not_keep_the_request_open(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def send(self, response: InferResponse | None, final: bool) -> None:
+            raise RuntimeError("the connection is gone")
+
+    done: list[bool] = []
+    with caplog.at_level(logging.ERROR):
+        TrackedSender(InferRequest("m", {}, sender=Broken()), lambda: done.append(True)).send(response(), True)
+    assert done == [True]
+    assert "the connection is gone" in caplog.text
+
+
+def test_a_collector_returns_the_one_answer() -> None:
+    collector = CollectingSender()
+    collector.send(response(id="a"), False)
+    collector.send(None, True)
+    assert collector.result("m").id == "a"
+
+
+def test_a_collector_raises_the_error_of_the_answer() -> None:
+    collector = CollectingSender()
+    collector.send(response(error=CancelledError("gone")), True)
+    with pytest.raises(CancelledError, match="gone"):
+        collector.result("m")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_collector_refuses_any_other_number_of_answers(count: int) -> None:
+    collector = CollectingSender()
+    for _ in range(count):
+        collector.send(response(), False)
+    collector.send(None, True)
+    with pytest.raises(InternalError, match=f"sent {count} responses"):
+        collector.result("m")
+
+
+def test_a_recorder_counts_every_answer_of_a_decoupled_model(new_sender: Any) -> None:
+    own, statistics = new_sender(), ModelStatistics()
+    request = InferRequest("m", {}, sender=own)
+    recorder = RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=True)
+    recorder.send(response(), False)
+    recorder.send(response(), False)
+    recorder.send(None, True)
+    entry = statistics.to_dict("m", 1)
+    assert entry["inference_stats"]["success"]["count"] == 1
+    assert list(entry["response_stats"]) == ["0", "1", "2"]
+    assert own.sent.qsize() == 3
+    assert request.sender is own
+
+
+@pytest.mark.parametrize(("error", "reason"), [(CancelledError("x"), "CANCELED"), (InternalError("x"), "BACKEND")])
+def test_a_recorder_counts_failures(new_sender: Any, error: Any, reason: str) -> None:
+    statistics = ModelStatistics()
+    request = InferRequest("m", {}, sender=new_sender())
+    RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=False).send(response(error=error), True)
+    assert statistics.snapshot().failures[reason] == 1
+
+
+def test_an_error_is_the_final_answer(new_sender: Any) -> None:
+    sender = new_sender()
+    answer_error(InferRequest("m", {}, id="r", sender=sender), InternalError("x"), "2")
+    answer = sender.final()
+    assert (answer.id, answer.model_version, str(answer.error)) == ("r", "2", "x")
+    answer_error(InferRequest("m", {}), InternalError("nobody listens"))

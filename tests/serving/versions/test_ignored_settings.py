@@ -1,0 +1,25 @@
+from repoagent.config import read_text
+from repoagent.serving.versions.ignored_settings import meaningless_settings
+
+
+def test_settings_that_nothing_goes_by_are_named() -> None:
+    config = read_text("""
+name: "m" runtime: "x.so"
+optimization { cuda { graphs: true } execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }
+model_operations { op_library_filename: "ops.so" }
+instance_group { secondary_devices { device_id: 0 } passive: true host_policy: "p" }
+""")
+    assert list(meaningless_settings(config)) == [
+        "optimization.execution_accelerators",
+        "optimization.cuda",
+        "model_operations",
+        "runtime",
+        "instance_group.secondary_devices",
+        "instance_group.passive",
+        "instance_group.host_policy",
+    ]
+
+
+def test_what_has_an_effect_is_not_named() -> None:
+    config = read_text('name: "m" optimization { graph { level: 1 } } instance_group { count: 2 kind: KIND_CPU }')
+    assert not list(meaningless_settings(config))

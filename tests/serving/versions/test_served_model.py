@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+
+from repoagent.config import read_text
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.instances.runner_instances import RunnerInstance
+from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.scheduling.direct import DirectScheduler
+from repoagent.serving.versions.served_model import RetiredError, ServedModel
+
+CONFIG = """
+name: "m"
+input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ -1, 4 ] }
+"""
+
+
+class NoModel:
+    closed = False
+
+    def create_instance(self, spec: Any) -> Any:
+        raise AssertionError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def make(new_runner: Any) -> Any:
+    def served(extra: str = "") -> ServedModel:
+        statistics = ModelStatistics()
+        scheduler = DirectScheduler("m", [RunnerInstance("m", 1, new_runner(), statistics)], statistics)
+        config = read_text(CONFIG + extra)
+        return ServedModel("m", 1, config, backend_model=NoModel(), scheduler=scheduler, statistics=statistics)
+
+    return served
+
+
+def test_a_retired_version_takes_nothing_and_answers_nobody(make: Any, request_of: Any, new_sender: Any) -> None:
+    served, sender = make(), new_sender()
+    served.retire()
+    with pytest.raises(RetiredError):
+        served.infer(request_of())
+    request = request_of(sender=sender)
+    with pytest.raises(RetiredError):
+        served.submit(request)
+    assert sender.sent.empty()
+    assert request.sender is sender
+    served.close()
+
+
+def test_a_submitted_request_counts_as_running_until_its_final_answer(
+    make: Any, request_of: Any, new_sender: Any
+) -> None:
+    served, sender = make(), new_sender()
+    served.submit(request_of(sender=sender))
+    assert sender.final().error is None
+    served.retire()
+    assert served.drain(60)
+    assert served.running == 0
+    served.close()
+
+
+def test_a_request_can_be_used_again(make: Any, request_of: Any, new_sender: Any) -> None:
+    served, sender = make(), new_sender()
+    request = request_of(sender=sender)
+    for _ in range(3):
+        served.submit(request)
+        assert sender.final().error is None
+    served.close()
+
+
+def test_a_decoupled_model_is_not_for_callers_that_want_one_answer(make: Any, request_of: Any) -> None:
+    served = make("model_transaction_policy { decoupled: true }")
+    with pytest.raises(InvalidArgumentError, match="use 'infer' of a Model, or 'submit'"):
+        served.infer(request_of())
+    served.close()

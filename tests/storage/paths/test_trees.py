@@ -1,0 +1,71 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repoagent.errors import InternalError, UnsafePathError
+from repoagent.storage.paths import trees
+from repoagent.storage.paths.trees import make_read_only, remove_tree, sync_tree, tree_size
+
+Write = Callable[[Path, dict[str, bytes]], Path]
+
+
+def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "absent")
+
+
+def test_what_can_be_removed_goes_although_something_cannot(
+    tmp_path: Path, write_tree: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tree(tmp_path / "m", {"a": b"", "1/stuck": b"", "z": b""})
+    remove = trees._remove_entry
+
+    def refuse(name: str, fd: int, wipe: bool) -> None:
+        if name == "stuck":
+            raise PermissionError("immutable")
+        remove(name, fd, wipe)
+
+    monkeypatch.setattr(trees, "_remove_entry", refuse)
+    with pytest.raises(InternalError, match="immutable"):
+        remove_tree(root)
+    assert [path.name for path in root.rglob("*")] == ["1", "stuck"]
+
+
+def test_the_file_to_keep_goes_only_when_all_else_is_gone(
+    tmp_path: Path, write_tree: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tree(tmp_path / "m", {".alive": b"", "1/.alive": b"", "2": b""})
+    removed: list[str] = []
+    remove = trees._remove_entry
+
+    def watch(name: str, fd: int, wipe: bool) -> None:
+        removed.append(name)
+        remove(name, fd, wipe)
+
+    monkeypatch.setattr(trees, "_remove_entry", watch)
+    remove_tree(root, keep=".alive")
+    assert sorted(removed) == [".alive", "1", "2"]  # only the inner one; the outer one goes by itself, last
+    assert not root.exists()
+
+
+def test_a_wiped_file_with_a_second_name_elsewhere_is_not_emptied(tmp_path: Path, write_tree: Write) -> None:
+    root = write_tree(tmp_path / "m", {"a": b"content"})
+    os.link(root / "a", tmp_path / "other")
+    remove_tree(root, wipe=True)
+    assert (tmp_path / "other").read_bytes() == b"content"
+
+
+def test_sizes_add_up_and_links_count_as_links(tmp_path: Path, write_tree: Write) -> None:
+    root = write_tree(tmp_path / "m", {"a": b"12", "1/b": b"345"})
+    assert tree_size(root) == 5
+
+
+def test_syncing_and_making_read_only_walk_the_whole_tree(tmp_path: Path, write_tree: Write) -> None:
+    root = write_tree(tmp_path / "m", {"a": b"", "1/2/b": b""})
+    make_read_only(root)
+    sync_tree(root)
+    assert all(path.stat().st_mode & 0o222 == 0 for path in root.rglob("*"))
+    (tmp_path / "m" / "link").symlink_to("a")
+    with pytest.raises(UnsafePathError, match="'link'"):
+        make_read_only(root)

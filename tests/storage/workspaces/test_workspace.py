@@ -1,0 +1,409 @@
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.storage.files.files import MemoryFiles
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
+
+_MIB = 1 << 20
+
+
+@pytest.fixture
+def roots(tmp_path: Path, memory_dir: Path) -> Callable[..., WorkspaceRoot]:
+    """Make a root on the test's own disk and memory directories, as a restarted process would."""
+
+    def make(**options: Any) -> WorkspaceRoot:
+        return WorkspaceRoot(tmp_path / "work", confidential_dir=memory_dir, **{"allow_swap": True, **options})
+
+    return make
+
+
+def _left(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.name != ".lock")
+
+
+def _fake_proc(directory: Path, swaps: list[str], memory: Path, kind: str = "tmpfs", options: str = "rw") -> Path:
+    device = os.stat(memory).st_dev
+    mount = f"30 20 {os.major(device)}:{os.minor(device)} / {memory} rw,nosuid shared:4 - {kind} none {options}\n"
+    (directory / "self").mkdir(parents=True)
+    (directory / "self" / "mountinfo").write_text("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + mount)
+    lines = "".join(f"{name} partition 1024 0 -2\n" for name in swaps)
+    (directory / "swaps").write_text("Filename Type Size Used Priority\n" + lines)
+    return directory
+
+
+def test_directories_are_private_and_empty_and_asked_again_the_same(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("a/../model") as workspace:
+        first = workspace.directory("0-decrypt")
+        assert list(first.iterdir()) == []
+        assert workspace.directory("0-decrypt") == first
+        assert workspace.directory("1-convert") != first
+        for path in (first, first.parent, first.parent.parent):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_labels_of_any_text_stay_inside_and_apart(roots: Callable[..., WorkspaceRoot], tmp_path: Path) -> None:
+    with roots() as root, root.new("../../etc") as workspace:
+        paths = [workspace.directory(label) for label in ("../../x", "__x", "", "..", "\0", "é" * 500)]
+        assert len(set(paths)) == len(paths)
+        assert all(path.is_relative_to(tmp_path / "work") for path in paths)
+
+
+def test_closing_a_workspace_removes_it_and_leaves_others(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root:
+        first, second = root.new("m"), root.new("m")
+        (first.directory("a") / "file").write_text("1")
+        (second.directory("a") / "file").write_text("2")
+        kept = second.directory("a")
+        first.close()
+        first.close()
+        assert (kept / "file").read_text() == "2"
+        assert len(list(kept.parent.parent.glob("*-m"))) == 1
+        with pytest.raises(UnavailableError, match="closed"):
+            first.directory("b")
+
+
+def test_closing_the_root_leaves_nothing_on_disk_or_in_memory(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, memory_dir: Path
+) -> None:
+    root = roots()
+    workspace = root.new("m")
+    (workspace.directory("plain") / "f").write_text("x")
+    (workspace.directory("secret", confidential=True) / "f").write_text("x")
+    root.close()
+    root.close()
+    assert _left(tmp_path / "work") == []
+    assert _left(memory_dir / f"repoagent-{os.geteuid()}") == []
+    with pytest.raises(UnavailableError, match="closed"):
+        root.new("m")
+
+
+def test_a_removed_directory_can_be_had_again_empty(roots: Callable[..., WorkspaceRoot], tmp_path: Path) -> None:
+    with roots() as root, root.new("m") as workspace:
+        path = workspace.directory("a")
+        (path / "f").write_text("x")
+        workspace.remove(path)
+        assert not path.exists()
+        assert list(workspace.directory("a").iterdir()) == []
+        with pytest.raises(InvalidArgumentError):
+            workspace.remove(tmp_path)
+
+
+def test_read_only_trees_and_links_are_removed_and_links_not_followed(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("keep me")
+    with roots() as root, root.new("m") as workspace:
+        for confidential in (False, True):
+            path = workspace.directory(f"{confidential}", confidential=confidential)
+            (path / "locked").mkdir()
+            (path / "locked" / "f").write_text("x")
+            (path / "link").symlink_to(outside)
+            (path / "file-link").symlink_to(outside / "precious")
+            os.mkfifo(path / "pipe")
+            (path / "locked" / "f").chmod(0o400)
+            (path / "locked").chmod(0o500)
+    assert (outside / "precious").read_text() == "keep me"
+    assert _left(tmp_path / "work") == []
+
+
+def test_a_confidential_directory_is_in_memory_and_so_is_every_later_one(
+    roots: Callable[..., WorkspaceRoot], memory_dir: Path
+) -> None:
+    with roots() as root, root.new("m") as workspace:
+        plain = workspace.directory("fetched")
+        states = [workspace.confidential]
+        assert workspace.directory("decrypted", confidential=True).is_relative_to(memory_dir)
+        states.append(workspace.confidential)
+        assert states == [False, True]
+        assert workspace.directory("converted").is_relative_to(memory_dir)
+        assert workspace.directory("fetched") == plain
+        with pytest.raises(InvalidArgumentError, match="on disk already"):
+            workspace.directory("fetched", confidential=True)
+
+
+def test_wiping_empties_a_file_that_somebody_still_has_open(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root:
+        workspace = root.new("m")
+        path = workspace.directory("a", confidential=True) / "plaintext"
+        path.write_bytes(b"secret")
+        with path.open("rb") as reader:
+            workspace.close()
+            assert reader.read() == b""
+
+
+def test_a_size_hint_is_checked_against_what_is_free(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots(free=lambda path: 100) as root, root.new("m") as workspace:
+        with pytest.raises(UnavailableError, match=r"needs 101 bytes .* has 100 bytes free"):
+            workspace.directory("a", confidential=True, size_hint=101)
+        assert not workspace.confidential
+        assert workspace.directory("a", confidential=True, size_hint=100).is_dir()
+
+
+def test_reservations_of_other_loads_count_until_they_are_used_or_released(
+    roots: Callable[..., WorkspaceRoot],
+) -> None:
+    free = [100]
+    with roots(free=lambda path: free[0]) as root, root.new("m") as first, root.new("n") as second:
+        held = first.directory("a", confidential=True, size_hint=60)
+        with pytest.raises(UnavailableError, match=r"40 bytes free \(60 more are reserved"):
+            second.directory("a", confidential=True, size_hint=41)
+        (held / "f").write_bytes(b"x" * 60)
+        free[0] = 40  # used now: neither free nor reserved any more
+        second.directory("a", confidential=True, size_hint=40)
+        first.remove(held)
+        free[0] = 100
+        second.directory("b", confidential=True, size_hint=60)
+
+
+def test_a_refused_reservation_leaves_nothing(roots: Callable[..., WorkspaceRoot], memory_dir: Path) -> None:
+    with roots(free=lambda path: 0) as root:
+        with root.new("m") as workspace, pytest.raises(UnavailableError):
+            workspace.directory("a", confidential=True, size_hint=1)
+        left = _left(memory_dir / f"repoagent-{os.geteuid()}")
+        assert [name for name in left if "-m" in name] == []
+
+
+def test_a_full_memory_filesystem_is_a_clear_refusal(tmp_path: Path, tiny_tmpfs: Path) -> None:
+    with WorkspaceRoot(tmp_path / "work", confidential_dir=tiny_tmpfs, allow_swap=True) as root:
+        with root.new("m") as workspace:
+            with pytest.raises(UnavailableError, match=f"needs {2 * _MIB} bytes"):
+                workspace.directory("hinted", confidential=True, size_hint=2 * _MIB)
+            files = MemoryFiles({"1/w": b"x" * 2 * _MIB}, lambda: workspace.directory("spill", confidential=True))
+            with pytest.raises(UnavailableError, match="no space left"):
+                files.local_path()
+        with root.new("m") as workspace:
+            assert workspace.directory("again", confidential=True, size_hint=_MIB // 2).is_dir()
+
+
+def test_swap_refuses_confidential_directories_unless_allowed(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, memory_dir: Path
+) -> None:
+    proc = _fake_proc(tmp_path / "proc", ["/dev/sda2"], memory_dir)
+    with roots(proc=proc, allow_swap=False) as root, root.new("m") as workspace:
+        with pytest.raises(UnavailableError, match="/dev/sda2"):
+            workspace.directory("a", confidential=True)
+        assert workspace.directory("a").is_dir()
+    with roots(proc=proc, allow_swap=True) as root, root.new("m") as workspace:
+        assert workspace.directory("a", confidential=True).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("swaps", "kind", "options"),
+    [([], "tmpfs", "rw"), (["/swap"], "tmpfs", "rw,noswap"), (["/swap"], "ramfs", "rw")],
+)
+def test_memory_that_is_never_swapped_is_fine(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, memory_dir: Path, swaps: list[str], kind: str, options: str
+) -> None:
+    proc = _fake_proc(tmp_path / "proc", swaps, memory_dir, kind, options)
+    with roots(proc=proc, allow_swap=False) as root, root.new("m") as workspace:
+        assert workspace.directory("a", confidential=True).is_dir()
+
+
+def test_without_a_memory_filesystem_confidential_is_unsupported(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    proc = _fake_proc(tmp_path / "proc", [], tmp_path / "disk", kind="ext4")
+    for directory, text in ((tmp_path / "disk", "ext4"), (tmp_path / "absent", "does not exist")):
+        with (
+            WorkspaceRoot(tmp_path / "work", confidential_dir=directory, proc=proc) as root,
+            root.new("m") as workspace,
+            pytest.raises(UnsupportedError, match=text),
+        ):
+            workspace.directory("a", confidential=True)
+
+
+def test_not_knowing_about_swap_refuses(roots: Callable[..., WorkspaceRoot], tmp_path: Path, memory_dir: Path) -> None:
+    proc = _fake_proc(tmp_path / "proc", [], memory_dir)
+    (proc / "swaps").unlink()
+    with roots(proc=proc, allow_swap=False) as root, pytest.raises(UnavailableError, match="cannot find out"):
+        root.new("m").directory("a", confidential=True)
+
+
+def test_the_default_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOAGENT_WORKSPACE", str(tmp_path / "given"))
+    with WorkspaceRoot() as root, root.new("m") as workspace:
+        assert workspace.directory("a").is_relative_to(tmp_path / "given")
+    monkeypatch.delenv("REPOAGENT_WORKSPACE")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with WorkspaceRoot() as root, root.new("m") as workspace:
+        assert workspace.directory("a").is_relative_to(tmp_path / f"repoagent-{os.geteuid()}")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_root_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work").chmod(mode)
+    with pytest.raises(InvalidArgumentError, match="lets others write"):
+        WorkspaceRoot(tmp_path / "work")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_root_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir(mode=0o700)
+    os.chown(tmp_path / "work", 12345, 12345)
+    with pytest.raises(InvalidArgumentError, match="belongs to user 12345"):
+        WorkspaceRoot(tmp_path / "work")
+
+
+def test_a_default_root_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REPOAGENT_WORKSPACE", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "victim").mkdir(mode=0o700)
+    (tmp_path / f"repoagent-{os.geteuid()}").symlink_to("victim")
+    with pytest.raises(InvalidArgumentError, match="is a link"):
+        WorkspaceRoot()
+
+
+def test_a_squatted_memory_root_stops_only_who_needs_it(
+    roots: Callable[..., WorkspaceRoot], memory_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    squatted = memory_dir / f"repoagent-{os.geteuid()}"
+    squatted.mkdir()
+    squatted.chmod(0o777)
+    with roots() as root, root.new("m") as workspace:
+        assert "lets others write" in caplog.text
+        assert workspace.directory("a").is_dir()
+        with pytest.raises(InvalidArgumentError, match="lets others write"):
+            workspace.directory("b", confidential=True)
+
+
+_HOLDER = """
+import json, sys
+from pathlib import Path
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
+root = WorkspaceRoot(Path(sys.argv[1]), confidential_dir=Path(sys.argv[2]), allow_swap=True)
+workspace = root.new("m")
+paths = [workspace.directory("plain"), workspace.directory("secret", confidential=True)]
+for path in paths:
+    for name in "abc":
+        (path / name).write_text("MARKER")
+print(json.dumps([str(path) for path in paths]), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_process_left_goes_at_the_next_start_on_disk_and_in_memory(
+    roots: Callable[..., WorkspaceRoot], child: Callable[..., Any], tmp_path: Path, memory_dir: Path
+) -> None:
+    holder = child(_HOLDER, tmp_path / "work", memory_dir)
+    paths = [Path(path) for path in json.loads(holder.expect())]
+    holder.kill()
+    assert all((path / "a").read_text() == "MARKER" for path in paths)
+    roots().close()
+    assert _left(tmp_path / "work") == []
+    assert _left(memory_dir / f"repoagent-{os.geteuid()}") == []
+
+
+def test_what_a_living_process_holds_stays(
+    roots: Callable[..., WorkspaceRoot], child: Callable[..., Any], tmp_path: Path, memory_dir: Path
+) -> None:
+    holder = child(_HOLDER, tmp_path / "work", memory_dir)
+    paths = [Path(path) for path in json.loads(holder.expect())]
+    with roots(), roots():
+        assert all((path / "a").read_text() == "MARKER" for path in paths)
+
+
+def test_what_is_not_ours_stays(roots: Callable[..., WorkspaceRoot], tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    for name in ("mine", "12-short", "123-0123456789abcdef.old", "x-0123456789abcdef"):
+        (root / name).mkdir(parents=True)
+        (root / name / "f").write_text("x")
+    (root / "1-0123456789abcdef").write_text("a file")
+    (root / "2-0123456789abcdef").symlink_to("mine")
+    root.chmod(0o700)
+    before = _left(root)
+    roots().close()
+    assert _left(root) == before
+
+
+def test_a_directory_whose_lock_was_never_made_is_dead(roots: Callable[..., WorkspaceRoot], tmp_path: Path) -> None:
+    (tmp_path / "work" / "77-0123456789abcdef" / "m").mkdir(parents=True)
+    (tmp_path / "work").chmod(0o700)
+    roots().close()
+    assert _left(tmp_path / "work") == []
+
+
+_CLEANER = """
+import sys
+from pathlib import Path
+from repoagent.storage.paths import trees
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
+remove, count = trees._remove_entry, 0
+def stop_after_two(*arguments):
+    global count
+    count += 1
+    if count == 3:
+        print("cleaning", flush=True)
+        sys.stdin.readline()
+    remove(*arguments)
+trees._remove_entry = stop_after_two
+WorkspaceRoot(Path(sys.argv[1]), confidential_dir=Path(sys.argv[2]), allow_swap=True)
+"""
+
+
+def test_a_kill_in_the_middle_of_cleaning_is_finished_by_the_next_start(
+    roots: Callable[..., WorkspaceRoot], child: Callable[..., Any], tmp_path: Path, memory_dir: Path
+) -> None:
+    holder = child(_HOLDER, tmp_path / "work", memory_dir)
+    holder.expect()
+    holder.kill()
+    cleaner = child(_CLEANER, tmp_path / "work", memory_dir)
+    assert cleaner.expect() == "cleaning"
+    with roots():  # neither waits for the cleaner nor takes its work away
+        assert len(_left(tmp_path / "work")) > 1
+    cleaner.kill()
+    roots().close()
+    assert _left(tmp_path / "work") == []
+    assert _left(memory_dir / f"repoagent-{os.geteuid()}") == []
+
+
+_STARTER = """
+import sys
+from pathlib import Path
+from repoagent.storage.workspaces.workspace import WorkspaceRoot
+print("ready", flush=True)
+sys.stdin.readline()
+root = WorkspaceRoot(Path(sys.argv[1]), confidential_dir=Path(sys.argv[2]), allow_swap=True)
+print(root.new("m").directory("a"), flush=True)
+sys.stdin.readline()
+root.close()
+"""
+
+
+def test_processes_that_start_at_once_clean_together_and_keep_their_own(
+    child: Callable[..., Any], tmp_path: Path, memory_dir: Path
+) -> None:
+    (tmp_path / "work").mkdir(mode=0o700)
+    for number in range(50):
+        (tmp_path / "work" / f"{number}-0123456789abcdef" / "m" / "1").mkdir(parents=True)
+    starters = [child(_STARTER, tmp_path / "work", memory_dir) for _ in range(4)]
+    for starter in starters:
+        assert starter.expect() == "ready"
+    for starter in starters:
+        starter.tell()
+    own = [Path(starter.expect()) for starter in starters]
+    assert all(path.is_dir() for path in own)
+    assert not list((tmp_path / "work").glob("*-0123456789abcdef"))
+    for starter in starters:
+        starter.tell()
+        assert starter.process.wait() == 0
+    assert _left(tmp_path / "work") == []
+
+
+def test_a_forked_child_removes_nothing_of_its_parent(roots: Callable[..., WorkspaceRoot]) -> None:
+    with roots() as root, root.new("m") as workspace:
+        path = workspace.directory("a")
+        pid = os.fork()
+        if pid == 0:
+            root._disk.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert path.is_dir()
