@@ -44,8 +44,12 @@ def test_tritons_client_in_every_combination(
         (b"nonsense", "gzip", "not valid gzip data"),
         (gzip.compress(_BODY, mtime=0)[:-9], "gzip", "its end is missing"),
         (zlib.compress(_BODY), "gzip", "not valid gzip data"),
-        (gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY)[:-1], "gzip", "its end is missing"),
-        (gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY)[:12] + b"\xff\xff", "gzip", "not valid gzip data"),
+        (gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY, mtime=0)[:-1], "gzip", "its end is missing"),
+        (
+            gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY, mtime=0)[:12] + b"\xff\xff",
+            "gzip",
+            "not valid gzip data",
+        ),
         (gzip.compress(b"", mtime=0) * 10_002, "gzip", "it has more than 10000 members"),
     ],
 )
