@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from repoagent_server import KServeGrpc, KServeHttp
+from tritonclient.utils import InferenceServerException
 
 from repoagent.server import Server
 
@@ -128,6 +129,21 @@ def test_a_bad_value_is_a_client_error_with_the_executors_text(http: httpx.Clien
     assert json.loads(response.text.removeprefix("data: ")) == {
         "error": "SamplingConfig.temperature must be >= 0, not -1"
     }
+
+
+@pytest.mark.parametrize("path", ["sums/generate", "sums/generate_stream", "plain/infer"])
+def test_a_request_without_a_prompt_is_a_client_error_that_names_it(http: httpx.Client, path: str) -> None:
+    tensor = {"name": "max_tokens", "shape": [1, 1], "datatype": "INT32", "data": [3]}
+    body = {"inputs": [tensor]} if path.endswith("infer") else {"max_tokens": 3}
+    response = http.post(f"/v2/models/{path}", json=body)
+    assert response.status_code == 400
+    assert "input 'text_input' is missing" in json.loads(response.text.removeprefix("data: "))["error"]
+
+
+def test_over_grpc_a_request_without_a_prompt_is_a_client_error_that_names_it(grpc: Any) -> None:
+    with pytest.raises(InferenceServerException, match="input 'text_input' is missing") as caught:
+        grpc.infer("plain", [_input("max_tokens", 3, "INT32", [1, 1])])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 def test_many_clients_at_once_get_what_each_gets_alone(http: httpx.Client) -> None:

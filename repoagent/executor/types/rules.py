@@ -83,7 +83,10 @@ def signed64(value: object, where: str) -> int:
 
 def _real(value: object, where: str) -> float:
     if isinstance(value, (int, float, np.floating, np.integer)):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise TypeError(f"{where} must be a number that fits into 64 bits") from None
     raise _wrong(where, "a number", value)
 
 

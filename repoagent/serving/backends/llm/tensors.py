@@ -11,7 +11,7 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["INPUTS", "OUTPUTS", "TensorForm", "check_tensors", "complete_tensors"]
+__all__ = ["INPUTS", "OUTPUTS", "PROMPT", "TensorForm", "check_tensors", "complete_tensors"]
 
 
 @dataclass(frozen=True, slots=True)

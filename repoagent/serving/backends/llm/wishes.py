@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.llm.tensors import INPUTS
+from repoagent.serving.backends.llm.tensors import INPUTS, PROMPT
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array
 
@@ -48,13 +48,15 @@ def wishes_of(request: InferRequest, *, batching: bool) -> Iterator[Wishes]:
     A tensor counts more than the same wish in ``sampling_parameters``, and that more than a request parameter.
 
     Raises:
-        InvalidArgumentError: a value cannot be read.
+        InvalidArgumentError: a value cannot be read, or there is no prompt.
     """
     arrays = {name: tensor.array for name, tensor in request.inputs.items()}
+    if PROMPT not in arrays:  # a request with other inputs has as many as are needed, so nobody has missed it yet
+        raise InvalidArgumentError(f"input '{PROMPT}' is missing: it is the prompt, which every request needs")
     if not batching:
         yield _row(arrays, request.parameters)
         return
-    for row in range(arrays["text_input"].shape[0]):
+    for row in range(arrays[PROMPT].shape[0]):
         yield _row({name: array[row] for name, array in arrays.items()}, request.parameters)
 
 
@@ -76,6 +78,8 @@ def _value(name: str, array: Array) -> Any:
     if len(dims) > 1:
         return array
     elements = array.ravel().tolist()
+    if dims == (1,) and len(elements) != 1:  # as a configuration with other dimensions lets it through
+        raise InvalidArgumentError(f"input '{name}' must have one element for each text, not {len(elements)}")
     if array.dtype.kind in "OSU":
         elements = [_text(name, element) for element in elements]
     return elements if dims == (-1,) else elements[0]
@@ -94,10 +98,11 @@ def _sampling_parameters(text: str) -> dict[str, Any]:
     """Those of vLLM's names and meaning that there are here: text is drawn unless the temperature is 0."""
     try:
         values = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgumentError(f"input 'sampling_parameters' is no JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"input 'sampling_parameters' is not valid JSON: {error}") from None
     if not isinstance(values, dict):
-        raise InvalidArgumentError(f"input 'sampling_parameters' must be a JSON object, not {text}")
+        kind = type(values).__name__
+        raise InvalidArgumentError(f"input 'sampling_parameters' must be a JSON object, not a {kind}")
     unknown = ", ".join(sorted(values.keys() - _KNOWN))
     if unknown:
         raise InvalidArgumentError(
