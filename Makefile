@@ -12,7 +12,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test lint proto bench bench-peers soak clean
+.PHONY: demo serve test lint docs proto bench bench-peers soak clean
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -44,6 +44,20 @@ lint: $(STAMP)
 	MYPYPATH=benchmarks $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
+
+# The documentation site below build/docs/site. It is built strictly: a link that leads nowhere fails.
+DOCS := .venvs/docs
+SITE := build/docs
+
+$(DOCS)/.installed: docs/site/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/python docs/site/assemble.py $(SITE)
+	cd $(SITE) && $(CURDIR)/$(DOCS)/bin/zensical build --clean --strict
+	@echo "the site is in $(SITE)/site"
 
 # The generator is older than the newest protobuf on purpose: what it makes runs on protobuf 6 and 7.
 proto: $(STAMP)
@@ -77,4 +91,4 @@ soak: $(STAMP)
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
