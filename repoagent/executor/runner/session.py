@@ -14,6 +14,7 @@ from repoagent.executor.types.errors import DecoderError
 
 __all__ = ["make_session"]
 
+_WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
@@ -32,8 +33,10 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     if options.yielding:
         settings.add_session_config_entry("session.force_spinning_stop", "1")
     if spec.graph is None:
-        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(spec.folder))
-    elif spec.weights:
+        settings.add_session_config_entry(_WEIGHTS_FOLDER, str(spec.folder))
+    else:  # names in a graph from memory would begin in the working directory of the process
+        settings.add_session_config_entry(_WEIGHTS_FOLDER, "/dev/null")
+    if spec.weights:
         values = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in spec.weights.values()]
         settings.add_external_initializers(list(spec.weights), values)
     graph = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed)

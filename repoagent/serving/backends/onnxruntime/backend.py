@@ -7,7 +7,7 @@ import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.onnxruntime.completion import complete, validate
-from repoagent.serving.backends.onnxruntime.external import add_external_data, walk
+from repoagent.serving.backends.onnxruntime.external import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.faults import translate
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
@@ -76,6 +76,7 @@ class OnnxRuntimeBackend:
         else:
             model = files.bytes(path)
             contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
+            confine(options)
         add_external_data(options, contents)
         try:
             return onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS))

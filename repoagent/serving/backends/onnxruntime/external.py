@@ -1,14 +1,26 @@
-"""Weights in files of their own, for models whose files are in memory.
+"""Weights in files of their own: which files a model may name, and how it gets those that are in memory.
 
 ``benchmarks/external_data.py`` loads a model with more than 2 GiB of them, which no ONNX file of its own may have.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from repoagent.storage.files.files import ModelFiles
 
-__all__ = ["add_external_data", "walk"]
+__all__ = ["NO_FOLDER", "add_external_data", "confine", "walk"]
+
+NO_FOLDER: Final = "/dev/null"
+"""A place in which there can be no file, whatever a name after it looks like."""
+_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+
+
+def confine(options: Any) -> None:
+    """Let a session that is given its model as bytes read no file at all.
+
+    Without this ONNX Runtime takes the names of such a model to begin in the working directory of the process.
+    """
+    options.add_session_config_entry(_FOLDER, NO_FOLDER)
 
 
 def walk(files: ModelFiles, directory: str) -> Iterator[str]:
