@@ -5,7 +5,7 @@ are in :mod:`repoagent.config.model_config_pb2`. Nothing here touches a file: ca
 """
 
 from repoagent.config.agents import AgentEntry, agent_entries
-from repoagent.config.backends import backend_of, model_filename
+from repoagent.config.backends import BACKEND_OF_PLATFORM, backend_of, executed_by, model_filename, platform_of
 from repoagent.config.checks import check, problems
 from repoagent.config.defaults import default_config, normalize
 from repoagent.config.json_reader import read_json
@@ -16,6 +16,7 @@ from repoagent.config.text import read_text, write_text
 from repoagent.config.versions import no_version, select_versions
 
 __all__ = [
+    "BACKEND_OF_PLATFORM",
     "AgentEntry",
     "ModelConfig",
     "agent_entries",
@@ -23,9 +24,11 @@ __all__ = [
     "check",
     "copy",
     "default_config",
+    "executed_by",
     "model_filename",
     "no_version",
     "normalize",
+    "platform_of",
     "problems",
     "read_json",
     "read_text",

@@ -5,7 +5,16 @@ from typing import Final
 
 from repoagent.config.model_config_pb2 import ModelConfig
 
-__all__ = ["BACKEND_OF_PLATFORM", "ENSEMBLE", "MODEL_FILENAMES", "backend_of", "model_filename"]
+__all__ = [
+    "BACKEND_OF_PLATFORM",
+    "ENSEMBLE",
+    "MODEL_FILENAMES",
+    "PLATFORM_OF_BACKEND",
+    "backend_of",
+    "executed_by",
+    "model_filename",
+    "platform_of",
+]
 
 #: The platform and the backend of a pipeline of other models.
 ENSEMBLE: Final = "ensemble"
@@ -21,6 +30,11 @@ BACKEND_OF_PLATFORM: Final = MappingProxyType(
         "tensorflow_savedmodel": "tensorflow",
         ENSEMBLE: ENSEMBLE,
     }
+)
+
+#: The platform that a model of the backend gets when its configuration has none; other backends have no platform.
+PLATFORM_OF_BACKEND: Final = MappingProxyType(
+    {"tensorrt": "tensorrt_plan", "onnxruntime": "onnxruntime_onnx", "pytorch": "pytorch_libtorch"}
 )
 
 #: The model's file in a version directory, by backend. The order is the one in which a directory is searched.
@@ -49,6 +63,28 @@ def backend_of(config: ModelConfig) -> str:
     if config.platform:
         return BACKEND_OF_PLATFORM.get(config.platform, "")
     return _BACKEND_OF_FILENAME.get(config.default_model_filename, "")
+
+
+def executed_by(config: ModelConfig) -> str:
+    """The backend that executes a model of this configuration: that of :func:`backend_of`, or "ensemble".
+
+    A pipeline is one whatever else the configuration names, because the server treats it as one.
+    """
+    if config.HasField("ensemble_scheduling") or ENSEMBLE in (config.platform, config.backend):
+        return ENSEMBLE
+    return backend_of(config)
+
+
+def platform_of(config: ModelConfig) -> str:
+    """The platform that follows from the backend of ``config``; the backend's name where it has no platform.
+
+    Empty when the backend is not known yet. A ``platform`` in the configuration counts only if it is one of that
+    backend: ``backend: "python" platform: "onnxruntime_onnx"`` is of the platform "python".
+    """
+    backend = executed_by(config)
+    if not backend or (config.platform and BACKEND_OF_PLATFORM.get(config.platform) == backend):
+        return config.platform
+    return PLATFORM_OF_BACKEND.get(backend, backend)
 
 
 def model_filename(config: ModelConfig) -> str:

@@ -3,17 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, MODEL_FILENAMES, backend_of
+from repoagent.config.backends import BACKEND_OF_PLATFORM, ENSEMBLE, MODEL_FILENAMES, PLATFORM_OF_BACKEND, backend_of
 from repoagent.config.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 __all__ = ["default_config", "normalize"]
 
 _SEQUENCE_IDLE_MICROSECONDS: Final = 1_000_000
-_PLATFORM_OF_BACKEND: Final = {
-    "tensorrt": "tensorrt_plan",
-    "onnxruntime": "onnxruntime_onnx",
-    "pytorch": "pytorch_libtorch",
-}
 
 
 def default_config(name: str) -> ModelConfig:
@@ -60,7 +55,7 @@ def _complete_backend(config: ModelConfig, files: Collection[str]) -> None:
     if not config.backend:
         config.backend = backend_of(config) or _backend_of_files(config, files)
     if not config.platform:
-        config.platform = _PLATFORM_OF_BACKEND.get(config.backend, "")
+        config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
     if not config.default_model_filename:
         config.default_model_filename = _filename(config, files)
 

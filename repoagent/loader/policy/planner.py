@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repoagent.api.model import Parameters
-from repoagent.config import ModelConfig, backend_of
+from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner, PlannedAgent
 from repoagent.loader.policy.allowed_agents import objection
+from repoagent.loader.policy.allowed_backends import backend_objections
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 
 __all__ = ["PolicyPlanner"]
@@ -49,7 +50,7 @@ class PolicyPlanner:
         return [*before, *trusting, *(_planned(demand, rule) for demand in rule.after)]
 
     def admit(self, model_name: str, config: ModelConfig) -> None:
-        """Check the backend and platform of a configuration, before the agents run and after.
+        """Check the backend and platform of a configuration: before the agents run, after, and once it is complete.
 
         Raises:
             InternalError: in mode enforce, they are not allowed.
@@ -58,11 +59,8 @@ class PolicyPlanner:
         rule = self._policy.rule_for(model_name)
         if rule.mode is Mode.OFF:
             return
-        if rule.platforms is not None and config.platform and config.platform not in rule.platforms:
-            self._complain(model_name, rule, InternalError(_not_allowed("platform", config.platform, rule.platforms)))
-        backend = backend_of(config)
-        if rule.backends is not None and backend and backend not in rule.backends:
-            self._complain(model_name, rule, InternalError(_not_allowed("backend", backend, rule.backends)))
+        for reason in backend_objections(config, rule):
+            self._complain(model_name, rule, InternalError(reason))
 
     def _check_agent(self, model_name: str, rule: Rule, agent: str) -> None:
         reason = objection(self._registry.find(agent), rule.agents)
@@ -78,7 +76,3 @@ class PolicyPlanner:
 def _planned(demand: DemandedAgent, rule: Rule) -> PlannedAgent:
     required = rule.mode is Mode.ENFORCE
     return PlannedAgent(demand.name, Parameters(demand.parameters), "policy", required, rule.trust_roots)
-
-
-def _not_allowed(what: str, name: str, allowed: Sequence[str]) -> str:
-    return f"the policy does not allow {what} '{name}'; allowed: {', '.join(allowed) or 'none'}"
