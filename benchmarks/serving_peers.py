@@ -136,7 +136,7 @@ def write_settings(home: Path, name: str, model: Path) -> None:
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    request = b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    request = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:

@@ -51,6 +51,8 @@ class _HttpOptions:
     header_forward_pattern: str = ""
     allow_client_shm: bool = False
     """Let clients register POSIX shared memory. A region is known to all front ends of the server that let them."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names of the server, as ``--http-allowed-host``."""
 
     def __post_init__(self) -> None:
         _check_port(self.port)
@@ -154,7 +156,7 @@ class KServeHttp(_Service):
 
     def _make(self) -> _FrontEnd:
         options = self._options
-        endpoint = Endpoint(options.address, options.port, options.reuse_port)
+        endpoint = Endpoint(options.address, options.port, options.reuse_port, allowed_hosts=options.allowed_hosts)
         service = api_service(
             self._server.core,
             metrics=self._server.metrics,

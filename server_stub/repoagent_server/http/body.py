@@ -30,26 +30,27 @@ def too_large(size: int, limit: int) -> str:
 
 
 def frame_of(headers: Sequence[Header]) -> Frame:
-    """Read the headers that frame the bodies, in one pass. The parser has already refused what is malformed."""
+    """Read the headers that frame the bodies or name who asks, in one pass.
+
+    The parser has already refused what is malformed.
+    """
     frame = Frame()
     for name, value in headers:
-        key = _FRAMING.get(len(name))
-        if key is not None and name.lower() == key:
+        keys = _FRAMING.get(len(name))
+        if keys is not None and (key := name.lower()) in keys:
             _note(frame, key, value)
     return frame
 
 
 _FRAMING: Final = {
-    len(name): name
-    for name in (
-        b"content-length",
-        b"inference-header-content-length",
-        b"content-encoding",
-        b"accept-encoding",
-        b"expect",
-    )
+    4: (b"host",),
+    6: (b"expect", b"origin"),
+    14: (b"content-length", b"sec-fetch-site"),
+    15: (b"accept-encoding",),
+    16: (b"content-encoding",),
+    31: (b"inference-header-content-length",),
 }
-"""By their length, which tells them apart and nearly all other headers from them."""
+"""By their length, which tells nearly all other headers from them."""
 
 
 def _note(frame: Frame, key: bytes, value: bytes) -> None:
@@ -62,6 +63,12 @@ def _note(frame: Frame, key: bytes, value: bytes) -> None:
     elif key == b"accept-encoding":
         if frame.accepts is None:
             frame.accepts = value
+    elif key == b"host":
+        frame.host = value if frame.host is None else b"%b, %b" % (frame.host, value)
+    elif key == b"origin":
+        frame.origin = value if frame.origin is None else b"%b, %b" % (frame.origin, value)
+    elif key == b"sec-fetch-site":
+        frame.fetch_site = value
     else:
         frame.expects_continue = value.lower() == b"100-continue"
 

@@ -15,6 +15,7 @@ import uvloop
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import bound, ignore_new, queued
+from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
 from repoagent_server.shared.pools import Pools
@@ -35,6 +36,8 @@ class Endpoint:
     port: int = 8000
     reuse_port: bool = False
     limits: Limits = field(default_factory=Limits)
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names of the server: see :class:`~repoagent_server.http.origins.Origins`."""
 
 
 class HttpFrontend:
@@ -104,6 +107,7 @@ class HttpFrontend:
         loop = asyncio.get_running_loop()
         with Pools("http") as pools, listener.dup() as own:
             service = self._make_service(loop, pools)
+            service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
             server = _Server(service, connections, self._endpoint, own)
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))

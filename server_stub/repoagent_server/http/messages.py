@@ -56,6 +56,12 @@ class Frame:
     accepts: bytes | None = None
     """The value of Accept-Encoding, as sent."""
     expects_continue: bool = False
+    host: bytes | None = None
+    """The value of Host, as sent; of several, all of them."""
+    origin: bytes | None = None
+    """The value of Origin, as sent: a browser's word for whose page asks."""
+    fetch_site: bytes | None = None
+    """The value of Sec-Fetch-Site, as sent."""
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
-from repoagent_server.http.router import Inline, Params, Router
+from repoagent_server.http.origins import Origins
+from repoagent_server.http.router import Inline, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 
 __all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
@@ -28,6 +29,8 @@ class HttpService:
         self._pools = pools
         self.stopping = False
         """Set from any thread: from now on inference, load and unload requests are refused."""
+        self.origins: Origins | None = None
+        """Set by a front end with a socket of its own; an application in another one leaves this to that."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer ``request`` through ``exchange``, now or later. Never raises."""
@@ -36,13 +39,9 @@ class HttpService:
             exchange.respond(error_response("Not Found", 404))
             return
         route = match.route
-        guard = route.guard
-        if guard is not None and not guard.admits(request):
-            exchange.respond(error_response(f"This API is restricted, expecting header '{guard.header}'", 403))
-        elif request.method not in route.methods:
-            exchange.respond(error_response("Method Not Allowed", 405))
-        elif self.stopping and not route.while_stopping:
-            exchange.respond(error_response(STOPPING, 503))
+        refusal = self._refusal(request, route)
+        if refusal is not None:
+            exchange.respond(refusal)
         elif route.deferred is not None:
             try:
                 route.deferred(request, match.params, exchange)
@@ -54,6 +53,20 @@ class HttpService:
             self._answer_later(self._pools.work, route.blocking, request, match.params, exchange)
         elif route.waiting is not None:
             self._answer_later(self._pools.waits, route.waiting, request, match.params, exchange)
+
+    def _refusal(self, request: Request, route: Route) -> Response | None:
+        """What a request is answered that is not let in."""
+        foreign = self.origins.refusal(request, route) if self.origins is not None else None
+        if foreign is not None:
+            return error_response(foreign, 403)
+        guard = route.guard
+        if guard is not None and not guard.admits(request):
+            return error_response(f"This API is restricted, expecting header '{guard.header}'", 403)
+        if request.method not in route.methods:
+            return error_response("Method Not Allowed", 405)
+        if self.stopping and not route.while_stopping:
+            return error_response(STOPPING, 503)
+        return None
 
     def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
         def done(future: Future[Response]) -> None:

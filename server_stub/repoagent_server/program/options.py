@@ -64,6 +64,7 @@ class ServeOptions:
     reuse_http_port: bool = False
     http_thread_count: int = 8
     http_max_input_size: int = 1 << 26
+    http_allowed_host: tuple[str, ...] = ()
     http_header_forward_pattern: str = ""
     http_restrictions: Restrictions = field(default_factory=dict)
     allow_grpc: bool = True

@@ -169,6 +169,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
     exposition = Exposition(core.metrics, agents, machine, settings=options.metrics)
     page = exposition.text if options.allow_metrics else None
     limits = Limits(max_body=options.http_max_input_size)
+    hosts = options.http_allowed_host
     fronts: dict[str, FrontEnd] = {}
     if options.allow_http:
         api = api_service(
@@ -180,7 +181,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
             forward_headers=options.http_header_forward_pattern,
             regions=regions,
         )
-        endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits)
+        endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
         fronts[_HTTP] = HttpFrontend(endpoint, api)
     if options.allow_grpc:
         # Imported here: a server without gRPC need not hold its library in memory.
@@ -195,7 +196,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
         )
     if page is not None:
         address = options.metrics_address or options.http_address
-        endpoint = Endpoint(address, options.metrics_port, options.reuse_http_port, limits)
+        endpoint = Endpoint(address, options.metrics_port, options.reuse_http_port, limits, hosts)
         fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page))
     return fronts
 

@@ -144,6 +144,12 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @number("--http-thread-count", default=8, low=1, help="Accepted, and not needed: one event loop serves HTTP.")
 @number("--http-max-input-size", default=1 << 26, low=1, help="The largest body of a request, in bytes.")
 @click.option(
+    "--http-allowed-host",
+    multiple=True,
+    metavar="NAME",
+    help="Further name under which browsers may reach the server, or '*' for any; may be given again.",
+)
+@click.option(
     "--http-header-forward-pattern",
     type=HEADER_PATTERN,
     default="",

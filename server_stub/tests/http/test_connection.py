@@ -18,12 +18,12 @@ from repoagent.serving.requests.tensor import Tensor
 Connect = Callable[[], socket.socket]
 
 _BODY: Final = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
-_LIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+_LIVE: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def _infer(body: bytes = _BODY, model: str = "ident", extra: bytes = b"") -> bytes:
     return (
-        b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
+        b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n"
         % (model.encode(), len(body), extra)
         + body
     )
@@ -80,7 +80,7 @@ def test_a_head_that_came_before_may_have_another_body_and_another_head_may_foll
 
 def test_a_chunked_request_is_not_taken_for_the_head_of_the_next_one(connect: Connect) -> None:
     connection = connect()
-    request = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request = b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     for ready in (b"true", b"false", b"1"):
         body = b'{"ready":%s}' % ready
         connection.sendall(request + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
@@ -129,7 +129,7 @@ def test_thousands_of_requests_in_one_packet_are_answered(connect: Connect) -> N
 
 def test_a_chunked_body_is_put_together(connect: Connect) -> None:
     connection = connect()
-    head = b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (_BODY[:10], _BODY[10:11], _BODY[11:]))
     connection.sendall(head + chunks + b"0\r\n\r\n")
     assert _response(connection)[0] == 200
@@ -163,7 +163,7 @@ def test_a_client_can_have_the_connection_closed(connect: Connect) -> None:
 
 def test_an_answer_to_head_has_no_body(connect: Connect) -> None:
     connection = connect()
-    connection.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+    connection.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert _response(connection, "HEAD")[:2] == (405, b"")
     connection.sendall(_LIVE)
     assert _response(connection)[0] == 200
@@ -174,7 +174,9 @@ _WISH = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings:
 
 def test_an_upgrade_is_not_made(connect: Connect) -> None:
     connection = connect()
-    connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+    connection.sendall(
+        b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
     assert _response(connection)[0] == 200
     connection.sendall(_LIVE)
     assert _response(connection)[0] == 200
@@ -266,7 +268,7 @@ def _send_all_or_fail(connection: socket.socket, data: bytes) -> None:
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(start: Any) -> None:
     connection = socket.create_connection(start(max_body=1000).bind(), timeout=60)
-    connection.sendall(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
+    connection.sendall(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n")
     status, body, response = _response(connection)
     assert (status, response.getheader("Connection")) == (400, "close")
     assert json.loads(body)["error"] == (
@@ -279,7 +281,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(start: Any) -> None:
 def test_a_chunked_body_over_the_limit_is_refused(start: Any) -> None:
     connection = socket.create_connection(start(max_body=1000).bind(), timeout=60)
     connection.sendall(
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"3e8\r\n%s\r\n" % (b"x" * 1000)
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"3e8\r\n%s\r\n" % (b"x" * 1000)
     )
     connection.sendall(b"1\r\nx\r\n")
     status, body, _ = _response(connection)
@@ -412,7 +414,7 @@ def test_a_request_that_stops_halfway_is_given_up(start: Any) -> None:
     stalled.sendall(_infer()[:-5])
     assert _ends(stalled)
     large = socket.create_connection(front.bind(), timeout=60)
-    large.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nabc")
+    large.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\n\r\nabc")
     assert _ends(large)
     idle.sendall(_LIVE)
     assert _response(idle)[0] == 200

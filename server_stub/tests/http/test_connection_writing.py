@@ -11,7 +11,7 @@ from repoagent_server.http.reader import Limits
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.service import HttpService
 
-_ASK = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
+_ASK = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class _Transport(asyncio.Transport):

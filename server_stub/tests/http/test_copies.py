@@ -18,7 +18,7 @@ _HEADER = (
     b'"parameters":{"binary_data_output":true}}' % (_SIZE // 4, _SIZE)
 )
 _HEAD = (
-    b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: h\r\n"
+    b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n" % (len(_HEADER) + _SIZE, len(_HEADER))
 )
 

@@ -155,7 +155,7 @@ def test_a_client_that_does_not_read_cannot_keep_a_front_end_from_stopping(
     front.start()
     with socket.create_connection(front.bind(), timeout=60) as connection:
         body = _BODY.replace(b"}]}", b'}],"parameters":{"binary_data_output":true}}')
-        head = b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body)
         assert connection.recv(15) == b"HTTP/1.1 200 OK"
         front.stop()

@@ -234,7 +234,7 @@ def test_a_client_that_does_not_read_is_given_up(
 
     core.submit = submit
     with connect() as connection:
-        head = f"POST {_STREAM} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n{_BODY}"
+        head = f"POST {_STREAM} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(_BODY)}\r\n\r\n{_BODY}"
         connection.sendall(head.encode())
         assert arrived.wait(60)
         sender = asked[0].sender

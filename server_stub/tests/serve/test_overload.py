@@ -149,7 +149,7 @@ def _connections(port: int, count: int, first: bytes = b"", receive: int = 0) ->
 
 
 def _post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers, "", ""]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
@@ -165,7 +165,7 @@ def _answer(server: "Server", request: bytes) -> tuple[int, bytes]:
 
 def test_idle_connections_cost_little_and_hold_up_nobody(server: "Server") -> None:
     before = _resident(server)
-    live = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with _connections(server.port("http"), IDLE, live) as idle, _connections(server.port("grpc"), IDLE_GRPC):
         for connection in idle:
             assert connection.recv(64).startswith(b"HTTP/1.1 200 OK")
@@ -244,7 +244,7 @@ def test_garbage_is_answered_or_dropped(server: "Server", port: str) -> None:
 
 
 def test_endless_and_countless_headers_are_refused(server: "Server") -> None:
-    line = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
+    line = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
     for bomb in (b"X: " + b"a" * 2 * MIB, b"".join(b"X-%d: y\r\n" % n for n in range(100_000)), b"/" * 2 * MIB):
         assert _answer(server, line + bomb)[0] in (400, 431)
     assert _answer(server, b"GET /" + b"v" * 2 * MIB + b" HTTP/1.1\r\n\r\n")[0] in (400, 414, 431)

@@ -1,0 +1,124 @@
+"""Who may ask through a browser: the names that a server answers to, and the pages whose requests change something.
+
+A page of any site makes the browser that shows it send requests to this machine, and a site whose name resolves to
+127.0.0.1 (DNS rebinding) even reads the answers. A browser says in ``Host`` which name it was given, and in ``Origin``
+and ``Sec-Fetch-Site`` whose page asks; no page can change these.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.messages import Request
+from repoagent_server.http.router import Route
+
+__all__ = ["Origins", "is_loopback"]
+
+_FLAG: Final = "--http-allowed-host"
+_ALL: Final = "*"
+_LOCAL: Final = "localhost"
+_READING: Final = frozenset({b"GET", b"HEAD"})
+_KNOWN_HOSTS: Final = 256
+_SHOWN: Final = 100
+"""Characters of a header that are repeated to whoever sent it."""
+
+
+class Origins:
+    """Decides about requests by the headers that browsers set.
+
+    On a loopback address ``Host`` must be a name of this machine, an address, or one of ``names``; elsewhere the names
+    of a server are its operator's business, and are compared once ``names`` has some. A request that is not a mere
+    question and comes from a page of another site is refused, inference elsewhere than on loopback excepted. ``*``
+    among the names turns all of it off.
+    """
+
+    def __init__(self, address: str, names: Sequence[str] = ()) -> None:
+        own = (_LOCAL, socket.gethostname())
+        self._names = frozenset(_canonical(name) for name in (*own, *names))
+        self._off = _ALL in names
+        self._strict = is_loopback(address) or bool(names)
+        self._known: set[bytes | None] = {None, b""}
+        """Values of ``Host`` that have been admitted. Browsers never send an empty one."""
+
+    def refusal(self, request: Request, route: Route) -> str | None:
+        """Why ``request`` is not answered; None if it is."""
+        frame = request.frame
+        if frame.host not in self._known and not self._admits_host(frame.host):
+            return _not_ours("host", frame.host)
+        if frame.origin is None and frame.fetch_site is None:
+            return None
+        return self._refused_page(request, route)
+
+    def _admits_host(self, host: bytes | None) -> bool:
+        text = (host or b"").decode("latin-1")
+        if self._strict and not self._off:
+            name = _host_of(text)
+            if not self._is_own(name) and _address(name) is None:
+                return False
+        if len(self._known) < _KNOWN_HOSTS:
+            self._known.add(host)
+        return True
+
+    def _refused_page(self, request: Request, route: Route) -> str | None:
+        only_asks = request.method in _READING or (route.api is Api.INFERENCE and not self._strict)
+        if only_asks or self._off:
+            return None
+        frame = request.frame
+        if frame.origin is not None:
+            return None if self._admits_origin(frame.origin, frame.host) else _not_ours("origin", frame.origin)
+        return _not_ours("origin", frame.fetch_site) if frame.fetch_site == b"cross-site" else None
+
+    def _admits_origin(self, origin: bytes, host: bytes | None) -> bool:
+        """Whether a page is of this server, or of this machine."""
+        scheme, found, rest = origin.decode("latin-1").lower().partition("://")
+        if not found or scheme not in ("http", "https"):
+            return False
+        if rest.encode("latin-1") == (host or b"").lower():
+            return True
+        name = _host_of(rest)
+        return self._is_own(name) or is_loopback(name)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._names or name.endswith(f".{_LOCAL}")  # which nobody can have resolved elsewhere
+
+
+def is_loopback(address: str) -> bool:
+    """Whether ``address`` (a number, or a name that is always local) is reached from this machine alone."""
+    number = _address(address)
+    if number is None:
+        return _canonical(address) == _LOCAL
+    mapped = getattr(number, "ipv4_mapped", None)
+    return (mapped or number).is_loopback
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _host_of(text: str) -> str:
+    """The host of ``host:port``, without the brackets of an IPv6 address; "" for what is neither."""
+    if text.startswith("["):
+        name, bracket, port = text[1:].partition("]")
+        valid = bool(bracket) and (not port or port[0] == ":")
+        port = port[1:]
+    else:
+        name, _, port = text.partition(":")
+        valid = True
+    return _canonical(name) if valid and (not port or (port.isascii() and port.isdigit())) else ""
+
+
+def _canonical(name: str) -> str:
+    return name.lower().removesuffix(".")
+
+
+def _not_ours(header: str, value: bytes | None) -> str:
+    shown = (value or b"").decode("latin-1")[:_SHOWN]
+    return (
+        f"the {header} of the request, '{shown}', is not one of this server: a page of another site may be asking "
+        f"through a browser. If the name belongs to this server, its operator starts it with '{_FLAG}=NAME'"
+    )
