@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.server.enums import (
     InstanceGroupKind,
@@ -125,6 +126,8 @@ class Options:
     """The operator's policy file: what every model is held to, whatever its own configuration says."""
     allow_exec_keys: bool = field(default=False, kw_only=True)
     """Let ``exec:`` key references of models run programs as the server."""
+    limits: Limits = field(default=DEFAULT_LIMITS, kw_only=True)
+    """What one model, file or request may take."""
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
@@ -173,6 +176,7 @@ def core_options(options: Options) -> CoreOptions:
         allow_swap=options.allow_swap,
         agent_policy=_path(options.agent_policy),
         allow_exec_keys=options.allow_exec_keys,
+        limits=options.limits,
         model_namespacing=options.model_namespacing,
         on_demand=options.on_demand,
         memory_budget_bytes=options.memory_budget,

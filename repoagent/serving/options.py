@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
@@ -91,6 +92,8 @@ class CoreOptions:
     """Settings of backends, by the backend's name."""
     latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
     """What is kept of single requests for the metrics, beside sums and counts: nothing by default."""
+    limits: Limits = DEFAULT_LIMITS
+    """What one model, file or request may take."""
     storage_options: Mapping[str, object] | None = None
     """Passed to the filesystems of remote repositories."""
     on_progress: "Callable[[Progress], None] | None" = None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
@@ -77,6 +78,7 @@ class ServeOptions:
     metrics_port: int = 8002
     allow_load_parameters: bool = False
     allow_client_shm: bool = False
+    limits: Limits = DEFAULT_LIMITS
     ready_file: Path | None = None
     log: LogOptions = field(default_factory=LogOptions)
     notes: tuple[str, ...] = ()

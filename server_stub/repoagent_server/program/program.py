@@ -144,6 +144,7 @@ def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] 
         backend_config=options.backend_config,
         on_progress=on_progress,
         latencies=options.metrics.kept,
+        limits=options.limits,
     )
 
 

@@ -20,6 +20,7 @@ from repoagent_server.flags.flags import (
 )
 from repoagent_server.flags.former_trace_flags import former_trace_flags, take_former_trace_flags
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
+from repoagent_server.flags.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import trace_settings
@@ -202,6 +203,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
 )
 @click.option("--log-file", type=_DIRECTORY, help="Log there instead of to standard error.")
+@limit_flags
 @former_trace_flags
 @triton_flags
 def serve(
@@ -237,6 +239,7 @@ def serve(
         grpc=grpc,
         backend_config=merge_settings(backend_config),
         cache_config=_cache_settings(cache_config, response_cache_byte_size),
+        limits=take_limits(values),
         metrics=take_metrics_settings(values),
         metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
         notes=(*ineffective_notes(), *environment_notes(click.get_current_context())),

@@ -1,6 +1,7 @@
 """The command line of ``repoagent serve``."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import click
 import pytest
 from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
+
+from repoagent.config.limits import Limits
 
 _REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "serve.md"
 
@@ -92,3 +95,11 @@ def test_every_flag_is_documented() -> None:
     flags = {name for parameter in serve.params for name in parameter.opts}
     assert flags - documented == set()
     assert documented - flags == {"--flag", "--help"}
+
+
+def test_every_limit_is_a_flag_and_its_default_is_in_the_reference(parse: Any) -> None:
+    lines = _REFERENCE.read_text().splitlines()
+    for one in fields(Limits):
+        flag = Limits.flag(one.name)
+        assert any(line.startswith(f"| `{flag}` | {one.default} |") for line in lines), flag
+        assert getattr(parse(f"{flag}=7").limits, one.name) == 7

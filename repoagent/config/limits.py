@@ -1,0 +1,54 @@
+"""What one model, file or request may take of the server: every limit in one place, with its default.
+
+Each field is a flag of ``repoagent serve``, ``--limit-NAME`` with dashes, and a line of docs/reference/serve.md. A new
+limit is a new field here and nothing else: the flag, its help text and its check are made from it.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["DEFAULT_LIMITS", "Limits"]
+
+_MIB: Final = 1 << 20
+
+
+def _limit(default: int, text: str) -> int:
+    """A field with its default and the text of its flag."""
+    value: int = field(default=default, metadata={"help": text})
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one server. Whoever applies one names its flag in the message: see :meth:`flag`.
+
+    Raises:
+        InvalidArgumentError: a value is not a whole number above 0.
+    """
+
+    config_bytes: int = _limit(4 * _MIB, "The largest model configuration (config.pbtxt), in bytes.")
+    text_file_bytes: int = _limit(
+        64 * _MIB, "The largest file of a model that is read whole as text (labels, manifests, JSON), in bytes."
+    )
+    key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
+    instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
+    scrypt_work_factor: int = _limit(
+        20, "The largest scrypt work factor of encrypted files: N takes 2^N KiB of memory; a model may ask for less."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if type(value) is not int or value < 1:
+                raise InvalidArgumentError(f"{self.flag(one.name)} must be a whole number above 0, not {value!r}")
+
+    @staticmethod
+    def flag(name: str) -> str:
+        """The flag of the field ``name``, for messages: what to raise if the model is right and the limit is not."""
+        return f"--limit-{name.replace('_', '-')}"
+
+
+DEFAULT_LIMITS: Final = Limits()

@@ -1,0 +1,24 @@
+"""``--limit-...``: one flag for each field of :class:`repoagent.config.limits.Limits`."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from repoagent.config.limits import Limits
+from repoagent_server.flags.flags import number
+
+__all__ = ["limit_flags", "take_limits"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def limit_flags(command: _F) -> _F:
+    """Give ``command`` the flags."""
+    for one in reversed(fields(Limits)):
+        command = number(Limits.flag(one.name), default=one.default, low=1, help=one.metadata["help"])(command)
+    return command
+
+
+def take_limits(values: dict[str, Any]) -> Limits:
+    """Take the values of the flags out of ``values``."""
+    return Limits(**{one.name: values.pop(f"limit_{one.name}") for one in fields(Limits)})
