@@ -1,4 +1,5 @@
-# Two commands: `make demo` shows the whole thing work, `make test` passes the tests. Both set up what they need.
+# Three commands: `make demo` shows that everything works, `make test` runs the tests, `make check` the quick ones among
+# them. Each sets up what it needs.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test lint docs proto bench bench-peers soak clean
+.PHONY: demo serve test check lint docs proto bench bench-peers soak clean
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -32,11 +33,23 @@ demo: $(STAMP)
 serve: $(STAMP)
 	$(BIN)/repoagent serve --model-repository $(EXAMPLE)/repository
 
+# As many tests at once as there are processors; the tests of one file run in one process, in order. `make test WORKERS=0`
+# runs them in pytest's own process.
+WORKERS ?= auto
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP)
 	$(BIN)/lint-imports
+	$(BIN)/python tests/folders.py
 	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
+
+# The fast form of `make test`, for use while you work: without the tests that start programs or take over a second.
+check: $(STAMP)
+	$(BIN)/lint-imports
+	$(BIN)/python tests/folders.py
+	$(PYTEST) -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

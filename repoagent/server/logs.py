@@ -17,7 +17,7 @@ from typing import Final, TextIO
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogFormat, LogLevel
-from repoagent.serving.json_logs import JsonFormatter
+from repoagent.server.json_logs import JsonFormatter
 
 __all__ = ["FORMATS", "LogMessage", "ServerLog", "TritonFormatter", "log_message", "open_log_file", "server_log"]
 

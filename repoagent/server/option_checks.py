@@ -4,12 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from repoagent.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from repoagent.server.options import Options
 
 __all__ = ["check_ranges", "check_types"]
 
@@ -26,7 +23,7 @@ _NOT_NEGATIVE: Final = (
 )
 
 
-def check_types(options: "Options") -> None:
+def check_types(options: Any) -> None:
     """Refuse values that can never work.
 
     Raises:
@@ -40,7 +37,7 @@ def check_types(options: "Options") -> None:
             raise TypeError(f"Options.{item.name} must be {_text(hint)}, not {type(value).__name__}{shown}")
 
 
-def check_ranges(options: "Options") -> None:
+def check_ranges(options: Any) -> None:
     """Refuse numbers that mean nothing.
 
     Raises:

@@ -88,6 +88,7 @@ def _inputs(*, stream: bool, max_tokens: int, shape: list[int], text: str = _PRO
     ]
 
 
+@pytest.mark.slow
 def test_generate_and_generate_stream_say_the_same(http: httpx.Client) -> None:
     whole = _generate(http, max_tokens=30)
     assert whole == _PROMPT + _ANSWER

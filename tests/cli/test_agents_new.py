@@ -43,6 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made
 
 
+@pytest.mark.slow
 def test_it_is_listed(made: Made) -> None:
     lines = made.python("-m", "repoagent", "agents", "list").stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("scan-weights ")]
@@ -55,6 +56,7 @@ def test_it_can_be_inspected(made: Made) -> None:
     assert "Refuse a model that lacks a file" in shown
 
 
+@pytest.mark.slow
 def test_it_runs(made: Made, model_repo: ModelRepo, tmp_path: Path) -> None:
     model = model_repo.add("m", {"1/model.onnx": b"x"}, agents=[("scan-weights", {"require": "1/model.onnx"})])
     check = ["-m", "repoagent", "check", f"--workspace-directory={tmp_path / 'w'}", str(model)]
@@ -67,6 +69,7 @@ def test_it_runs(made: Made, model_repo: ModelRepo, tmp_path: Path) -> None:
     assert "agent 'scan-weights': the model lacks 1/model.onnx" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_passes_its_contract_test(made: Made) -> None:
     done = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=made.directory)
     assert done.returncode == 0, done.stdout

@@ -22,6 +22,7 @@ def check(*arguments: str, identity: str | None = None) -> "subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> None:
     model = EXAMPLE / "repository" / "digits_secure"
     result = check(str(model), "--json", "--allow-swap", f"--workspace-directory={tmp_path}")
@@ -59,6 +60,7 @@ def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
     assert "max_batch_size" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = check(str(tmp_path / "empty"))
@@ -71,6 +73,7 @@ def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     assert "link" in result.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     agent = tmp_path / "agents" / "slow" / "agent.py"
     agent.parent.mkdir(parents=True)

@@ -107,6 +107,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["name", "input", "version_policy", "parameters", "optimization"]), _values))
 def test_any_value_is_read_or_refused_as_a_config_error(values: dict[str, Any]) -> None:
     try:

@@ -39,16 +39,19 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_json)
 def test_strict_json_is_read_as_it_stands(value: Any) -> None:
     assert loads(json.dumps(value)) == value
 
 
+@pytest.mark.slow
 @given(_json)
 def test_a_trailing_comma_after_strict_json_changes_nothing(value: Any) -> None:
     assert loads(f"[{json.dumps(value)},]") == [value]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["a", " ", ", ", '\\"', "\\'", '"', "'", "\\", "a ", "{a", "a:"])
 @pytest.mark.parametrize("start", ["", '"', "'", ","])
 def test_the_time_is_proportional_to_the_length_of_the_text(start: str, piece: str) -> None:

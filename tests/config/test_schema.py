@@ -71,6 +71,7 @@ _THEIRS = (
 )
 
 
+@pytest.mark.slow
 @needs_grpc_client
 @pytest.mark.parametrize("order", [(_OURS, _THEIRS), (_THEIRS, _OURS)], ids=["ours_first", "theirs_first"])
 def test_our_schema_and_tritons_client_load_in_one_process_in_either_order(order: tuple[str, str]) -> None:

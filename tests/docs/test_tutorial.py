@@ -149,6 +149,7 @@ def elsewhere(command: str, home: Path) -> str:
     return command
 
 
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_says(shell: Shell, pages: dict[str, Any]) -> None:
     for step in steps(pages["docs/tutorial.md"]):
         if step.path:

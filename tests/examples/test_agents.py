@@ -27,12 +27,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_all_are_listed(site: Path) -> None:
     lines = python(site, "-m", "repoagent", "agents", "list").stdout.splitlines()
     listed = {line.split()[0]: line.split()[2] for line in lines}
     assert {example.name: f"repoagent-example-{example.name}" for example in EXAMPLES}.items() <= listed.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_it_passes_its_own_tests(site: Path, example: Path) -> None:
     done = python(site, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example))

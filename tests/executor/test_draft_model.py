@@ -178,6 +178,7 @@ def test_penalties_log_probs_and_logits_are_as_without_it() -> None:
     assert len(pair.steps.seen) < 12
 
 
+@pytest.mark.slow
 def test_sampled_texts_follow_the_model_exactly() -> None:
     source = np.random.default_rng(1)
     wanted, guessed = np.exp(source.standard_normal((2, 4, 4)))
@@ -207,6 +208,7 @@ def test_sampled_texts_follow_the_model_exactly() -> None:
     np.testing.assert_allclose(kept / kept.sum(), [1 - one, one - two, two], atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLING)
 def test_a_seed_gives_the_same_text_with_and_without_drafts(sampling: dict[str, Any]) -> None:
     requests = [

@@ -19,6 +19,7 @@ def _run(name: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_one_request() -> None:
     (line,) = _run("one_request.py")
     assert line.startswith("request 1: [")
@@ -36,6 +37,7 @@ def test_beams() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_post_processor() -> None:
     plain, named, given = (json.loads(line) for line in _run("post_processor.py"))
     assert any(token % 2 for token in plain)
@@ -43,6 +45,7 @@ def test_post_processor() -> None:
     assert not any(token % 2 for token in named)
 
 
+@pytest.mark.slow
 def test_guided_json() -> None:
     lines = _run("guided_json.py")
     assert len(lines) == 3
@@ -56,6 +59,7 @@ def test_lora() -> None:
     assert len({plain[1], first[1], second[1]}) == 3
 
 
+@pytest.mark.slow
 def test_draft_model() -> None:
     alone, drafted = (line.split(": ") for line in _run("draft_model.py"))
     assert alone[0] == "21 steps, 0 of 0 drafts right"
@@ -63,6 +67,7 @@ def test_draft_model() -> None:
     assert alone[1] == drafted[1]
 
 
+@pytest.mark.slow
 def test_statistics() -> None:
     first, second, stats = _run("reading_statistics.py")
     assert "0 blocks reused" in first
@@ -70,6 +75,7 @@ def test_statistics() -> None:
     assert json.loads(stats)["kvCacheStats"]["reusedBlocks"] == 3
 
 
+@pytest.mark.slow
 def test_the_timeline_shows_requests_waiting_reading_and_generating_at_once() -> None:
     root = ET.fromstring("\n".join(_run("timeline.py")))
     cells = [item for item in root.iter("{http://www.w3.org/2000/svg}rect") if item.get("width") == "12"]

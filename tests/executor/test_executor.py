@@ -330,6 +330,7 @@ def test_drafts_do_not_go_beyond_the_end_or_the_length(start: Start) -> None:
     assert _one(executor, ended).result.output_token_ids == [[2]]
 
 
+@pytest.mark.slow
 def test_drafts_with_logits_leave_the_distribution_as_it_is(start: Start) -> None:
     wanted = np.array([0.5, 0.2, 0.2, 0.1])
     guessed = np.array([0.1, 0.6, 0.2, 0.1])

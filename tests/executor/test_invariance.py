@@ -105,6 +105,7 @@ def test_neighbours_do_not_matter(run: Callable[..., Any], alone: Any) -> None:
     assert _by_sequence(_tokens(run(ExecutorConfig(kv_cache_config=NO_REUSE), _mixture()))) == _by_sequence(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", list(ContextChunkingPolicy))
 @pytest.mark.parametrize("budget", [9, 40])
 def test_reading_a_prompt_in_chunks_does_not_matter(

@@ -62,6 +62,7 @@ def _tokens(results: list[Result]) -> list[list[int]]:
     return [result.output_token_ids[0] for result in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gpt2"])
 def test_adapters_of_a_batch_give_what_their_merged_weights_give(

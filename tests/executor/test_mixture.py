@@ -61,6 +61,7 @@ def _request(chance: random.Random, adapters: list[SampleAdapter]) -> Request:
     return Request(prompt, chance.randint(1, 16), end_id=2, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(Form))
 def test_a_mixture_of_everything(
     form: Form, open_runner: Callable[..., OrtRunner], reference: Callable[[str], Reference]

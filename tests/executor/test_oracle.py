@@ -79,6 +79,7 @@ def test_penalties_and_bans(kind: str, oracle: dict[str, Any], start: Callable[.
     assert found == [entry["tokens"] for entry in entries]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: Callable[..., Executor]) -> None:
     """The seeds are fixed, so the frequencies are too: the test cannot fail by chance."""
@@ -95,6 +96,7 @@ def test_sampled_tokens_come_as_often(kind: str, oracle: dict[str, Any], start: 
             assert abs(found[token] - DRAWS * chance) <= 4 * math.sqrt(DRAWS * chance * (1 - chance)) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_beam_search(kind: str, oracle: dict[str, Any], start: Callable[..., Executor]) -> None:
     executor, entries = start(kind), oracle["models"][kind]["beams"]

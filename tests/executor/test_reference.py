@@ -111,6 +111,7 @@ def _cut(probabilities: Array, top_k: int, top_p: float) -> Array:
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 0.999999), (0.7, 0, 0.9), (1.5, 5, 1.0), (1.3, 8, 0.8)]
 )

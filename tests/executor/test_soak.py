@@ -21,6 +21,7 @@ def soak_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_request_is_answered_once_and_nothing_stays_held(soak_module: ModuleType, seed: int) -> None:
     report = soak_module.soak(500, seed)

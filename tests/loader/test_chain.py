@@ -118,6 +118,7 @@ RAISED = [ValueError("no"), KeyboardInterrupt(), SystemExit(1), RuntimeError(), 
 POSITIONS = [(size, at) for size in (1, 2, 3) for at in range(size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["unload", "fail"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(("size", "at"), POSITIONS)
@@ -150,6 +151,7 @@ def test_an_agent_that_raises_at_any_call_breaks_no_promise(
 NAMES = ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.lists(st.sampled_from(NAMES), max_size=5),

@@ -87,6 +87,7 @@ def program(tmp_path: Path) -> Program:
     return Program(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"),
     [("", 0), ("raise ValueError('the reason')", 1), ("sys.exit(3)", 3), ("del server", 0), ("server.stop()", 0)],
@@ -99,6 +100,7 @@ def test_its_agents_hear_of_the_unload_once(program: Program, end: str, status: 
     assert program.leftovers == []
 
 
+@pytest.mark.slow
 def test_it_serves_as_long_as_a_thread_of_the_program_needs_it(program: Program) -> None:
     program.run(
         """
@@ -118,6 +120,7 @@ def test_it_serves_as_long_as_a_thread_of_the_program_needs_it(program: Program)
     assert program.leftovers == []
 
 
+@pytest.mark.slow
 def test_the_end_of_a_forked_child_unloads_nothing(program: Program) -> None:
     program.run(
         """
@@ -132,6 +135,7 @@ def test_the_end_of_a_forked_child_unloads_nothing(program: Program) -> None:
     assert program.actions == LIFE
 
 
+@pytest.mark.slow
 def test_a_server_that_a_forked_child_starts_ends_with_the_child(program: Program) -> None:
     program.run(
         """

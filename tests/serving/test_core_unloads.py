@@ -72,6 +72,7 @@ def test_an_unload_lets_running_and_queued_requests_finish(
     assert loader.trace[-1] == "m1 UNLOAD_COMPLETE"
 
 
+@pytest.mark.slow
 def test_an_unload_waits_only_so_long(
     new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, scripted: Any, new_sender: Any
 ) -> None:

@@ -23,6 +23,7 @@ def soak_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_mixed_requests_under_reloads_are_answered_once_and_rightly_and_nothing_is_left_behind(
     soak_module: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,6 +55,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
+@pytest.mark.slow
 def test_a_well_behaved_agent_passes(failures: Failures) -> None:
     assert failures["TestWellBehaved"] == set()
 

@@ -13,6 +13,7 @@ def model(model_repo: ModelRepo) -> Path:
     return model_repo.add("m", agents=["checksum"])
 
 
+@pytest.mark.slow
 def test_a_child_dies_at_the_point_and_leaves_what_it_had(kill_harness: KillHarness, model: Path) -> None:
     kill_harness.kill(model, "checksum LOAD")
     assert kill_harness.holding(b"weights") != []

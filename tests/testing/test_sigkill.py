@@ -108,6 +108,7 @@ def check_nothing_is_left(killed: KillHarness) -> None:
     assert killed.held_locks() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", LOCAL)
 def test_a_kill_leaves_no_plaintext_after_the_next_start(killed: KillHarness, model: Path, point: str) -> None:
     killed.kill(model, point)
@@ -118,6 +119,7 @@ def test_a_kill_leaves_no_plaintext_after_the_next_start(killed: KillHarness, mo
     check_nothing_is_left(killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", REMOTE)
 def test_a_kill_of_a_remote_load_leaves_no_plaintext_and_a_whole_cache(
     killed: KillHarness, model: Path, point: str

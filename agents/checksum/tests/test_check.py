@@ -235,6 +235,7 @@ trees = st.dictionaries(paths, st.binary(max_size=50), min_size=2, max_size=6).f
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @settings(max_examples=30)
 @given(tree=trees, seed=st.integers(0, 2**32))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, UnavailableError
-from repoagent_decrypt.age.errors import AgeError
 from repoagent_decrypt.age.files import Sizes, new_file
 from repoagent_decrypt.age.positional import Progress
+from repoagent_decrypt.age.primitives.errors import AgeError
 from repoagent_decrypt.tree import Item, Tree
 
 __all__ = ["Totals", "Transform", "build_tree", "copy_file"]

@@ -6,12 +6,12 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError, NotFoundError
 from repoagent_decrypt.age.armor import looks_armored
-from repoagent_decrypt.age.errors import AgeError, NoMatchError
 from repoagent_decrypt.age.files import Sizes, decrypt_file
 from repoagent_decrypt.age.foreign import decrypt_file_foreign
 from repoagent_decrypt.age.header import read_header
 from repoagent_decrypt.age.keys import Identities
 from repoagent_decrypt.age.positional import Progress, Workers
+from repoagent_decrypt.age.primitives.errors import AgeError, NoMatchError
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stream import NONCE, sealed_shape
 from repoagent_decrypt.build import Transform

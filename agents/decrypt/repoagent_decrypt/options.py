@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
-from repoagent_decrypt.age.errors import AgeError
 from repoagent_decrypt.age.keys import Identities, holds_secret_key, parse_identities
+from repoagent_decrypt.age.primitives.errors import AgeError
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decrypting import DEFAULT_FILES
 from repoagent_decrypt.patterns import Patterns

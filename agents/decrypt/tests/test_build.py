@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.errors import PayloadError
 from repoagent_decrypt.age.files import Sizes
 from repoagent_decrypt.age.positional import Progress
+from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.build import Totals, build_tree
 from repoagent_decrypt.tree import Tree, scan_tree
 

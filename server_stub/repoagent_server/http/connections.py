@@ -2,18 +2,34 @@
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
 
-if TYPE_CHECKING:
-    from repoagent_server.http.connection import HttpConnection
-
-__all__ = ["Connections"]
+__all__ = ["Connection", "Connections"]
 
 
 _FLUSH_AT: Final = 64
+
+
+class Connection(Protocol):
+    """One of them."""
+
+    def flush(self) -> None:
+        """Write the answers that are ready."""
+
+    def close(self) -> None:
+        """End it after what is already written to it."""
+
+    def abort(self) -> None:
+        """End it at once."""
+
+    def untried(self, since: float) -> bool:
+        """Whether it was opened after ``since``, by the loop's clock, and has brought nothing yet."""
+
+    def close_if_stalled(self) -> None:
+        """End it if it began a request and has brought nothing of it for a while."""
 
 
 class Connections:
@@ -26,13 +42,13 @@ class Connections:
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
         self._loop = loop
         self._stall_seconds = stall_seconds
-        self._open: set[HttpConnection] = set()
+        self._open: set[Connection] = set()
         self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
         self._sweep: asyncio.TimerHandle | None = None
-        self._unwritten: list[HttpConnection] = []
-        self._untried: set[HttpConnection] = set()
+        self._unwritten: list[Connection] = []
+        self._untried: set[Connection] = set()
         self._tried = asyncio.Event()
         self.backlog = Backlog()
         self.in_flight = InFlight()
@@ -40,7 +56,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, connection: "HttpConnection") -> None:
+    def opened(self, connection: Connection) -> None:
         if self._closing:
             connection.close()
         self._open.add(connection)
@@ -48,7 +64,7 @@ class Connections:
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._stall_seconds, self._close_stalled)
 
-    def lost(self, connection: "HttpConnection") -> None:
+    def lost(self, connection: Connection) -> None:
         self._open.discard(connection)
         if not self._open:
             self._empty.set()
@@ -57,7 +73,7 @@ class Connections:
             if not self._untried:
                 self._tried.set()
 
-    def write_soon(self, connection: "HttpConnection") -> None:
+    def write_soon(self, connection: Connection) -> None:
         """Have ``connection.flush`` called once the loop has handled what it has received so far."""
         unwritten = self._unwritten
         unwritten.append(connection)

@@ -93,6 +93,7 @@ def test_running_calls_finish_and_new_ones_are_refused_while_stopping(core: Any)
         assert frontend.drain(5)
 
 
+@pytest.mark.slow
 def test_a_stream_that_a_client_holds_open_does_not_keep_a_front_end_from_stopping(core: Any) -> None:
     frontend = GrpcFrontend(core, GrpcOptions(port=0))
     frontend.start()

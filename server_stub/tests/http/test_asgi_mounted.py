@@ -128,6 +128,7 @@ def prefix(request: pytest.FixtureRequest, server: Server) -> Iterator[str]:
     assert seen == ["up", "down"], "the lifespan of the host is its own"
 
 
+@pytest.mark.slow
 def test_tritons_client_takes_the_prefix_as_part_of_the_address(prefix: str) -> None:
     with triton.InferenceServerClient(prefix) as client:
         assert client.is_server_ready()

@@ -18,6 +18,7 @@ _PATH = "/v2/models/ident/infer"
 _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_coding", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("response_coding", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("size", [3, 300_000])

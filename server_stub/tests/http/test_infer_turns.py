@@ -124,6 +124,7 @@ async def test_one_that_says_so_is_not_alone_when_another_waits(core: Any, log: 
     assert log == ["submitted"] * 2 + ["answered"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True])
 async def test_requests_let_in_by_answers_wait_for_their_own_turn(core: Any, log: list[str], alone: bool) -> None:
     """A client may send ten thousand requests ahead; the stack must not grow with them."""

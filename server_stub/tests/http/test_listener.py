@@ -43,6 +43,7 @@ def _accepted(listener: socket.socket, stack: ExitStack) -> Iterator[socket.sock
         pytest.fail("no connection came")
 
 
+@pytest.mark.slow
 def test_what_begins_when_a_socket_is_given_up_goes_to_the_other_one(stack: ExitStack) -> None:
     leaving = _listening(stack, 0)
     port = leaving.getsockname()[1]

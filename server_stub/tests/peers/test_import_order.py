@@ -19,6 +19,7 @@ assert (theirs.model_name, theirs.id, list(theirs.raw_input_contents)) == ("m", 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", [(_OURS, _TRITON), (_TRITON, _OURS)], ids=["ours first", "tritonclient first"])
 def test_tritonclient_beside_this_package(imports: tuple[str, str]) -> None:
     program = "\n".join((*imports, _USE))

@@ -48,6 +48,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return result
 
 
+@pytest.mark.slow
 def test_health(found: dict[str, Any]) -> None:
     for client in ("rest", "grpc"):
         assert [found[client][what] for what in ("live", "ready", "model")] == [True, True, True]

@@ -27,6 +27,15 @@ PATIENCE: Final = 120
 
 PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
 
+_HERE: Final = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this directory starts a program, which takes a second at least."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+
 
 class Server:
     """A running server, its log as far as it is written, and one HTTP client for it."""

@@ -39,6 +39,7 @@ def held(core: Any) -> Iterator[Callable[[Callable[[], object]], None]]:
         gate.set()
 
 
+@pytest.mark.slow
 def test_over_http(frontend: HttpFrontend, client: httpx.Client, held: Any) -> None:
     host, port = frontend.bind()
     held(lambda: httpx.post(f"http://{host}:{port}/v2/repository/models/ident/load", timeout=60))

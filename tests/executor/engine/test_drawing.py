@@ -35,6 +35,7 @@ def test_top_p_draws_only_what_the_plain_way_keeps(size: int, scale: float, top_
     assert kept[drawn].min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top_p", [0.95, 0.5, 0.1])
 def test_top_p_follows_the_probabilities_of_a_flat_row(top_p: float) -> None:
     source = np.random.default_rng(7)
@@ -50,6 +51,7 @@ def test_top_p_follows_the_probabilities_of_a_flat_row(top_p: float) -> None:
     assert abs(error - freedom) < 5 * np.sqrt(2 * freedom)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [Limits(), Limits(top_k=7), Limits(top_p=0.7), Limits(9, 0.5), Limits(min_p=0.3)])
 def test_the_distribution_is_that_of_the_plain_way(limits: Limits) -> None:
     row = np.random.default_rng(4).integers(0, 9, 50).astype(np.float32) / np.float32(3)  # many are equal

@@ -81,6 +81,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
         create_guides(config, 2, ())
 
 
+@pytest.mark.slow
 def test_torch_and_the_package_xgrammar_are_not_imported() -> None:
     """In a process of its own; ``torch`` set to None cannot be imported even where it is installed."""
     script = """

@@ -31,6 +31,7 @@ def installed() -> AgentInfo:
     return AgentInfo("sizelimit", "0.1.0", NAME, "package", "repoagent_sizelimit:SizeLimitAgent", "available")
 
 
+@pytest.mark.slow
 def test_the_digest_is_that_of_the_record(site: Path) -> None:
     (record,) = site.glob("*.dist-info/RECORD")
     digest = hashlib.sha256(record.read_bytes()).hexdigest()

@@ -279,6 +279,7 @@ def test_statistics_add_up_and_members_count_their_own(new_core: CoreMaker, requ
         assert stats["e"]["inference_stats"][part]["ns"] == members
 
 
+@pytest.mark.slow
 def test_long_ensembles_of_quick_models_do_not_nest(
     new_core: CoreMaker, write_model: ModelWriter, ensemble_config: Text, request_of: RequestMaker
 ) -> None:

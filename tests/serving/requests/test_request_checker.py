@@ -147,6 +147,7 @@ REQUESTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(config=CONFIGS, candidate=REQUESTS)
 def test_the_fast_check_says_yes_exactly_where_the_plain_one_finds_no_fault(

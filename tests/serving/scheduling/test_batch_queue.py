@@ -284,6 +284,7 @@ class Model:
             self.served.append(item)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @given(operations=OPERATIONS)
 def test_whatever_happens_each_request_leaves_once_and_batches_keep_the_rules(

@@ -62,6 +62,7 @@ def wait_for_answer(subject: Any, request: InferRequest, value: float, failed: l
         assert (array == 2 * value).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS.keys())
 @pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("slow", [False, True])

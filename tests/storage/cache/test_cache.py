@@ -225,6 +225,7 @@ Cache(Path(sys.argv[1])).get_or_build("key", build)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["build", "sync", "rename"])
 def test_a_builder_that_is_killed_leaves_nothing_that_counts(
     cache: Cache, child: Callable[..., Any], tmp_path: Path, point: str

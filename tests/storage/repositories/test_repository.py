@@ -74,6 +74,7 @@ def test_a_loop_of_links_is_refused(tmp_path: Path, write_tree: Write) -> None:
         model.entries()
 
 
+@pytest.mark.slow
 def test_ten_thousand_models_are_indexed(tmp_path: Path) -> None:
     for number in range(10_000):
         (tmp_path / f"model-{number}").mkdir()
@@ -108,6 +109,7 @@ def test_a_memory_repository_works_like_any_other() -> None:
     assert model.versions() == [1, 2, 10]
 
 
+@pytest.mark.slow
 def test_an_s3_repository_in_tritons_spelling(s3_bucket: Any) -> None:
     s3_bucket.put(
         {f"models/{path}": content for path, content in _FILES.items()} | {"models/m2/1/x": b"", "other/1": b""}

@@ -8,7 +8,7 @@ import binascii
 from types import TracebackType
 from typing import BinaryIO, Final
 
-from repoagent_decrypt.age.errors import ArmorError
+from repoagent_decrypt.age.primitives.errors import ArmorError
 from repoagent_decrypt.age.source import PeekReader
 
 __all__ = ["ArmorReader", "ArmorWriter", "looks_armored"]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent_decrypt.age.encoding import b64decode, b64encode, hkdf
-from repoagent_decrypt.age.errors import HeaderError, HeaderMacError, NoMatchError
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode, hkdf
+from repoagent_decrypt.age.primitives.errors import HeaderError, HeaderMacError, NoMatchError
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas import FileKey, Identity, Recipient, Stanza
 

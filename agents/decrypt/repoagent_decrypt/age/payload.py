@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from repoagent_decrypt.age.armor import ArmorReader, looks_armored
-from repoagent_decrypt.age.errors import HeaderError
 from repoagent_decrypt.age.header import open_header, read_header
+from repoagent_decrypt.age.primitives.errors import HeaderError
 from repoagent_decrypt.age.source import ByteSource, PeekReader, read_exactly
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stream import NONCE, PayloadCipher
@@ -26,7 +26,7 @@ class OpenedPayload:
 def open_payload(stream: ByteSource, identities: Iterable[Identity], *, armored: bool | None = None) -> OpenedPayload:
     """Find out whether ``stream`` is armored (unless told), parse its header and unlock it.
 
-    Raises every error of :mod:`~repoagent_decrypt.age.errors` but ``PayloadError``.
+    Raises every error of :mod:`~repoagent_decrypt.age.primitives.errors` but ``PayloadError``.
     """
     source = PeekReader(stream)
     if armored is None:

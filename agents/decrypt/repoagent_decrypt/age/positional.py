@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent_decrypt.age.errors import PayloadError
+from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.threads import thread_count
 
 __all__ = ["Job", "Progress", "Side", "Transform", "Workers", "write_at"]

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from repoagent_decrypt.age.errors import PayloadError
 from repoagent_decrypt.age.payload import OpenedPayload, open_payload
+from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.source import ByteSource, PeekReader, read_exactly
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, DamagedBatchError, PayloadCipher

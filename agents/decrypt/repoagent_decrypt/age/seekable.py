@@ -4,8 +4,8 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
-from repoagent_decrypt.age.errors import PayloadError
 from repoagent_decrypt.age.payload import open_payload
+from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.source import read_exactly
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stream import CHUNK, SEALED, sealed_shape

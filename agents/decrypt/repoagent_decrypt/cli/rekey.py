@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from repoagent.api import NotFoundError
-from repoagent_decrypt.age.errors import InvalidKeyError
 from repoagent_decrypt.age.files import Sizes
 from repoagent_decrypt.age.keys import Identities, Recipients
 from repoagent_decrypt.age.positional import Progress
+from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.rewrap import rewrap_file
 from repoagent_decrypt.build import Transform
 from repoagent_decrypt.cli.keys import (

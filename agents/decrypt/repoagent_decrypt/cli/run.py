@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from repoagent.api import RepoAgentError
-from repoagent_decrypt.age.errors import AgeError
 from repoagent_decrypt.age.positional import Progress
+from repoagent_decrypt.age.primitives.errors import AgeError
 from repoagent_decrypt.build import Totals, Transform, build_tree
 from repoagent_decrypt.tree import Tree
 

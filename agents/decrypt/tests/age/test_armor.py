@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from repoagent_decrypt.age.armor import ArmorReader, ArmorWriter, looks_armored
-from repoagent_decrypt.age.errors import ArmorError
+from repoagent_decrypt.age.primitives.errors import ArmorError
 from repoagent_decrypt.age.source import PeekReader
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "age"

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.errors import (
+from repoagent_decrypt.age.files import decrypt_file
+from repoagent_decrypt.age.keys import parse_identities
+from repoagent_decrypt.age.positional import Workers
+from repoagent_decrypt.age.primitives.errors import (
     AgeError,
     ArmorError,
     HeaderError,
@@ -16,9 +19,6 @@ from repoagent_decrypt.age.errors import (
     NoMatchError,
     PayloadError,
 )
-from repoagent_decrypt.age.files import decrypt_file
-from repoagent_decrypt.age.keys import parse_identities
-from repoagent_decrypt.age.positional import Workers
 from repoagent_decrypt.age.reader import AgeReader
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.errors import PayloadError
 from repoagent_decrypt.age.files import Sizes, decrypt_file, encrypt_file
 from repoagent_decrypt.age.positional import Job, Side, Workers
+from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.reader import decrypt_stream
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK
@@ -16,6 +16,7 @@ BATCH = BATCH_CHUNKS * CHUNK
 Crew = Callable[[int], Workers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1, BATCH, BATCH + 1, 5 * BATCH + 17])
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("armored", [False, True])

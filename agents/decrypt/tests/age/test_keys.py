@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_decrypt.age.errors import InvalidKeyError
 from repoagent_decrypt.age.keys import holds_secret_key, parse_identities, parse_recipients, recipients_of
+from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 

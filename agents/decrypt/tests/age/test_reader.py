@@ -7,7 +7,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repoagent_decrypt.age.errors import NoMatchError, PayloadError
+from repoagent_decrypt.age.primitives.errors import NoMatchError, PayloadError
 from repoagent_decrypt.age.reader import AgeReader, decrypt_stream
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
@@ -18,6 +18,7 @@ BATCH = BATCH_CHUNKS * CHUNK
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH, 4 * BATCH + CHUNK + 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("armored", [False, True])

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.errors import HeaderError, NoMatchError
 from repoagent_decrypt.age.files import decrypt_file, encrypt_file
+from repoagent_decrypt.age.primitives.errors import HeaderError, NoMatchError
 from repoagent_decrypt.age.rewrap import rewrap_file
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity

@@ -1,8 +1,8 @@
 """Rules of the recipient types that the vectors do not reach."""
 
 import pytest
-from repoagent_decrypt.age.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.keys import parse_identities
+from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.scrypt import (

@@ -5,7 +5,7 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from repoagent_decrypt.age.errors import AgeError
+from repoagent_decrypt.age.primitives.errors import AgeError
 from repoagent_decrypt.age.reader import AgeReader
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK, plain_shape, sealed_shape

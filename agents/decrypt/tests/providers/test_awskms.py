@@ -37,6 +37,7 @@ def kms(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return get_session().create_client("kms")
 
 
+@pytest.mark.slow
 def test_a_wrapped_key_is_unwrapped_from_file_and_base64(kms: Any, tmp_path: Path) -> None:
     key = kms.create_key()["KeyMetadata"]["KeyId"]
     blob = kms.encrypt(KeyId=key, Plaintext=b"AGE-SECRET-KEY-1X")["CiphertextBlob"]

@@ -67,6 +67,7 @@ def test_any_bytes_at_all_give_the_text_that_they_give_together(tokens: list[int
     assert BYTES.decode(before) + "".join(told) == BYTES.decode([*before, *tokens])
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_any_text_comes_back_through_byte_fallback(text: str, prompt: str) -> None:
     before, tokens = FALLBACK.encode(prompt), FALLBACK.encode(text)

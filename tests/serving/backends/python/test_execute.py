@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.serving.backends.python import event_loop
+from repoagent.serving.backends.python.model import event_loop
 
 DOUBLE = """
 class TritonPythonModel:
@@ -168,6 +168,7 @@ def test_a_final_response_that_cannot_be_sent_is_not_the_final_one(run_anywhere:
     assert "has no attribute" in str(answers.wait().responses[0].error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyword", ["", "async "])
 def test_what_a_decoupled_model_has_not_answered_is_answered_when_it_is_unloaded(
     run_anywhere: Any, keyword: str

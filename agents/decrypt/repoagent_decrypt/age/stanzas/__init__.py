@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from repoagent_decrypt.age.errors import HeaderError
+from repoagent_decrypt.age.primitives.errors import HeaderError
 
 __all__ = [
     "FILE_KEY_BYTES",

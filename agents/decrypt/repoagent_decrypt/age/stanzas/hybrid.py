@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.hpke import (
     Suite,
 )
 
-from repoagent_decrypt.age import bech32
-from repoagent_decrypt.age.encoding import b64decode, b64encode
-from repoagent_decrypt.age.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.age.primitives import bech32
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode
+from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body
 
 __all__ = ["HybridIdentity", "HybridRecipient"]

@@ -7,8 +7,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from repoagent_decrypt.age.encoding import b64decode, b64encode
-from repoagent_decrypt.age.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode
+from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body, open_file_key, seal_file_key
 
 __all__ = ["DEFAULT_WORK_FACTOR", "MAX_WORK_FACTOR", "ScryptIdentity", "ScryptRecipient"]

@@ -5,9 +5,9 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from repoagent_decrypt.age import bech32
-from repoagent_decrypt.age.encoding import b64decode, b64encode, hkdf
-from repoagent_decrypt.age.errors import HeaderError, InvalidKeyError
+from repoagent_decrypt.age.primitives import bech32
+from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode, hkdf
+from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
 from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body, open_file_key, seal_file_key
 
 __all__ = ["X25519Identity", "X25519Recipient"]

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.backends.python.context import ModelContext
-from repoagent.serving.backends.python.instance import PythonInstance
-from repoagent.serving.backends.python.metrics import MetricFamily
+from repoagent.serving.backends.python.model.context import ModelContext
+from repoagent.serving.backends.python.model.instance import PythonInstance
+from repoagent.serving.backends.python.model.metrics import MetricFamily
+from repoagent.serving.backends.python.model.running import completed, started
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
-from repoagent.serving.backends.python.running import completed, started
 from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["main"]

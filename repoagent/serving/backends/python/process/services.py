@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.backends.python.context import CoreAccess
+from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError

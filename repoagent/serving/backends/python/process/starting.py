@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import InternalError
-from repoagent.serving.backends.python.context import CoreAccess
+from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.codec import error_of
 from repoagent.serving.backends.python.process.memory import ProtocolError

@@ -92,6 +92,7 @@ def ask(core: ServingCore, value: float) -> Any:
     return {name: tensor.array[0] for name, tensor in response.outputs.items()}
 
 
+@pytest.mark.slow
 def test_every_instance_has_a_process_and_they_work_at_the_same_time(core: Callable[..., ServingCore]) -> None:
     serving = core(PROCESS + "instance_group { count: 2 }")
     serving.load("m")
@@ -105,6 +106,7 @@ def test_every_instance_has_a_process_and_they_work_at_the_same_time(core: Calla
     assert os.getpid() not in seen
 
 
+@pytest.mark.slow
 def test_a_crash_costs_the_requests_of_one_instance_and_nothing_else(core: Callable[..., ServingCore]) -> None:
     serving = core(PROCESS)
     serving.load("m")
@@ -117,6 +119,7 @@ def test_a_crash_costs_the_requests_of_one_instance_and_nothing_else(core: Calla
     assert statistics["inference_stats"]["success"]["count"] == 1
 
 
+@pytest.mark.slow
 def test_a_model_is_not_ready_while_it_has_no_process_and_a_load_brings_it_back(
     core: Callable[..., ServingCore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_model_is_not_ready_while_it_has_no_process_and_a_load_brings_it_back(
     assert ask(serving, 0.0)["y"] == 0.0
 
 
+@pytest.mark.slow
 def test_the_server_may_say_it_for_all_models(core: Callable[..., ServingCore]) -> None:
     serving = core("", execution="process")
     serving.load("m")

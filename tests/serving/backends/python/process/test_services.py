@@ -47,6 +47,7 @@ class TritonPythonModel:
     assert "nobody wants this" not in caplog.text
 
 
+@pytest.mark.slow
 def test_the_level_of_the_log_may_change_while_the_model_runs(
     run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,6 +66,7 @@ class TritonPythonModel:
     assert caplog.text.count("in detail") == 1
 
 
+@pytest.mark.slow
 def test_metrics_are_the_servers_and_up_to_date_when_the_answer_comes(run_anywhere: Any) -> None:
     body = """
 class TritonPythonModel:
@@ -105,6 +107,7 @@ def series() -> dict[str, float]:
     return {line.split("{")[0].split(" ")[0]: float(line.split(" ")[-1]) for line in lines}
 
 
+@pytest.mark.slow
 def test_a_model_learns_that_its_request_was_cancelled(run_anywhere: Any) -> None:
     body = """
 import threading
@@ -136,6 +139,7 @@ class TritonPythonModel:
     assert seen[1].error.code.name == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_text_and_large_tensors_go_both_ways(run_in_process_of_its_own: Any) -> None:
     body = """
 class TritonPythonModel:
@@ -157,6 +161,7 @@ class Keeping:
         self.response = response
 
 
+@pytest.mark.slow
 def test_inputs_are_the_models_own_and_outputs_the_clients_for_as_long_as_they_like(
     run_in_process_of_its_own: Any,
 ) -> None:
@@ -184,6 +189,7 @@ class TritonPythonModel:
     assert model.instance.child.arena.used_blocks == 20  # What the model keeps, it has.
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_requests_or_of_responses(run_in_process_of_its_own: Any) -> None:
     body = """
 import numpy as np
@@ -221,6 +227,7 @@ class TritonPythonModel:
     assert second.responses[0].error is None
 
 
+@pytest.mark.slow
 def test_a_call_of_another_model_carries_large_tensors(run_in_process_of_its_own: Any) -> None:
     body = """
 class TritonPythonModel:
@@ -235,6 +242,7 @@ class TritonPythonModel:
     np.testing.assert_array_equal(value, np.arange(100_000, dtype=np.float32) * 8)
 
 
+@pytest.mark.slow
 def test_a_child_that_talks_nonsense_is_ended(run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture) -> None:
     body = """
 import os, struct, sys

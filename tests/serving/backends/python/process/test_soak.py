@@ -21,6 +21,7 @@ def soak_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_every_request_is_answered_once_and_rightly_while_processes_are_killed(
     soak_module: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:

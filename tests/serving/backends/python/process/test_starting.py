@@ -17,6 +17,7 @@ parameters { key: "EXECUTION" value { string_value: "process" } }
 """
 
 
+@pytest.mark.slow
 def test_all_of_them_run_before_the_first_instance_is_made(write_model: Any, tmp_path: Path, files_of: Any) -> None:
     write_model("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
     backend = PythonBackend({})

@@ -8,7 +8,7 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from repoagent_decrypt.age.errors import HeaderError
+from repoagent_decrypt.age.primitives.errors import HeaderError
 
 __all__ = ["b64decode", "b64encode", "hkdf"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from repoagent.serving.backends.python.errors import TritonModelException
+from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind, MetricRegistry
 

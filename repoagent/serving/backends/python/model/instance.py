@@ -6,11 +6,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
-from repoagent.serving.backends.python.context import ModelContext, entered
-from repoagent.serving.backends.python.errors import let_interrupt_pass
-from repoagent.serving.backends.python.event_loop import EventLoop
-from repoagent.serving.backends.python.importing import ImportedModel
-from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponseSender, to_core
+from repoagent.serving.backends.python.model.context import ModelContext, entered
+from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.event_loop import EventLoop
+from repoagent.serving.backends.python.model.importing import ImportedModel
+from repoagent.serving.backends.python.model.messages import InferenceRequest, InferenceResponseSender, to_core
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 __all__ = ["PythonInstance"]

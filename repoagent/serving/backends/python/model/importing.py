@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.backends.python.context import ModelContext, entered
-from repoagent.serving.backends.python.errors import let_interrupt_pass
-from repoagent.serving.backends.python.own_modules import OwnModules
-from repoagent.serving.backends.python.utils import UTILS_NAME, bound_utils
+from repoagent.serving.backends.python.model.context import ModelContext, entered
+from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.own_modules import OwnModules
+from repoagent.serving.backends.python.model.utils import UTILS_NAME, bound_utils
 
 __all__ = ["ImportedModel", "import_model"]
 

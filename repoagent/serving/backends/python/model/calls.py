@@ -5,7 +5,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from repoagent.serving.backends.python.context import CoreAccess
+from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:

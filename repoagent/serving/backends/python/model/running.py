@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from repoagent.errors import InternalError
-from repoagent.serving.backends.python.context import ModelContext, entered
-from repoagent.serving.backends.python.errors import let_interrupt_pass
-from repoagent.serving.backends.python.importing import ImportedModel, import_model
-from repoagent.serving.backends.python.instance import PythonInstance
-from repoagent.serving.backends.python.model_config import ModelConfig
+from repoagent.serving.backends.python.model.context import ModelContext, entered
+from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.importing import ImportedModel, import_model
+from repoagent.serving.backends.python.model.instance import PythonInstance
+from repoagent.serving.backends.python.model.model_config import ModelConfig
 
 __all__ = ["completed", "started"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tritonclient.utils as client
 
-from repoagent.serving.backends.python.errors import TritonModelException
-from repoagent.serving.backends.python.tensors import (
+from repoagent.serving.backends.python.model.errors import TritonModelException
+from repoagent.serving.backends.python.model.tensors import (
     TRITON_STRING_TO_NUMPY,
     Tensor,
     deserialize_bytes_tensor,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repoagent.serving.backends.python.utils import bound_utils
+from repoagent.serving.backends.python.model.utils import bound_utils
 
 NAMES = """
 InferenceRequest InferenceResponse InferenceResponseSender ResponseIterator Tensor TritonError TritonModelException

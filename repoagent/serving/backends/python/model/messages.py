@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.backends.python.calls import AsyncResponseIterator, ResponseIterator
-from repoagent.serving.backends.python.context import ModelContext, current
-from repoagent.serving.backends.python.errors import TritonError, TritonModelException, core_error
-from repoagent.serving.backends.python.tensors import Tensor
+from repoagent.serving.backends.python.model.calls import AsyncResponseIterator, ResponseIterator
+from repoagent.serving.backends.python.model.context import ModelContext, current
+from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, core_error
+from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 
 __all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of", "to_core"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.backends.python.own_modules import OwnModules
+from repoagent.serving.backends.python.model.own_modules import OwnModules
 
 EXECUTE = """
 class TritonPythonModel:
@@ -35,6 +35,7 @@ def write(directory: Path, **files: str) -> None:
         path.write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

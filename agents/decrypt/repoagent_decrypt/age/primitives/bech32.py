@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from repoagent_decrypt.age.errors import InvalidKeyError
+from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 
 __all__ = ["decode", "encode"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from repoagent.serving.backends.python.errors import TritonModelException
+from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["CoreAccess", "ModelContext", "current", "entered"]

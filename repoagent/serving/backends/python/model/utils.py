@@ -9,14 +9,18 @@ from types import ModuleType
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode
-from repoagent.serving.backends.python.calls import ResponseIterator
-from repoagent.serving.backends.python.context import ModelContext, current
-from repoagent.serving.backends.python.errors import TritonError, TritonModelException
-from repoagent.serving.backends.python.logger import Logger, LogLevel
-from repoagent.serving.backends.python.messages import InferenceRequest, InferenceResponse, InferenceResponseSender
-from repoagent.serving.backends.python.metrics import Metric, MetricFamily
-from repoagent.serving.backends.python.model_config import ModelConfig
-from repoagent.serving.backends.python.tensors import (
+from repoagent.serving.backends.python.model.calls import ResponseIterator
+from repoagent.serving.backends.python.model.context import ModelContext, current
+from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException
+from repoagent.serving.backends.python.model.logger import Logger, LogLevel
+from repoagent.serving.backends.python.model.messages import (
+    InferenceRequest,
+    InferenceResponse,
+    InferenceResponseSender,
+)
+from repoagent.serving.backends.python.model.metrics import Metric, MetricFamily
+from repoagent.serving.backends.python.model.model_config import ModelConfig
+from repoagent.serving.backends.python.model.tensors import (
     TRITON_STRING_TO_NUMPY,
     Tensor,
     deserialize_bytes_tensor,
