@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.ensembles.fitting import Fit, Fits
 from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.requests.reshape import Reshaper
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -49,6 +51,8 @@ class Step:
     """Which stream of tensors its inputs belong to: 0 for the request's own, else a decoupled member's answers."""
     output_label: int
     """The same for its outputs; another number only if the member is decoupled."""
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    """Those of the member's inputs whose tensors need a batch dimension added or taken off."""
 
     @property
     def decoupled(self) -> bool:
@@ -65,27 +69,35 @@ class EnsemblePlan:
     inputs: frozenset[str]
     outputs: frozenset[str]
     output_label: int
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    """The same for the outputs of the ensemble."""
+    reshaper: Reshaper | None = None
+    """Between the shapes that clients see and those that the steps do."""
     _users: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: "ModelConfig", decoupled: Sequence[bool]) -> "EnsemblePlan":
+    def of(cls, config: "ModelConfig", decoupled: Sequence[bool], fits: Fits | None = None) -> "EnsemblePlan":
         """Compile a checked configuration; ``decoupled`` says of each step whether its member is.
+
+        ``fits``: None where all models batch, or none does.
 
         Raises:
             InvalidArgumentError: a step would need tensors of two streams, of which one may have more than the other.
         """
         labels = _Labels(config, decoupled)
-        steps = labels.steps()
+        steps = [replace(step, fits=fits.inputs(step.index) if fits else {}) for step in labels.steps()]
         users: dict[str, list[Step]] = defaultdict(list)
         for step in steps:
             for tensor in step.waits_for:
                 users[tensor].append(step)
         return cls(
             config.name,
-            steps,
+            tuple(steps),
             frozenset(item.name for item in config.input),
             frozenset(item.name for item in config.output),
             labels.common([item.name for item in config.output], config.name),
+            fits.outputs() if fits else {},
+            Reshaper.of(config),
             {tensor: tuple(steps) for tensor, steps in users.items()},
         )
 

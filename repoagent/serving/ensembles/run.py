@@ -5,8 +5,8 @@ line, and whichever thread finds nobody working on the line works it off: so no 
 held while a member runs, and members that answer at once do not nest in each other's stack frames.
 """
 
+import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,86 +24,12 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
+from repoagent.serving.ensembles.sequence_marks import SequenceMarks
+from repoagent.serving.ensembles.step_request import Durations, StepRequest
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["Durations", "EnsembleRun", "RunOutcome", "StepRequest"]
-
-
-@dataclass(slots=True)
-class Durations:
-    """Nanoseconds that the members of one request spent, added up."""
-
-    queue_ns: int = 0
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
-
-    def add(self, other: "Durations") -> None:
-        """Add those of one step."""
-        self.queue_ns += other.queue_ns
-        self.input_ns += other.input_ns
-        self.infer_ns += other.infer_ns
-        self.output_ns += other.output_ns
-
-    @classmethod
-    def of(cls, request: InferRequest) -> "Durations":
-        """Those of a request that was answered; zero if it was not executed."""
-        if isinstance(request, StepRequest) and request.composed is not None:
-            return request.composed
-        times = request.times
-        if times is None:
-            return cls()
-        return cls(
-            times.start_ns - request.arrival_ns,
-            times.input_end_ns - times.start_ns,
-            times.output_start_ns - times.input_end_ns,
-            times.end_ns - times.output_start_ns,
-        )
-
-
-class StepRequest(InferRequest):
-    """A request to a member. It is cancelled as soon as the ensemble's own request is, or another step failed."""
-
-    __slots__ = ("_own_cancelled", "_run", "composed")
-
-    def __init__(self, run: "EnsembleRun", step: Step, inputs: dict[str, Tensor], sender: "_StepSender") -> None:
-        origin = run.request
-        self._run = run
-        self.composed: Durations | None = None
-        """Set by a member that is an ensemble itself."""
-        super().__init__(
-            step.model_name,
-            inputs,
-            sender,
-            model_version=step.model_version,
-            id=origin.id,
-            requested_outputs=tuple(step.outputs),
-            parameters=origin.parameters,
-            correlation_id=origin.correlation_id,
-            sequence_start=origin.sequence_start,
-            sequence_end=origin.sequence_end,
-            priority=origin.priority,
-            timeout_us=_time_left_us(origin),
-            trace=origin.trace.child() if origin.trace is not None else None,
-            volatile=origin.volatile,
-        )
-
-    @property
-    def cancelled(self) -> bool:
-        """See :class:`InferRequest`."""
-        return self._own_cancelled or self._run.stopped
-
-    @cancelled.setter
-    def cancelled(self, value: bool) -> None:
-        self._own_cancelled = value
-
-
-def _time_left_us(request: InferRequest) -> int:
-    if not request.timeout_us:
-        return 0
-    passed_us = (time.monotonic_ns() - request.arrival_ns) // 1000
-    return max(1, request.timeout_us - passed_us)
+__all__ = ["EnsembleRun", "RunOutcome"]
 
 
 @dataclass(slots=True)
@@ -114,6 +40,10 @@ class _Scope:
     missing: dict[int, int]
     """Step -> how many of the tensors that it waits for are not there yet."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    """Those that are not going to come: the client, or the answer of a step, left them out."""
+    marks: dict[str, SequenceMarks] = field(default_factory=dict)
+    """Of the tensors that steps made: the sequence that they belong to."""
 
 
 class _StepSender:
@@ -125,10 +55,11 @@ class _StepSender:
         self._run = run
         self._step = step
         self._scope = scope
-        self.request: InferRequest | None = None
+        self.request: StepRequest | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        self._run.post(_Event(self._step, self._scope, response, self.request if final else None))
+        assert self.request is not None
+        self._run.post(_Event(self._step, self._scope, response, self.request.marks, self.request if final else None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +67,8 @@ class _Event:
     step: Step
     scope: _Scope
     response: InferResponse | None
+    marks: SequenceMarks
+    """Those that the step's request had."""
     ended: InferRequest | None
     """The step's request, with its times, if no further answer follows."""
 
@@ -148,6 +81,7 @@ class RunOutcome:
     durations: Durations
 
 
+_log: Final = logging.getLogger(__name__)
 _UNSET: Final = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 _KINDS: Final = (
     UnknownError,
@@ -182,6 +116,7 @@ class EnsembleRun:
         self._done = done
         self._wanted = request.requested_outputs or tuple(sorted(plan.outputs))
         self._needed = plan.needed(self._wanted) if request.requested_outputs else None
+        self._own_marks = SequenceMarks.of(request)
         self._lock = threading.Lock()
         self._events: deque[_Event] = deque()
         self._working = False
@@ -202,7 +137,9 @@ class EnsembleRun:
         self.request.on_cancel = self._tell_steps
         self._working = True
         absent = self._plan.inputs - self.request.inputs.keys()  # Optional ones; the request has been checked.
-        self._put(self._origin, self.request.inputs, absent)
+        reshaper = self._plan.reshaper
+        inputs = reshaper.to_model(self.request.inputs) if reshaper is not None else self.request.inputs
+        self._put(self._origin, inputs, absent, None)
         if self._in_flight:
             self._work()
         else:
@@ -243,7 +180,12 @@ class EnsembleRun:
         if step.decoupled:
             scope = self._new_scope(step.output_label)
         tensors = {step.outputs[name]: tensor for name, tensor in response.outputs.items() if name in step.outputs}
-        self._put(scope, tensors)
+        # What the member left out may be optional further on, which each of the following steps checks for itself.
+        absent = frozenset(step.outputs.values()) - tensors.keys()
+        try:
+            self._put(scope, tensors, absent, event.marks.after(response.parameters))
+        except RepoAgentError as error:
+            self._fail(error)
 
     def _fail(self, error: RepoAgentError) -> None:
         if self._error is None:
@@ -261,12 +203,18 @@ class EnsembleRun:
         self._incomplete += label == self._plan.output_label
         return _Scope(label, {step.index: len(step.waits_for) for step in steps})
 
-    def _put(self, scope: _Scope, tensors: Mapping[str, Tensor], absent: frozenset[str] = frozenset()) -> None:
+    def _put(
+        self, scope: _Scope, tensors: Mapping[str, Tensor], absent: frozenset[str], marks: SequenceMarks | None
+    ) -> None:
         scope.tensors.update(tensors)
-        for step in self._ready(scope, (*tensors, *absent)):
+        scope.absent |= absent
+        news = (*tensors, *absent)
+        if marks is not None:
+            scope.marks.update(dict.fromkeys(news, marks))
+        for step in self._ready(scope, news):
             self._call(step, scope)
         if self._plan.decoupled and scope.label == self._plan.output_label:
-            self._answer_if_complete(scope, tensors)
+            self._answer_if_complete(scope, news)
 
     def _ready(self, scope: _Scope, tensors: Sequence[str]) -> list[Step]:
         ready = []
@@ -280,20 +228,43 @@ class EnsembleRun:
 
     def _call(self, step: Step, scope: _Scope) -> None:
         inputs = {name: scope.tensors[tensor] for name, tensor in step.inputs.items() if tensor in scope.tensors}
+        for name, fit in step.fits.items():
+            if name in inputs:
+                inputs[name] = fit.apply(inputs[name])
         sender = _StepSender(self, step, scope)
-        request = sender.request = StepRequest(self, step, inputs, sender)
+        request = sender.request = StepRequest(self, step, inputs, self._marks(step, scope), sender)
         self._in_flight[request] = None
         self._submit(request)
 
-    def _answer_if_complete(self, scope: _Scope, news: Mapping[str, Tensor]) -> None:
-        complete = all(name in scope.tensors for name in self._wanted)
-        if complete and any(name in news for name in self._wanted):
+    def _marks(self, step: Step, scope: _Scope) -> SequenceMarks:
+        """The sequence that a call of ``step`` belongs to."""
+        found = dict.fromkeys(scope.marks[tensor] for tensor in step.inputs.values() if tensor in scope.marks)
+        found.pop(self._own_marks, None)
+        if len(found) > 1:
+            _log.error(
+                "in ensemble '%s', the answers of different steps name different sequences for model '%s'",
+                self._plan.name,
+                step.model_name,
+            )
+        return next(iter(found), self._own_marks)
+
+    def _answer_if_complete(self, scope: _Scope, news: Sequence[str]) -> None:
+        if self._complete(scope) and any(name in news for name in self._wanted):
             self._incomplete -= 1
             self._send(self._response(scope), final=False)
 
+    def _complete(self, scope: _Scope) -> bool:
+        return all(name in scope.tensors or name in scope.absent for name in self._wanted)
+
     def _response(self, scope: _Scope) -> InferResponse:
-        outputs = {name: scope.tensors[name] for name in self._wanted}
-        return InferResponse(self._plan.name, self._version, self.request.id, outputs)
+        outputs = {name: scope.tensors[name] for name in self._wanted if name in scope.tensors}
+        for name, fit in self._plan.fits.items():
+            if name in outputs:
+                outputs[name] = fit.apply(outputs[name])
+        if self._plan.reshaper is not None:
+            outputs = self._plan.reshaper.to_client(outputs)
+        marks = next((scope.marks[name] for name in self._wanted if name in scope.marks), self._own_marks)
+        return InferResponse(self._plan.name, self._version, self.request.id, outputs, marks.parameters())
 
     def _finish(self) -> None:
         response = None
@@ -309,10 +280,13 @@ class EnsembleRun:
         """The only answer, or None after the answers of a decoupled ensemble. Notes an error if one is incomplete."""
         if self._plan.decoupled and not self._incomplete:
             return None
-        if any(name not in self._origin.tensors for name in self._wanted):
-            self._fail(InvalidArgumentError(f"[request id: {self.request.id or '<id_unknown>'}] {_UNSET}"))
+        try:
+            if self._complete(self._origin):
+                return self._response(self._origin)
+            raise InvalidArgumentError(f"[request id: {self.request.id or '<id_unknown>'}] {_UNSET}")
+        except RepoAgentError as error:
+            self._fail(error)
             return None
-        return self._response(self._origin)
 
     def _send(self, response: InferResponse | None, *, final: bool) -> None:
         if self.request.sender is not None:

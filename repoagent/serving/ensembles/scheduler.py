@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.ensembles.plan import EnsemblePlan
-from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome, StepRequest
+from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome
+from repoagent.serving.ensembles.step_request import StepRequest
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait

@@ -10,6 +10,7 @@ from repoagent.config import copy
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.checking import check_members
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.ensembles.fitting import Fits
 from repoagent.serving.ensembles.plan import EnsemblePlan, member_id, member_names
 from repoagent.serving.ensembles.scheduler import EnsembleScheduler
 from repoagent.serving.measuring.latencies import LatencyOptions
@@ -103,8 +104,9 @@ class EnsembleBuilder:
             InvalidArgumentError: the members do not fit.
         """
         members = list(self._step_members(config))
-        check_members(config, [member.config for member in members])
-        plan = EnsemblePlan.of(config, [member.decoupled for member in members])
+        configs = [member.config for member in members]
+        check_members(config, configs)
+        plan = EnsemblePlan.of(config, [member.decoupled for member in members], Fits(config, configs))
         config.model_transaction_policy.decoupled = plan.decoupled
         statistics = ModelStatistics(self._latencies.start(config))
         batching = config.max_batch_size > 0

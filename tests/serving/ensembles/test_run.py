@@ -224,25 +224,6 @@ def test_a_timeout_holds_for_the_whole_ensemble(
     assert str(error) == "in ensemble 'e', Request timeout expired"
 
 
-def test_an_output_that_a_member_leaves_out_is_missed(
-    new_core: CoreMaker,
-    write_python: Callable[..., None],
-    write_model: ModelWriter,
-    ensemble_config: Text,
-    request_of: RequestMaker,
-) -> None:
-    write_python("p", "return pb_utils.InferenceResponse([])")
-    write_model("e", {}, ensemble_config(("p", {"x": "x"}, {"y": "y"})))
-    core = new_core()
-    core.load("e")
-    with pytest.raises(InvalidArgumentError) as caught:
-        core.infer(request_of("e", id="7"))
-    assert str(caught.value) == (
-        "in ensemble 'e', [request id: 7] unexpected deadlock, at least one output is not set while no more ensemble "
-        "steps can be made"
-    )
-
-
 def test_an_optional_input_may_be_left_out(
     new_core: CoreMaker,
     write_python: Callable[..., None],

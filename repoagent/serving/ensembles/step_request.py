@@ -1,0 +1,101 @@
+"""What a run of an ensemble asks of a member."""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from repoagent.serving.ensembles.plan import Step
+from repoagent.serving.ensembles.sequence_marks import SequenceMarks
+from repoagent.serving.requests.request import InferRequest, ResponseSender
+from repoagent.serving.requests.tensor import Tensor
+
+__all__ = ["Durations", "StepRequest"]
+
+
+class Run(Protocol):
+    """One request on its way through an ensemble."""
+
+    request: InferRequest
+
+    @property
+    def stopped(self) -> bool:
+        """Nobody wants the result any more."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """Nanoseconds that the members of one request spent, added up."""
+
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, other: "Durations") -> None:
+        """Add those of one step."""
+        self.queue_ns += other.queue_ns
+        self.input_ns += other.input_ns
+        self.infer_ns += other.infer_ns
+        self.output_ns += other.output_ns
+
+    @classmethod
+    def of(cls, request: InferRequest) -> "Durations":
+        """Those of a request that was answered; zero if it was not executed."""
+        if isinstance(request, StepRequest) and request.composed is not None:
+            return request.composed
+        times = request.times
+        if times is None:
+            return cls()
+        return cls(
+            times.start_ns - request.arrival_ns,
+            times.input_end_ns - times.start_ns,
+            times.output_start_ns - times.input_end_ns,
+            times.end_ns - times.output_start_ns,
+        )
+
+
+class StepRequest(InferRequest):
+    """A request to a member. It is cancelled as soon as the ensemble's own request is, or another step failed."""
+
+    __slots__ = ("_own_cancelled", "_run", "composed", "marks")
+
+    def __init__(
+        self, run: Run, step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
+    ) -> None:
+        origin = run.request
+        self._run = run
+        self.marks = marks
+        self.composed: Durations | None = None
+        """Set by a member that is an ensemble itself."""
+        super().__init__(
+            step.model_name,
+            inputs,
+            sender,
+            model_version=step.model_version,
+            id=origin.id,
+            requested_outputs=tuple(step.outputs),
+            parameters=origin.parameters,
+            correlation_id=marks.correlation_id,
+            sequence_start=marks.start,
+            sequence_end=marks.end,
+            priority=origin.priority,
+            timeout_us=_time_left_us(origin),
+            trace=origin.trace.child() if origin.trace is not None else None,
+            volatile=origin.volatile,
+        )
+
+    @property
+    def cancelled(self) -> bool:
+        """See :class:`InferRequest`."""
+        return self._own_cancelled or self._run.stopped
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        self._own_cancelled = value
+
+
+def _time_left_us(request: InferRequest) -> int:
+    if not request.timeout_us:
+        return 0
+    passed_us = (time.monotonic_ns() - request.arrival_ns) // 1000
+    return max(1, request.timeout_us - passed_us)
