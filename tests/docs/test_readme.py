@@ -1,12 +1,16 @@
 """What the README shows runs as it stands."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from repoagent_server import KServeHttp
 
 from repoagent.api import Agent
+from repoagent.server import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,3 +32,19 @@ def test_the_embedded_server_answers(
     monkeypatch.chdir(ROOT)
     exec(snippets[1], {})
     assert "'label': array(" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the README asks with curl, which is not installed")
+def test_the_first_request_is_answered_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text()
+    command = re.search(r"^\$ (curl -d .*?)\n\{(.*?)\.\.\.$", text, re.MULTILINE | re.DOTALL)
+    assert command
+    monkeypatch.setenv("DIGITS_IDENTITY", (ROOT / "examples/digits/identity.txt").read_text().split()[-1])
+    shell = f'curl() {{ command curl -s "$@"; }}; {command[1]}'
+    with (
+        Server(model_repository=str(ROOT / "examples/digits/repository")) as server,
+        KServeHttp(server, KServeHttp.Options(port=0)) as http,
+    ):
+        shell = shell.replace("127.0.0.1:8000", "{}:{}".format(*http.address))
+        answer = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.startswith("{" + command[2])

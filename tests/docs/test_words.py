@@ -1,0 +1,70 @@
+"""The pages keep to the style section of CONTRIBUTING.md."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+UNEDITED = {
+    "agents/checksum/README.md",
+    "agents/convert/README.md",
+    "agents/decrypt/README.md",
+    "docs/architecture.md",
+    "docs/differences.md",
+    "docs/reference/agents-api.md",
+    "docs/reference/cli.md",
+    "docs/reference/config.md",
+    "docs/reference/executor.md",
+    "docs/reference/generate.md",
+    "docs/reference/grpc.md",
+    "docs/reference/http.md",
+    "docs/reference/llm.md",
+    "docs/reference/policy.md",
+    "docs/reference/python-backend.md",
+    "docs/reference/scheduling.md",
+    "docs/reference/serve.md",
+    "docs/reference/server-api.md",
+    "docs/reference/serving.md",
+    "docs/reference/storage.md",
+    "docs/reference/testing.md",
+    "docs/trust.md",
+    "docs/tutorial.md",
+    "examples/agents/authorize/README.md",
+    "examples/agents/sizelimit/README.md",
+    "examples/backends/README.md",
+    "examples/executor/README.md",
+    "examples/llm/README.md",
+    "server_stub/README.md",
+}
+"""Pages that were written before the style section. None may be added."""
+
+
+@pytest.fixture(scope="module")
+def words() -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).with_name("words.py")))
+
+
+def test_an_edited_page_has_no_fault(words: dict[str, Any], pages: dict[str, Any]) -> None:
+    found = {name: words["faults"](page.text) for name, page in pages.items() if name not in UNEDITED}
+    assert {name: faults for name, faults in found.items() if faults} == {}
+
+
+def test_no_page_is_listed_without_need(words: dict[str, Any], pages: dict[str, Any]) -> None:
+    assert sorted(name for name in UNEDITED if name not in pages or not words["faults"](pages[name].text)) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("The server is told anew.", ["the word 'is told'", "the word 'anew'"]),
+        ("It is no JSON, but `is no JSON` is code.", ["the word 'is no JSON'"]),
+        ("```\nThe file says\n```\n\n    it says\n", []),
+        ("word " * 31 + "end.", ["a sentence of 32 words: word word word word word word ...", "a line of 159 columns"]),
+        ("| a row may be long | " + "x" * 100 + " |", []),
+        ("- One two.\n- Three four.\n", []),
+        (("Word. " * 9 + "\n") * 9, ["a paragraph of 81 words"]),
+    ],
+)
+def test_faults_are_found(words: dict[str, Any], page: str, expected: list[str]) -> None:
+    assert sorted(fault.text for fault in words["faults"](page)) == sorted(expected)
