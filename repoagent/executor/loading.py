@@ -15,6 +15,7 @@ from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
+from repoagent.executor.runner.trial import try_runner
 from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
@@ -46,6 +47,23 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
 
 
 def _open(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
+    """A runner that has run: what cannot run is refused now, not by every request."""
+    try:
+        runner = _make(spec, options)
+    except MemoryError as error:
+        raise CheckError(
+            f"{spec.place}: there is not enough memory for the decoder with {options.max_sequences} sequences: lower "
+            "max_batch_size, max_beam_width or max_seq_len"
+        ) from error
+    try:
+        try_runner(runner, spec.place)
+    except BaseException:
+        runner.close()
+        raise
+    return runner
+
+
+def _make(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
     if options.mixed:
         return OrtMixedRunner(spec, options)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)

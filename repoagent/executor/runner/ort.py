@@ -17,6 +17,7 @@ from repoagent.executor.runner.adapter_rows import AdapterRows
 from repoagent.executor.runner.binding import Run, bind_input, bind_output
 from repoagent.executor.runner.feeds import FormFeeds
 from repoagent.executor.runner.logit_rows import LogitRows
+from repoagent.executor.runner.memory import check_cache_fits, does_not_fit
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.pieces import is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.prompts import group_prompts
@@ -73,23 +74,14 @@ class OrtRunner:
         self._takes_positions = "position_ids" in inputs
         dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
         length = min(options.max_seq_len or _DEFAULT_TOKENS, spec.context_length)
-        # One token more than a sequence may hold: rows that sit out a decode run are written there.
-        self._slab = Slab(
-            layers=spec.layers,
-            rows=options.max_sequences,
-            kv_heads=spec.kv_heads,
-            tokens=length + 1,
-            head_size=spec.head_size,
-            dtype=dtype,
-            wipe=feeds.reads_masked,
-        )
+        self._slab = _slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
         sites = _lora_sites(inputs)
         self._adapters = AdapterRows(sites, options.max_sequences, dtype)
         self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
             max_seq_len=length,
             max_sequences=options.max_sequences,
-            kv_bytes_per_token=2 * spec.layers * spec.kv_heads * spec.head_size * dtype.itemsize,
+            kv_bytes_per_token=_bytes_per_token(spec, dtype),
             dtype=dtype.name,
             end_ids=spec.end_ids,
             extra_outputs=options.extra_outputs,
@@ -389,6 +381,28 @@ class OrtRunner:
         """Drop the kept runs; they point at arrays that are about to be replaced."""
         self._decode_runs.clear()
         self._layout = None
+
+
+def _bytes_per_token(spec: DecoderSpec, dtype: np.dtype[Any]) -> int:
+    return 2 * spec.layers * spec.kv_heads * spec.head_size * dtype.itemsize
+
+
+def _slab(spec: DecoderSpec, sequences: int, length: int, dtype: np.dtype[Any], *, wipe: bool) -> Slab:
+    size = _bytes_per_token(spec, dtype)
+    check_cache_fits(sequences, length, size)
+    try:
+        # One token more than a sequence may hold: rows that sit out a decode run are written there.
+        return Slab(
+            layers=spec.layers,
+            rows=sequences,
+            kv_heads=spec.kv_heads,
+            tokens=length + 1,
+            head_size=spec.head_size,
+            dtype=dtype,
+            wipe=wipe,
+        )
+    except (MemoryError, ValueError) as error:  # NumPy has a ValueError for more than can be addressed
+        raise does_not_fit(sequences, length, size) from error
 
 
 def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

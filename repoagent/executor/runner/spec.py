@@ -12,12 +12,29 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from repoagent.executor.runner.folder_fields import Section
 from repoagent.executor.types.errors import CheckError, DecoderError
 
-__all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "check_form", "parse_spec", "read_spec"]
+__all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "SlidingWindow", "check_form", "parse_spec", "read_spec"]
 
 CONFIG_NAME: Final = "genai_config.json"
 STD_TYPE: Final = "std-decoder"
+_MOST_BYTES: Final = 4 << 20
+"""Of the file, which has some kilobytes."""
+_MOST_LAYERS: Final = 4096
+_MOST_HEADS: Final = 1 << 16
+_MOST_WIDTH: Final = 1 << 24
+"""Of a vocabulary, and of what one token is in a layer."""
+_MOST_TOKENS: Final = 2**31 - 1
+_MOST_END_IDS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow:
+    """How many tokens, itself included, a token attends to in some ``layers``."""
+
+    size: int
+    layers: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,7 @@ class DecoderSpec:
     present_key: str
     present_value: str
     logits: str
+    window: SlidingWindow | None = None
     graph: bytes | None = None
     weights: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
@@ -68,7 +86,11 @@ def read_spec(folder: Path) -> DecoderSpec:
             "'repoagent.executor.builder' write it",
             source=str(path),
         )
-    return _parse(folder, path.read_text(encoding="utf-8"), str(path))
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise DecoderError(f"the file has more than {_MOST_BYTES} bytes", source=str(path))
+    return _parse(folder, content, str(path))
 
 
 def parse_spec(text: str, graph: bytes, weights: Mapping[str, npt.NDArray[Any]]) -> DecoderSpec:
@@ -76,36 +98,48 @@ def parse_spec(text: str, graph: bytes, weights: Mapping[str, npt.NDArray[Any]])
     return replace(_parse(Path(), text, "the engine's JSON configuration"), graph=graph, weights=dict(weights))
 
 
-def _parse(folder: Path, text: str, source: str) -> DecoderSpec:
+def _parse(folder: Path, text: str | bytes, source: str) -> DecoderSpec:
     try:
-        return _spec(folder, json.loads(text)["model"])
-    except KeyError as error:
-        raise DecoderError(f"the key {error} is missing", source=source) from error
-    except (TypeError, ValueError) as error:
+        values = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:  # a ValueError too: text that is not UTF-8
         raise DecoderError(f"cannot be read: {error}", source=source) from error
+    if not isinstance(values, dict):
+        raise DecoderError(f"cannot be read: it must hold an object, not a {type(values).__name__}", source=source)
+    return _spec(folder, Section(values, "", source).section("model"))
 
 
-def _spec(folder: Path, model: Mapping[str, Any]) -> DecoderSpec:
-    decoder = model["decoder"]
-    inputs, outputs = decoder["inputs"], decoder["outputs"]
-    end = model.get("eos_token_id")
+def _spec(folder: Path, model: Section) -> DecoderSpec:
+    decoder = model.section("decoder")
+    inputs, outputs = decoder.section("inputs"), decoder.section("outputs")
+    layers = decoder.integer("num_hidden_layers", 1, _MOST_LAYERS)
     return DecoderSpec(
         folder=folder,
-        filename=str(decoder["filename"]),
-        standard=decoder.get("type") == STD_TYPE,
-        vocab_size=int(model["vocab_size"]),
-        context_length=int(model["context_length"]),
-        layers=int(decoder["num_hidden_layers"]),
-        kv_heads=int(decoder["num_key_value_heads"]),
-        head_size=int(decoder["head_size"]),
-        hidden_size=int(decoder["hidden_size"]),
-        end_ids=() if end is None else tuple(end) if isinstance(end, list) else (int(end),),
-        past_key=str(inputs["past_key_names"]),
-        past_value=str(inputs["past_value_names"]),
-        present_key=str(outputs["present_key_names"]),
-        present_value=str(outputs["present_value_names"]),
-        logits=str(outputs["logits"]),
+        filename=decoder.text("filename"),
+        standard=decoder.values.get("type") == STD_TYPE,
+        vocab_size=model.integer("vocab_size", 1, _MOST_WIDTH),
+        context_length=model.integer("context_length", 2, _MOST_TOKENS),
+        layers=layers,
+        kv_heads=decoder.integer("num_key_value_heads", 1, _MOST_HEADS),
+        head_size=decoder.integer("head_size", 1, _MOST_HEADS),
+        hidden_size=decoder.integer("hidden_size", 1, _MOST_WIDTH),
+        end_ids=model.integers("eos_token_id", -_MOST_TOKENS, _MOST_TOKENS, _MOST_END_IDS),
+        past_key=inputs.pattern("past_key_names"),
+        past_value=inputs.pattern("past_value_names"),
+        present_key=outputs.pattern("present_key_names"),
+        present_value=outputs.pattern("present_value_names"),
+        logits=outputs.text("logits"),
+        window=_window(decoder, layers),
     )
+
+
+def _window(decoder: Section, layers: int) -> SlidingWindow | None:
+    """What the file says of a window. How onnxruntime-genai feeds and keeps the tokens in it is not of interest."""
+    section = decoder.optional_section("sliding_window")
+    if section is None or section.values.get("window_size") in (None, 0, -1):
+        return None
+    size = section.integer("window_size", 1, _MOST_TOKENS)
+    listed = section.integers("layers", 0, layers - 1, layers)
+    return SlidingWindow(size, frozenset(listed) or frozenset(range(layers)))
 
 
 def check_form(model: Path | DecoderSpec, *, standard: bool) -> DecoderSpec:

@@ -13,10 +13,12 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
+from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
-from repoagent.executor.types.errors import CheckError, DecoderError
+from repoagent.executor.runner.window_surgery import limit_windows
+from repoagent.executor.types.errors import CheckError, DecoderError, text_of
 
 __all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
 
@@ -35,9 +37,21 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
 
     ``lora``: let its linear layers take adapters. ``mixed``: let a run carry rows and longer pieces (see mix_runs).
     """
-    model, path = _load(spec), spec.place
-    graph = model.graph
+    model = _load(spec)
+    try:
+        _change(model.graph, spec, extra_outputs, lora=lora, mixed=mixed)
+    except RepoAgentError:
+        raise
+    except Exception as error:  # nodes without the inputs of their kind, tensors without dimensions: what there may be
+        raise DecoderError(f"{spec.place}: the graph is not one of a decoder: {text_of(error)}") from error
+    return bytes(model.SerializeToString())
+
+
+def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora: bool, mixed: bool) -> None:
+    path = spec.place
     _check_vocabulary(graph, spec)
+    del graph.value_info[:]  # shapes between the nodes: some are others now, and nobody needs any
+    limit_windows(graph, spec)
     if not spec.standard:
         _feed_lengths(graph, path)
         _gather_rows(graph, spec.logits, path)
@@ -49,7 +63,6 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
     _finish_logits(graph, spec)
     _add_outputs(graph, extra_outputs, path)
     _drop_unused(graph)
-    return bytes(model.SerializeToString())
 
 
 def _load(spec: DecoderSpec) -> Any:
@@ -114,8 +127,12 @@ def _gather_rows(graph: Any, logits: str, path: str) -> None:
     """Put Flatten and Gather before the LM head, so that it sees only the rows asked for."""
     producers = _producers(graph)
     head = producers.get(logits)
+    passed: set[str] = set()
     while head is not None and head.op_type not in _HEADS:
+        passed.add(head.output[0])
         head = producers.get(head.input[0])
+        if head is not None and head.output[0] in passed:
+            raise DecoderError(f"{path}: the graph has a cycle before the output {logits!r}")
     if head is None:
         raise DecoderError(f"{path}: no LM head ({', '.join(_HEADS)}) leads to the output {logits!r}")
     operands = [(head, 0)]
