@@ -47,8 +47,9 @@ def check_ranges(options: Any) -> None:
         value = getattr(options, name)
         if value is not None and value < 0:
             raise InvalidArgumentError(f"Options.{name} must be at least 0, not {value}")
-    if not (seconds := options.poll_interval) > 0:
-        raise InvalidArgumentError(f"Options.poll_interval must be a positive number of seconds, not {seconds}")
+    for name in ("poll_interval", "repository_timeout"):
+        if not (seconds := getattr(options, name)) > 0:
+            raise InvalidArgumentError(f"Options.{name} must be a positive number of seconds, not {seconds}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

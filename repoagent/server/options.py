@@ -112,6 +112,8 @@ class Options:
     """EXPLICIT only: bytes of model files that may be loaded on demand before those used least lately are unloaded."""
     model_config_name: str | None = field(default=None, kw_only=True)
     """Read ``configs/NAME.pbtxt`` of a model, where there is one, instead of ``config.pbtxt``."""
+    repository_timeout: float = field(default=15, kw_only=True)
+    """How long a remote repository has to answer a question, and for how long a download may be silent."""
     storage_options: Mapping[str, object] | None = field(default=None, kw_only=True)
     """Passed to the filesystems of remote repositories."""
     workspace_directory: str | None = field(default=None, kw_only=True)
@@ -161,6 +163,7 @@ def core_options(options: Options) -> CoreOptions:
         repositories=tuple(map(str, [repositories] if isinstance(repositories, str | Path) else repositories)),
         control_mode=ControlMode[options.model_control_mode.name],
         poll_seconds=options.poll_interval,
+        repository_timeout_seconds=options.repository_timeout,
         startup_models=tuple(options.startup_models),
         strict_model_config=options.strict_model_config,
         exit_on_error=options.exit_on_error,

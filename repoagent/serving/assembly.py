@@ -46,7 +46,12 @@ def open_repositories(options: CoreOptions, filesystems: Mapping[str, str]) -> R
         raise InvalidArgumentError("--model-repository must be specified")
     return RepositorySet(
         options.repositories,
-        lambda url: Repository.open(url, storage_options=options.storage_options, filesystems=filesystems),
+        lambda url: Repository.open(
+            url,
+            storage_options=options.storage_options,
+            filesystems=filesystems,
+            timeout=options.repository_timeout_seconds,
+        ),
         namespacing=options.model_namespacing,
     )
 

@@ -195,6 +195,7 @@ class ServingCore:
             return
         deadline = time.monotonic() + self.options.exit_timeout_seconds
         self._poller.end()
+        self._context.repositories.hurry()
         in_time = self._unloader.unload_everything(deadline)
         self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
         for pool in (self._unloads, self._pool):
@@ -277,7 +278,7 @@ class ServingCore:
         A model whose load failed is tried again when its files change. Returns when everything is done.
 
         Raises:
-            RepoAgentError: a repository cannot be listed; then nothing was done.
+            RepoAgentError: a repository could never be listed; then nothing was done.
         """
         if self._life.state is not ServerState.READY:
             return

@@ -45,6 +45,8 @@ class CoreOptions:
     """Model repositories: directories or URLs, at least one."""
     control_mode: ControlMode = ControlMode.NONE
     poll_seconds: float = 15
+    repository_timeout_seconds: float = 15
+    """How long a remote repository has to answer a question, and for how long a download may be silent."""
     startup_models: tuple[str, ...] = ()
     """EXPLICIT only: models to load at the start; ``"*"`` means all."""
     strict_model_config: bool = False

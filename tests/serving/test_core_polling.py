@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from repoagent.errors import (
-    RepoAgentError,
     UnavailableError,
 )
 from repoagent.serving.options import ControlMode
@@ -48,14 +47,15 @@ def test_polling_tries_a_failed_model_again_only_when_its_files_change(
 
 
 def test_polling_unloads_nothing_while_a_repository_cannot_be_listed(
-    new_core: CoreMaker, write_model: ModelWriter, repository: Path
+    new_core: CoreMaker, write_model: ModelWriter, repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model("m", {1: "1"})
     core = new_core(control_mode=ControlMode.POLL, poll_seconds=3600)
     repository.rename(repository.with_name("elsewhere"))
-    with pytest.raises(RepoAgentError):
-        core.poll()
+    core.poll()
+    core.poll()
     assert core.model_ready("m")
+    assert [r.levelname for r in caplog.records if "polling leaves models as they are" in r.message] == ["WARNING"]
 
 
 def test_the_poll_thread_polls(new_core: CoreMaker, write_model: ModelWriter, scripted: Any) -> None:

@@ -27,23 +27,32 @@ class Follower:
         self._repositories = repositories
         self._unloader = unloader
         self._load_all = load_all
+        self._reasons: frozenset[str] = frozenset()
 
     def follow(self) -> None:
         """Load what is new or changed, unload what is gone; return when everything is done.
 
-        A model whose load failed is tried again when its files change, an ensemble when anything does.
+        A model whose load failed is tried again when its files change, an ensemble when anything does. The models of
+        a repository that cannot be listed stay as they are.
 
         Raises:
-            RepoAgentError: a repository cannot be listed; then nothing was done.
+            RepoAgentError: a repository could never be listed; then nothing was done.
         """
-        names = self._repositories.names()
-        changed: list[str] = [name for name in names if self._changed(name)]
-        known = set(names)
+        listing = self._repositories.listing()
+        self._note(reason for reason in listing.values() if reason)
+        changed: list[str] = [name for name, reason in sorted(listing.items()) if not reason and self._changed(name)]
+        known = set(listing)
         for name in [slot.name for slot in self._table.slots() if slot.loaded is not None and slot.name not in known]:
             self._unload_gone(name)
         if changed:
             changed += self._failed_ensembles(known.difference(changed))
         self._load_all(changed)
+
+    def _note(self, reasons: Iterable[str]) -> None:
+        """Log, once, why some models are left as they are."""
+        known, self._reasons = self._reasons, frozenset(reasons)
+        for reason in sorted(self._reasons - known):
+            logger.warning("polling leaves models as they are: %s", reason)
 
     def _changed(self, name: str) -> bool:
         slot = self._table.get(name)

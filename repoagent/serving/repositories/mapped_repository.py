@@ -19,6 +19,11 @@ class ModelRepository(Protocol):
 
     def model(self, name: str) -> ModelSource | None: ...
 
+    @property
+    def is_remote(self) -> bool: ...
+
+    def hurry(self) -> None: ...
+
 
 class MappedRepository:
     """``repository`` under the names of ``mapping`` (directory -> model); directories that are not in it keep theirs.
@@ -46,6 +51,15 @@ class MappedRepository:
     def url(self) -> str:
         """The URL of the repository."""
         return self._repository.url
+
+    @property
+    def is_remote(self) -> bool:
+        """See :meth:`repoagent.storage.Repository.is_remote`."""
+        return self._repository.is_remote
+
+    def hurry(self) -> None:
+        """See :meth:`repoagent.storage.Repository.hurry`."""
+        self._repository.hurry()
 
     @property
     def mapped(self) -> frozenset[str]:

@@ -2,7 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.repositories.mapped_repository import MappedRepository, ModelRepository
@@ -13,12 +15,18 @@ __all__ = ["RepositorySet"]
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+_AT_ONCE: Final = 16
+"""How many remote repositories are asked at once."""
+
 
 class RepositorySet:
     """The repositories of a server, opened by ``opener``. Listings are fresh each time and read no file of any model.
 
     With ``namespacing`` a name may be there once in each repository, and an identity says which one is meant; without,
-    identities are names. Methods may be called from any thread.
+    identities are names. Remote repositories are asked at once, so that the slowest counts and not the sum; one that
+    does not answer in time keeps nobody from the models of the others. Methods may be called from any thread.
     """
 
     def __init__(self, urls: Iterable[str], opener: Callable[[str], Repository], *, namespacing: bool = False) -> None:
@@ -73,8 +81,33 @@ class RepositorySet:
             self._listings.pop(known, None)
             self._unlisted.discard(known)
 
+    def hurry(self) -> None:
+        """The server stops: nobody waits any longer for repositories that do not answer."""
+        for repository in self._repositories:
+            repository.hurry()
+
     def _id(self, repository: ModelRepository, name: str) -> ModelId:
         return ModelId(name, repository.url if self.namespacing else "")
+
+    def _ask(
+        self, question: Callable[[ModelRepository], T], asked: Sequence[ModelRepository] | None = None
+    ) -> "list[tuple[ModelRepository, T | RepoAgentError]]":
+        """What each repository answers, all of them unless some are named; the remote ones are asked at once."""
+        repositories = self._repositories if asked is None else asked
+
+        def answer(repository: ModelRepository) -> T | RepoAgentError:
+            try:
+                return question(repository)
+            except RepoAgentError as error:
+                return error
+
+        remote = [repository for repository in repositories if repository.is_remote]
+        if not remote or len(repositories) == 1:
+            return [(repository, answer(repository)) for repository in repositories]
+        with ThreadPoolExecutor(min(_AT_ONCE, len(remote)), "repoagent-repositories") as pool:
+            futures = {one.url: pool.submit(answer, one) for one in remote}
+            local = {one.url: answer(one) for one in repositories if one.url not in futures}
+            return [(one, local[one.url] if one.url in local else futures[one.url].result()) for one in repositories]
 
     def names(self) -> list[ModelId]:
         """The sorted identities of all models.
@@ -83,29 +116,29 @@ class RepositorySet:
             RepoAgentError: a repository cannot be listed. Then nothing is known, and nobody should conclude that its
                 models are gone.
         """
-        return sorted(
-            {self._id(repository, name) for repository in self._repositories for name in self._list(repository)}
-        )
+        answers = [(repository, _sure(names)) for repository, names in self._ask(self._list)]
+        return sorted({self._id(repository, name) for repository, names in answers for name in names})
 
     def listing(self) -> dict[ModelId, str]:
-        """The identities of all models, each with the reason why nobody knows whether it is still there; mostly "".
+        """The identities of all models, each with the reason why it cannot be loaded as things are; mostly "".
 
-        There is such a reason for the models of a repository that cannot be listed now: those of its last listing.
+        There is such a reason for the models of a repository that cannot be listed now, which are those of its last
+        listing, and for one that is in several repositories.
 
         Raises:
             RepoAgentError: a repository could never be listed.
         """
         found: dict[ModelId, str] = {}
-        for repository in self._repositories:
-            reason = ""
-            try:
-                names = self._list(repository)
-            except RepoAgentError as error:
-                reason, names = str(error), self._last_listing(repository, error)
+        places: dict[ModelId, list[str]] = {}
+        for repository, answer in self._ask(self._list):
+            reason, names = "", answer
+            if isinstance(names, RepoAgentError):
+                reason, names = str(names), self._last_listing(repository, names)
             for name in names:
                 model = self._id(repository, name)
+                places.setdefault(model, []).append(repository.url)
                 found[model] = found.get(model, reason) and reason
-        return found
+        return found | {model: _not_unique(urls) for model, urls in places.items() if len(urls) > 1}
 
     def _list(self, repository: ModelRepository) -> list[str]:
         names = self._listings[repository.url] = repository.model_names()
@@ -123,28 +156,51 @@ class RepositorySet:
         return self._listings[repository.url]
 
     def ids(self, name: str) -> list[ModelId]:
-        """All models called ``name``; without namespacing that one, whether it exists or not."""
+        """All models called ``name``; without namespacing that one, whether it exists or not.
+
+        A repository that does not answer counts as it was listed last.
+        """
         if not self.namespacing:
             return [ModelId.of(name)]
-        return [self._id(repository, name) for repository in self._repositories if repository.model(name) is not None]
+        answers = self._ask(lambda repository: repository.model(name))
+        return [self._id(one, name) for one, answer in answers if self._holds(one, name, answer)]
 
     def find(self, name: str) -> ModelSource:
         """The model called ``name``, or of that identity.
 
+        A repository that does not answer counts as it was listed last.
+
         Raises:
             NotFoundError: no repository has it.
             InvalidArgumentError: several have it, so which one is meant nobody can tell.
+            UnavailableError: the repository that has, or may have it, does not answer.
         """
         wanted = ModelId.of(name)
-        found = [
-            (repository, repository.model(wanted.name))
-            for repository in self._repositories
-            if wanted.namespace in ("", repository.url)
-        ]
-        sources = [(repository.url, source) for repository, source in found if source is not None]
+        asked = [one for one in self._repositories if wanted.namespace in ("", one.url)]
+        answers = self._ask(lambda one: one.model(wanted.name), asked)
+        sources = [answer for _, answer in answers if isinstance(answer, ModelSource)]
         if not sources:
-            raise NotFoundError("model not found in any model repository")
-        if len(sources) > 1:
-            places = ", ".join(url for url, _ in sources)
-            raise InvalidArgumentError(f"not unique across all model repositories: it is in {places}")
-        return sources[0][1]
+            raise next(
+                (answer for _, answer in answers if isinstance(answer, RepoAgentError)),
+                NotFoundError("model not found in any model repository"),
+            )
+        places = [one.url for one, answer in answers if self._holds(one, wanted.name, answer)]
+        if len(places) > 1:
+            raise InvalidArgumentError(_not_unique(places))
+        return sources[0]
+
+    def _holds(self, repository: ModelRepository, name: str, answer: "ModelSource | RepoAgentError | None") -> bool:
+        """Whether the model is there; in a repository that does not answer: whether it was when last listed."""
+        if isinstance(answer, RepoAgentError):
+            return name in self._listings.get(repository.url, [name])
+        return answer is not None
+
+
+def _sure(answer: "T | RepoAgentError") -> T:
+    if isinstance(answer, RepoAgentError):
+        raise answer
+    return answer
+
+
+def _not_unique(urls: Iterable[str]) -> str:
+    return f"not unique across all model repositories: it is in {', '.join(urls)}"

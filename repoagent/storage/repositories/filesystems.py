@@ -5,9 +5,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.storage.repositories.patient_filesystem import PatientFilesystem
+from repoagent.storage.repositories.remote_calls import RemoteCalls
+from repoagent.storage.repositories.socket_timeouts import limit_attempts, with_timeouts
 from repoagent.storage.repositories.url import RepositoryUrl
 
-__all__ = ["is_local", "open_filesystem"]
+__all__ = ["TIMEOUT", "is_local", "open_filesystem", "open_patiently"]
+
+TIMEOUT: Final = 15.0
+"""Seconds that a remote filesystem has for an answer, unless the operator says otherwise."""
 
 _EXTRAS: Final[Mapping[str, str]] = {
     "s3": "s3",
@@ -27,6 +33,7 @@ def open_filesystem(
     url: RepositoryUrl,
     storage_options: Mapping[str, Any] | None = None,
     filesystems: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
 ) -> Any:
     """Return the fsspec filesystem that ``url`` lies on.
 
@@ -34,6 +41,7 @@ def open_filesystem(
         url: Where; what it says about the filesystem counts unless ``storage_options`` says otherwise.
         storage_options: Keyword arguments of the filesystem class.
         filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins; they win over fsspec's.
+        timeout: Seconds of silence after which a connection is given up, where ``storage_options`` do not say.
 
     Raises:
         UnsupportedError: the package for this protocol is not installed; the message says which extra brings it.
@@ -44,9 +52,11 @@ def open_filesystem(
     # Listings are never cached: a polling server would not see a model arrive.
     options = {"use_listings_cache": False, **url.options, **(storage_options or {})}
     target = (filesystems or {}).get(url.protocol)
+    if target is None:
+        options = with_timeouts(url.protocol, options, timeout)
     try:
         kind = fsspec.get_filesystem_class(url.protocol) if target is None else _import(target)
-        return kind(**options)
+        fs = kind(**options)
     except ImportError as error:
         raise UnsupportedError(_missing(url.protocol, error)) from error
     except ValueError as error:
@@ -60,6 +70,26 @@ def open_filesystem(
         raise InvalidArgumentError(
             f"cannot open the {url.protocol}:// filesystem: {type(error).__name__}: {error}"
         ) from error
+    if target is None:
+        limit_attempts(fs, url.protocol)
+    return fs
+
+
+def open_patiently(
+    url: RepositoryUrl,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystems: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
+) -> tuple[Any, RemoteCalls | None]:
+    """The same filesystem, whose calls nobody waits for much longer than ``timeout``; what they go through.
+
+    That is None for local directories and for memory, which answer at once.
+    """
+    fs = open_filesystem(url, storage_options, filesystems, timeout)
+    if url.is_local or url.protocol == "memory":
+        return fs, None
+    calls = RemoteCalls(url.text, timeout)
+    return PatientFilesystem(fs, calls), calls
 
 
 def is_local(fs: Any) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 from repoagent.errors import InvalidArgumentError
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.paths import check_component, is_text
-from repoagent.storage.repositories.filesystems import open_filesystem
+from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import list_directories
+from repoagent.storage.repositories.remote_calls import RemoteCalls
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
@@ -18,11 +19,15 @@ _log = logging.getLogger(__name__)
 
 
 class Repository:
-    """A model repository: each directory in it is a model. Listings are always fresh; nothing needs closing."""
+    """A model repository: each directory in it is a model. Listings are always fresh; nothing needs closing.
 
-    def __init__(self, url: RepositoryUrl, fs: Any) -> None:
+    A remote one answers in time or raises, also to those who read its models: see :class:`RemoteCalls`.
+    """
+
+    def __init__(self, url: RepositoryUrl, fs: Any, calls: RemoteCalls | None = None) -> None:
         self._url = url
         self._fs = fs
+        self._calls = calls
         self._unspeakable: set[str] = set()
 
     @classmethod
@@ -32,6 +37,7 @@ class Repository:
         *,
         storage_options: Mapping[str, Any] | None = None,
         filesystems: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
     ) -> "Repository":
         """Open the repository at ``url``; see :func:`~repoagent.storage.repositories.url.parse_url` for the spellings.
 
@@ -41,13 +47,19 @@ class Repository:
             url: A local path or a URL.
             storage_options: Keyword arguments of the fsspec filesystem, over those that the URL implies.
             filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
+            timeout: Seconds that a remote filesystem has to answer a question, and for which a download may be silent.
 
         Raises:
             InvalidArgumentError: the URL cannot be read.
             UnsupportedError: the filesystem's package is missing; the message says what to install.
         """
         parsed = parse_url(url)
-        return cls(parsed, open_filesystem(parsed, storage_options, filesystems))
+        return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout))
+
+    def hurry(self) -> None:
+        """The server stops: from now on nobody waits for the filesystem for longer than a second."""
+        if self._calls is not None:
+            self._calls.close()
 
     def __repr__(self) -> str:
         return f"Repository({self.url!r})"

@@ -8,7 +8,7 @@ from repoagent.api.actions import ArtifactType
 from repoagent.errors import ConfigError, NotFoundError
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.paths import check_tree, join_inside, object_parts
-from repoagent.storage.repositories.filesystems import is_local, open_filesystem
+from repoagent.storage.repositories.filesystems import is_local, open_patiently
 from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.listing import list_directories, list_files
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
@@ -126,5 +126,5 @@ def open_source(
     Nothing is read. Errors as in :func:`~repoagent.storage.repositories.filesystems.open_filesystem`.
     """
     parsed = parse_url(url) if isinstance(url, str) else url
-    fs = open_filesystem(parsed, storage_options, filesystems)
+    fs, _ = open_patiently(parsed, storage_options, filesystems)
     return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text)

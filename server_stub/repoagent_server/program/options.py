@@ -36,6 +36,7 @@ class ServeOptions:
     model_control_mode: str = "none"
     load_model: tuple[str, ...] = ()
     repository_poll_secs: int = 15
+    repository_timeout: int = 15
     exit_on_error: bool = True
     strict_readiness: bool = True
     strict_model_config: bool = False

@@ -118,6 +118,7 @@ def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] 
         repositories=options.model_repository,
         control_mode=ControlMode[options.model_control_mode.upper()],
         poll_seconds=options.repository_poll_secs,
+        repository_timeout_seconds=options.repository_timeout,
         startup_models=options.load_model,
         strict_model_config=options.strict_model_config,
         exit_on_error=options.exit_on_error,

@@ -57,6 +57,12 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="Model to load at the start; explicit mode only, may be given again. '*', alone, means all.",
 )
 @number("--repository-poll-secs", default=15, low=1, help="Seconds between two looks at the repositories (poll mode).")
+@number(
+    "--repository-timeout",
+    default=15,
+    low=1,
+    help="Seconds that a remote repository has for an answer, and for which a download may be silent.",
+)
 @boolean("--exit-on-error", default=True, help="Exit if a model cannot be loaded at the start.")
 @boolean("--strict-readiness", default=True, help="Say 'ready' only while every model is ready.")
 @boolean("--strict-model-config", default=False, help="Complete no configuration from the files of the model.")

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pyrage
 import pytest
 from moto.server import ThreadedMotoServer
+
+from tests.relay import Relay
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import World
@@ -45,12 +48,12 @@ class Bucket:
         """The repository, in Triton's spelling."""
         return f"s3://{self.endpoint}/bucket/models"
 
-    def upload(self, directory: Path) -> None:
+    def upload(self, directory: Path, folder: str = "models") -> None:
         """Put the files of a model there; ``config.pbtxt``, which makes it whole, at the end."""
         files = [path for path in directory.rglob("*") if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "config.pbtxt"):
             place = path.relative_to(directory.parent)
-            self._fs.pipe_file(f"bucket/models/{place}", path.read_bytes())
+            self._fs.pipe_file(f"bucket/{folder}/{place}", path.read_bytes())
 
     def remove(self, model: str) -> None:
         """Remove a model."""
@@ -126,3 +129,19 @@ def test_a_bucket_that_is_not_there_ends_the_start_with_its_name(world: "World",
     server = world.start(repository=f"s3://{bucket.endpoint}/nosuch/models", env=ENVIRONMENT)
     assert server.ended() == 1
     assert "nosuch/models" in server.log.splitlines()[-1]
+
+
+def test_a_server_serves_and_ends_well_while_the_store_stalls(world: "World", bucket: Bucket) -> None:
+    directory = world.model("far")
+    bucket.upload(directory, "others")
+    shutil.rmtree(directory)
+    world.model("near")
+    relay = Relay(bucket.endpoint)
+    world.stack.callback(relay.close)
+    far = f"--model-repository=s3://{relay.endpoint}/bucket/others"
+    server = world.serve(far, "--repository-timeout=5", env=ENVIRONMENT)
+    relay.stall()
+    assert "does not answer within 5 s" in server.index()["far"]["reason"]
+    assert server.load("near").status_code == 200
+    assert server.answer("near") == [1, -2, 3, -4]
+    assert server.stop() == 0

@@ -56,7 +56,8 @@ def test_a_model_is_known_if_one_of_its_repositories_can_be_listed(both: Reposit
     both.names()
     shutil.rmtree(tmp_path / "two")
     gone = f"cannot list model repository {tmp_path / 'two'}: it does not exist"
-    assert both.listing() == {"a": "", "b": gone, "shared": ""}
+    twice = f"not unique across all model repositories: it is in {tmp_path / 'one'}, {tmp_path / 'two'}"
+    assert both.listing() == {"a": "", "b": gone, "shared": twice}
     with pytest.raises(NotFoundError, match="two: it does not exist"):
         both.names()
 

@@ -1,0 +1,152 @@
+"""A remote repository that takes connections and answers nothing costs nobody but its own models."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.core import ControlMode
+from tests.relay import Relay
+from tests.serving.core_kit import CoreMaker, ModelWriter, in_thread
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+class Store:
+    """A bucket, seen through a relay."""
+
+    def __init__(self, endpoint: str) -> None:
+        import s3fs
+
+        self.relay = Relay(endpoint)
+        self._fs = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, skip_instance_cache=True)
+        self._bucket = f"bucket-{id(self)}"
+        self._fs.mkdir(self._bucket)
+        self.url = f"s3://{self.relay.endpoint}/{self._bucket}/models"
+
+    def put(self, model: str) -> None:
+        self._fs.pipe_file(f"{self._bucket}/models/{model}/config.pbtxt", b'backend: "scripted"')
+        self._fs.pipe_file(f"{self._bucket}/models/{model}/1/model.txt", b"1")
+
+
+@pytest.fixture
+def store(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test-id",
+        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "NO_PROXY": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = Store(s3)
+    bucket.put("far")
+    yield bucket
+    bucket.relay.close()
+
+
+@pytest.fixture
+def settings(repository: Path, store: Store) -> dict[str, Any]:
+    return {"repositories": (store.url, str(repository)), "repository_timeout_seconds": 4.0}
+
+
+def _entries(core: Any) -> dict[str, dict[str, str]]:
+    return {entry["name"]: entry for entry in core.index()}
+
+
+def test_the_index_has_the_other_models_and_the_reason_and_both_again_when_the_store_is_back(
+    new_core: CoreMaker, write_model: ModelWriter, store: Store, settings: dict[str, Any]
+) -> None:
+    write_model("near", {1: "1"})
+    core = new_core(**settings)
+    assert _entries(core) == {"far": {"name": "far"}, "near": {"name": "near"}}
+    store.relay.stall()
+    for text in ("does not answer within 4 s (--repository-timeout)", "has not answered since "):
+        entries = _entries(core)
+        assert entries["near"] == {"name": "near"}
+        assert entries["far"]["state"] == "UNAVAILABLE"
+        assert text in entries["far"]["reason"]
+    store.relay.resume()
+    end = time.monotonic() + PATIENCE
+    while "reason" in _entries(core)["far"]:
+        assert time.monotonic() < end
+
+
+def test_local_models_load_while_a_store_stalls(
+    new_core: CoreMaker, write_model: ModelWriter, store: Store, settings: dict[str, Any]
+) -> None:
+    write_model("near", {1: "1"})
+    core = new_core(**settings)
+    store.relay.stall()
+    core.load("near")
+    assert core.model_ready("near")
+    with pytest.raises(InternalError, match=r"failed to poll from model repository: .*has not answered since"):
+        core.load("far")
+
+
+def test_a_name_that_the_stalled_store_had_stays_ambiguous(
+    new_core: CoreMaker, write_model: ModelWriter, store: Store, settings: dict[str, Any]
+) -> None:
+    write_model("far", {1: "1"})
+    core = new_core(**settings)
+    store.relay.stall()
+    with pytest.raises(RepoAgentError, match="not unique across all model repositories"):
+        core.load("far")
+
+
+def test_polling_follows_the_other_repositories(
+    new_core: CoreMaker, write_model: ModelWriter, store: Store, settings: dict[str, Any]
+) -> None:
+    write_model("near", {1: "1"})
+    core = new_core(**settings, control_mode=ControlMode.POLL, poll_seconds=3600, exit_on_error=False)
+    store.relay.stall()
+    write_model("new", {1: "1"})
+    core.poll()
+    assert core.model_ready("new")
+    assert core.model_ready("near")
+
+
+def test_the_stop_does_not_wait_for_a_store(
+    new_core: CoreMaker, write_model: ModelWriter, store: Store, settings: dict[str, Any]
+) -> None:
+    core = new_core(**{**settings, "repository_timeout_seconds": 600.0})
+    store.relay.stall()
+    thread, results = in_thread(lambda: core.load("far"))
+    assert store.relay.held.acquire(timeout=PATIENCE)
+    core.stop()  # raises where it takes the exit timeout
+    thread.join(PATIENCE)
+    assert isinstance(results[0], RepoAgentError)
+
+
+def test_many_remote_repositories_that_stall_cost_the_time_of_one(
+    new_core: CoreMaker, write_model: ModelWriter, s3: str, store: Store, repository: Path
+) -> None:
+    write_model("near", {1: "1"})
+    stores = [Store(s3) for _ in range(2)]
+    for one in stores:
+        one.put("some")
+    urls = tuple(one.url for one in stores)
+    core = new_core(repositories=(*urls, str(repository)), repository_timeout_seconds=4.0)
+    for one in stores:
+        one.relay.stall()
+    asked_at_once = threading.Thread(target=core.index)
+    asked_at_once.start()
+    for one in stores:  # each is asked before any of them can have been given up
+        assert one.relay.held.acquire(timeout=PATIENCE)
+    asked_at_once.join(PATIENCE)
+    for one in stores:
+        one.relay.close()
