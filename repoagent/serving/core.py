@@ -20,7 +20,7 @@ from repoagent.serving.assembly import CoreContext, open_loader, open_repositori
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
-from repoagent.serving.lifecycle.load_pool import LoadPool
+from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
 from repoagent.serving.lifecycle.model_slot import LoadOrder, ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.named_loads import NamedLoads, load_order
@@ -83,9 +83,7 @@ class ServingCore:
                 strict=options.strict_model_config,
                 retries=options.load_retry_count,
                 admit=loader.admit,
-                ensembles=EnsembleBuilder(
-                    Router(self._table, repositories), dependencies, self._pool.pausing, options.latencies
-                ),
+                ensembles=EnsembleBuilder(Router(self._table, repositories), dependencies, pausing, options.latencies),
                 latencies=options.latencies,
                 cache=open_response_cache(options.cache_config),
                 limiter=None if options.rate_limit is RateLimitMode.OFF else RateLimiter(options.rate_limit_resources),
@@ -200,6 +198,7 @@ class ServingCore:
         self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
         for pool in (self._unloads, self._pool):
             pool.close(wait=in_time)
+        self._table.abandon()
         self.tracer.close()
         self._life.end()
         if not in_time:

@@ -104,7 +104,14 @@ class Retirements:
         thread = threading.Thread(target=self._run, args=(finish,), name="repoagent-retire", daemon=True)
         with self._lock:
             self._threads.add(thread)
-        thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._threads.discard(thread)
+                logger.warning("no thread can be started to wait for a model's last requests (%s)", error)
+            else:
+                return finished
+        finish()  # It holds the caller up, for up to the limit, but the agents must hear of the end.
         return finished
 
     def _run(self, finish: Callable[[], None]) -> None:

@@ -123,7 +123,17 @@ class ModelSlot:
         cancelled = threading.Event()
         with self._lock:
             self._pending.add(cancelled)
-        return self._queue.submit(lambda: self._load(order, cancelled))
+        try:
+            future = self._queue.submit(lambda: self._load(order, cancelled))
+        except RepoAgentError:
+            self._over(cancelled)
+            raise
+        future.add_done_callback(lambda _: self._over(cancelled))  # Also of one that never had its turn.
+        return future
+
+    def _over(self, cancelled: threading.Event) -> None:
+        with self._lock:
+            self._pending.discard(cancelled)
 
     def unload(self, *, force: bool = False, reason: str = UNLOADED) -> "Future[threading.Event]":
         """Cancel every load that has not ended and queue an unload; the result is set once the model is gone.
@@ -181,6 +191,10 @@ class ModelSlot:
             for pending in self._pending:
                 pending.set()
 
+    def abandon(self, error: RepoAgentError) -> None:
+        """End what is queued, and what is under way for those who wait for it, with ``error``."""
+        self._queue.abandon(error)
+
     # -- on the pool, one at a time -------------------------------------------------------------------------------
 
     def _load(self, order: LoadOrder, cancelled: threading.Event) -> "LoadReport":
@@ -191,8 +205,7 @@ class ModelSlot:
             raise
         finally:
             self._context.dependencies.forget(self.name)
-            with self._lock:
-                self._pending.discard(cancelled)
+            self._over(cancelled)
         self.explicit |= not order.needed
         return report
 

@@ -85,6 +85,11 @@ class ModelTable:
             for slot in self._slots.values():
                 slot.cancel()
 
+    def abandon(self) -> None:
+        """End the calls whose loads and unloads have not ended: the server does not wait for them any longer."""
+        for slot in self.slots():
+            slot.abandon(UnavailableError(f"model '{slot.name}': the server has stopped without waiting any longer"))
+
     def members(self, name: str) -> frozenset[str]:
         """The models that a loaded ensemble calls; none if it is not loaded, or is no ensemble."""
         slot = self._slots.get(name)

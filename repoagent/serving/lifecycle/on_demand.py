@@ -116,7 +116,12 @@ class OnDemand:
             if future is not None:
                 return future
             future = self._starting[name] = Future()
-        threading.Thread(target=self._run, args=(name, future), name=f"repoagent-demand-{name}", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(name, future), name=f"repoagent-demand-{name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._end(name)
+            future.set_exception(UnavailableError(f"no thread to load model '{name}' can be started: {error}"))
         return future
 
     def submit(self, request: InferRequest, submit: Callable[[InferRequest], None]) -> None:

@@ -2,7 +2,8 @@ import threading
 
 import pytest
 
-from repoagent.serving.lifecycle.load_pool import LoadPool
+from repoagent.errors import UnavailableError
+from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
 
 
 def test_no_more_jobs_run_at_once_than_allowed_and_all_run() -> None:
@@ -31,7 +32,7 @@ def test_a_job_that_waits_for_another_gives_its_place_up() -> None:
 
     def outer() -> None:
         pool.submit(inner.set)
-        with pool.pausing():
+        with pausing():
             assert inner.wait(60)
 
     pool.submit(outer)
@@ -60,7 +61,7 @@ def test_a_closed_pool_drops_what_has_not_begun() -> None:
     assert begun.wait(60)
     pool.close(wait=False)
     hold.set()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(UnavailableError, match="the server has stopped"):
         pool.submit(lambda: None)
     pool.close(wait=True)
     assert not ran.is_set()

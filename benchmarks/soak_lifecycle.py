@@ -1,0 +1,403 @@
+"""Soak test of the life cycle: six models, chains of up to four agents that raise anywhere, five threads.
+
+    python benchmarks/soak_lifecycle.py [--minutes 30] [--seed 0] [--store] [--stopped 60]
+
+Each thread loads, unloads, infers and rewrites models at random. Every call must return, with a right answer or an
+error that a client may get; every agent must live one of its legal lives, and nothing may be left behind when the
+server has stopped, which it does again and again. With --store half of the models lie on an S3 server that is stopped
+for --stopped seconds in the middle. Exits with 1 otherwise, with the stacks of all threads if a call did not return.
+"""
+
+import argparse
+import faulthandler
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from mixed_models import double_onnx
+from raising_agents import AGENTS, Notes, write_agents
+
+from repoagent.errors import RepoAgentError
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
+
+MODELS: Final = ("a", "b", "c", "d", "e", "f")
+THREADS: Final = 5
+ROUND_SECONDS: Final = 20.0
+PATIENCE_SECONDS: Final = 120.0
+RATE: Final = 0.05
+_WRITING: Final = {name: threading.Lock() for name in MODELS}
+
+_TENSORS: Final = (
+    'input { name: "x" data_type: TYPE_FP32 dims: [-1, 4] } output { name: "y" data_type: TYPE_FP32 dims: [-1, 4] } '
+)
+_PYTHON: Final = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        if {fails}:
+            raise RuntimeError("made on purpose")
+
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x * np.float32(2))]) for x in inputs]
+"""
+_ENSEMBLE: Final = (
+    f'platform: "ensemble" {_TENSORS} ensemble_scheduling {{ step {{ '
+    'model_name: "MEMBER" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } } '
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run showed. ``faults`` is empty after a good one."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    slowest: dict[str, float] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, text: str) -> None:
+        """Note it; the first dozens are enough."""
+        if len(self.faults) < 50:
+            self.faults.append(text)
+
+    def count(self, operation: str, outcome: str, seconds: float) -> None:
+        """One call that has returned."""
+        self.outcomes[f"{operation}: {outcome}"] += 1
+        self.slowest[operation] = max(seconds, self.slowest.get(operation, 0.0))
+
+
+# -- the models --------------------------------------------------------------------------------------------------------
+
+
+def model_files(name: str, chance: random.Random) -> dict[str, bytes]:
+    """A model of a random kind, with a random chain, and one or two versions."""
+    agents = chance.choices(AGENTS, k=chance.randint(0, 4))
+    chain = "".join(f'agents {{ name: "{agent}" }} ' for agent in agents)
+    agents_of = f"model_repository_agents {{ {chain} }} " if agents else ""
+    settings = agents_of + f"instance_group {{ kind: KIND_CPU count: {chance.randint(1, 3)} }} "
+    versions = chance.sample((1, 2, 3), chance.randint(1, 3))
+    settings += (
+        f'version_policy {{ all {{}} }} parameters {{ key: "try" value {{ string_value: "{chance.random()}" }} }} '
+    )
+    if name in ("e", "f") and chance.random() < 0.7:
+        member = "abcd"[chance.randrange(4)] if name == "e" else chance.choice("abe")
+        return {"config.pbtxt": (_ENSEMBLE.replace("MEMBER", member) + agents_of).encode()}
+    if chance.random() < 0.5:
+        return {
+            "config.pbtxt": f'backend: "onnxruntime" {_TENSORS}{settings}'.encode(),
+            **{f"{version}/model.onnx": double_onnx() for version in versions},
+        }
+    code = {version: _PYTHON.format(fails=chance.random() < 0.05) for version in versions}
+    return {
+        "config.pbtxt": f'backend: "python" {_TENSORS}{settings}'.encode(),
+        **{f"{version}/model.py": text.encode() for version, text in code.items()},
+    }
+
+
+def write_local(repository: Path, name: str, files: dict[str, bytes]) -> None:
+    """In the place of what was there, one writer at a time. Loads may see it half done: that is the point."""
+    with _WRITING[name]:
+        _write_local(repository / name, files)
+
+
+def _write_local(directory: Path, files: dict[str, bytes]) -> None:
+    wanted = {directory / path for path in files}
+    for path in [path for path in directory.rglob("*") if path.is_file() and path not in wanted]:
+        path.unlink()
+    for path in [path for path in directory.glob("*") if path.is_dir() and not any(path.iterdir())]:
+        path.rmdir()
+    for name, content in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(content)
+
+
+# -- the threads -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Call:
+    """What a thread is in."""
+
+    text: str = ""
+    since: float = 0.0
+
+
+class Worker:
+    """One of the threads: calls at random until the time is over."""
+
+    def __init__(
+        self, core: ServingCore, write: Callable[[str, dict[str, bytes]], None], seed: int, report: Report
+    ) -> None:
+        self._core = core
+        self._write = write
+        self._random = random.Random(seed)
+        self._report = report
+        self.call = Call()
+
+    def run(self, deadline: float) -> None:
+        """Call one thing after the other."""
+        operations = (self._load, self._unload, self._infer, self._rewrite, self._look)
+        while time.monotonic() < deadline:
+            (operation,) = self._random.choices(operations, (30, 20, 30, 15, 5))
+            name = self._random.choice(MODELS)
+            self.call = Call(f"{operation.__name__}({name})", time.monotonic())
+            outcome = self._outcome(operation, name)
+            self._report.count(operation.__name__[1:], outcome, time.monotonic() - self.call.since)
+            self.call = Call()
+
+    def _outcome(self, operation: Callable[[str], None], name: str) -> str:
+        try:
+            operation(name)
+        except RepoAgentError as error:
+            return type(error).__name__
+        except BaseException as error:
+            self._report.fault(f"{operation.__name__}({name}) raised {error!r}")
+            return "unexpected"
+        return "ok"
+
+    def _load(self, name: str) -> None:
+        self._core.load(name)
+
+    def _unload(self, name: str) -> None:
+        self._core.unload(name, wait=self._random.random() < 0.5, unload_dependents=self._random.random() < 0.2)
+
+    def _infer(self, name: str) -> None:
+        for number in range(self._random.randint(1, 20)):
+            x = np.full((1, 4), number, np.float32)
+            response = self._core.infer(InferRequest(name, {"x": Tensor.of(x)}))
+            if not np.array_equal(response.outputs["y"].array, x * 2):
+                self._report.fault(f"{name}: a wrong answer to {number}")
+
+    def _rewrite(self, name: str) -> None:
+        self._write(name, model_files(name, self._random))
+
+    def _look(self, name: str) -> None:
+        self._core.index()
+        self._core.statistics()
+        self._core.model_ready(name)
+
+
+# -- a round -----------------------------------------------------------------------------------------------------------
+
+
+def run_round(
+    options: CoreOptions,
+    write: Callable[[str, dict[str, bytes]], None],
+    seed: int,
+    seconds: float,
+    notes: Notes,
+    report: Report,
+    patience: float,
+) -> bool:
+    """One server from its start to its stop; False if something did not return, so that there is no next one."""
+    core = ServingCore(options)
+    core.start()
+    deadline = time.monotonic() + seconds
+    workers = [Worker(core, write, seed * THREADS + number, report) for number in range(THREADS)]
+    threads = [threading.Thread(target=worker.run, args=(deadline,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread, worker in zip(threads, workers, strict=True):
+        while thread.is_alive():
+            thread.join(1)
+            since = worker.call.since
+            if since and time.monotonic() - since > patience:
+                report.fault(f"{worker.call.text} did not return in {patience:.0f} s")
+                faulthandler.dump_traceback(all_threads=True)
+                return False
+    for name in MODELS:
+        _settle(core, name, report)
+    core.stop()
+    report.rounds += 1
+    for fault in notes.judge():
+        report.fault(fault)
+    return True
+
+
+def _settle(core: ServingCore, name: str, report: Report) -> None:
+    """With nobody else about, a model is what the index says."""
+    states = [entry["state"] for entry in core.index() if entry["name"] == name and "version" in entry]
+    if core.model_ready(name) != ("READY" in states):
+        report.fault(f"model {name}: the index has {states}, and ready is {core.model_ready(name)}")
+
+
+@contextmanager
+def nothing_left_behind(places: list[Path], report: Report) -> Iterator[None]:
+    """Threads and directories before and after."""
+    before = threading.active_count()
+    yield
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = sorted(thread.name for thread in threading.enumerate()) if threading.active_count() > before else []
+    if left:
+        report.fault(f"threads: {before} before, now {left}")
+    for place in places:
+        directories = [str(path) for path in place.glob("*") if path.is_dir()]
+        if directories:
+            report.fault(f"left behind: {directories}")
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """An S3 server in a process of its own, which can be stopped."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        os.environ.update(
+            AWS_ACCESS_KEY_ID="test-id",
+            AWS_SECRET_ACCESS_KEY="test-secret",
+            AWS_DEFAULT_REGION="us-east-1",
+            AWS_EC2_METADATA_DISABLED="true",
+            NO_PROXY="127.0.0.1",
+        )
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait_for(port)
+        import s3fs
+
+        endpoint = f"http://127.0.0.1:{port}"
+        self._fs = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False)
+        self._fs.mkdir("models")
+        self.url = f"s3://{endpoint}/models"
+
+    def write(self, name: str, files: dict[str, bytes]) -> None:
+        """As :func:`write_local`."""
+        with _WRITING[name]:
+            for path in self._fs.find(f"models/{name}"):
+                if path.removeprefix(f"models/{name}/") not in files:
+                    self._fs.rm_file(path)
+            for path, content in files.items():
+                self._fs.pipe_file(f"models/{name}/{path}", content)
+
+    def stop_for(self, seconds: float) -> None:
+        """Answer nobody for so long."""
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError("the S3 server does not answer")
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def soak(
+    seconds: float,
+    seed: int,
+    *,
+    round_seconds: float = ROUND_SECONDS,
+    store: Store | None = None,
+    patience: float = PATIENCE_SECONDS,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> Report:
+    """Rounds for ``seconds`` seconds."""
+    report = Report()
+    notes = Notes(seed, RATE)
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as scratch:
+        local, agents, workspace = Path(scratch, "models"), Path(scratch, "agents"), Path(scratch, "workspace")
+        local.mkdir()
+        write_agents(agents, notes)
+
+        def write(name: str, files: dict[str, bytes]) -> None:
+            if store is not None and name in "bdf":
+                store.write(name, files)
+            else:
+                write_local(local, name, files)
+
+        for name in MODELS:
+            write(name, model_files(name, random.Random(seed)))
+        options = CoreOptions(
+            repositories=(str(local), *([store.url] if store is not None else [])),
+            control_mode=ControlMode.EXPLICIT,
+            repoagent_directory=agents,
+            workspace_directory=workspace,
+            cache_directory=Path(scratch, "cache"),
+            exit_timeout_seconds=300,
+        )
+        with ServingCore(options) as core:  # What is imported once is not a leak.
+            for name in MODELS:
+                with suppress(RepoAgentError):
+                    core.load(name)
+        notes.judge()
+        while (left := end - time.monotonic()) > 0:
+            whole = min(round_seconds, left)
+            with nothing_left_behind([workspace / "*"], report):
+                if not run_round(options, write, seed + report.rounds, whole, notes, report, patience):
+                    break
+            progress(f"{report.rounds} rounds, {sum(report.outcomes.values())} calls, {len(report.faults)} faults")
+    report.calls = notes.calls
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", action="store_true")
+    parser.add_argument("--stopped", type=float, default=60.0)
+    arguments = parser.parse_args()
+    logging.getLogger("repoagent").setLevel(logging.CRITICAL + 1)  # The faults are made on purpose.
+    store = Store() if arguments.store else None
+    stopper = None
+    if store is not None:
+        stopper = threading.Timer(arguments.minutes * 20, store.stop_for, [arguments.stopped])
+        stopper.start()
+    started = time.monotonic()
+    report = soak(arguments.minutes * 60, arguments.seed, store=store, progress=lambda text: print(text, flush=True))
+    if stopper is not None and store is not None:
+        stopper.join()
+        store.close()
+    print(f"{report.rounds} servers in {time.monotonic() - started:.0f} s")
+    print(", ".join(f"{outcome}: {count}" for outcome, count in sorted(report.outcomes.items())))
+    print("slowest:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(report.slowest.items())))
+    print(f"calls of agents: {sum(report.calls.values())}")
+    for fault in report.faults:
+        print(f"FAULT: {fault}")
+    sys.stdout.flush()
+    if report.faults:
+        os._exit(1)  # A thread that hangs must not keep the program.
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
