@@ -4,7 +4,7 @@ The codes and their numbers are those of Triton's ``TRITONSERVER_Error_Code``; f
 """
 
 import enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 __all__ = [
     "AgentError",
@@ -24,7 +24,11 @@ __all__ = [
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
+    "error_of",
 ]
+
+
+_TEXTS: Final = {"INVALID_ARG": "Invalid argument"}
 
 
 class ErrorCode(enum.IntEnum):
@@ -38,6 +42,11 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+
+    @property
+    def text(self) -> str:
+        """As Triton writes it in reasons and logs: ``Invalid argument``."""
+        return _TEXTS.get(self.name) or self.name.replace("_", " ").capitalize()
 
 
 class RepoAgentError(Exception):
@@ -145,3 +154,23 @@ class AgentUnsupportedError(AgentError):
 
 class InvalidTransitionError(InternalError):
     """A life-cycle step that may not follow the one before; the message names both states."""
+
+
+_OF_CODE: Final[dict[int, type[RepoAgentError]]] = {
+    kind.code: kind
+    for kind in (
+        UnknownError,
+        InternalError,
+        NotFoundError,
+        InvalidArgumentError,
+        UnavailableError,
+        UnsupportedError,
+        AlreadyExistsError,
+        CancelledError,
+    )
+}
+
+
+def error_of(code: int, message: str) -> RepoAgentError:
+    """The plain error of a code: :class:`NotFoundError` for ``NOT_FOUND``, and so on."""
+    return _OF_CODE[code](message)

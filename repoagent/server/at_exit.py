@@ -13,7 +13,7 @@ from repoagent.serving.core import ServingCore
 
 __all__ = ["forget", "stop_at_exit"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class _Running:
@@ -49,7 +49,7 @@ class _Running:
             try:
                 core.stop()
             except Exception as error:  # Python 3.12.0 to 3.12.2 let no thread start any more.
-                _log.error("a server could not be stopped at the end of the program (%s): stop it before", error)
+                logger.error("a server could not be stopped at the end of the program (%s): stop it before", error)
 
 
 _running = _Running()

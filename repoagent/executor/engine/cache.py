@@ -11,7 +11,7 @@ from repoagent.executor.types.errors import EngineError
 
 __all__ = ["CacheTotals", "SequenceCache"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class CacheTotals:
@@ -81,7 +81,7 @@ class SequenceCache:
                 lambda start: retention_of(task, start),
             )
         except Exception:  # whatever a runner raises; the text is right all the same
-            _log.warning("what request %d computed is not kept for others", task.id, exc_info=True)
+            logger.warning("what request %d computed is not kept for others", task.id, exc_info=True)
 
     def close(self, task: Task) -> None:
         """Free all sequences of a task."""
@@ -96,4 +96,4 @@ class SequenceCache:
         try:
             self._runner.free(seq)
         except Exception:  # whatever a runner raises; its request is to be answered all the same
-            _log.warning("the runner could not free a sequence", exc_info=True)
+            logger.warning("the runner could not free a sequence", exc_info=True)

@@ -25,7 +25,7 @@ from repoagent.executor.types.errors import EngineError
 __all__ = ["DraftModel"]
 
 Row = npt.NDArray[np.float32]
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 # Tokens of a history that are read at a time; the large model's next step waits for them.
 _PIECE = 512
 
@@ -127,7 +127,7 @@ class DraftModel:
         try:
             self._runner.free(line.seq)
         except Exception as error:
-            self._log(error)
+            self._warn(error)
 
     def close(self) -> None:
         """Release everything."""
@@ -186,9 +186,9 @@ class DraftModel:
         for task in tasks:
             task.drafts, task.draftable = [], False
             self.forget(task)
-        self._log(error)
+        self._warn(error)
 
-    def _log(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         if not self._failed:
-            _log.warning("the draft model failed, requests go on without drafts: %s", error)
+            logger.warning("the draft model failed, requests go on without drafts: %s", error)
         self._failed = True

@@ -13,7 +13,7 @@ from repoagent.serving.instances.backend import Backend
 
 __all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry", "warn_of_unknown"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BackendFactory = Callable[[Mapping[str, str]], Backend]
 """Makes a backend from its settings (``backend_config`` of the server)."""
@@ -47,7 +47,7 @@ class BackendRegistry:
         self._settings = settings or {}
         for name in self._settings.keys() - self._targets.keys():
             meant = did_you_mean(name, self._targets)
-            _log.warning("--backend-config has settings of '%s', and no such backend is here%s", name, meant)
+            logger.warning("--backend-config has settings of '%s', and no such backend is here%s", name, meant)
         self._core: object | None = None
         self._backends: dict[str, Backend] = {}
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ def warn_of_unknown(backend: str, settings: Iterable[str], known: Sequence[str])
     """Say in the log which ``settings`` mean nothing to ``backend``; Triton passes over them."""
     for name in sorted(set(settings) - set(known)):
         meant = did_you_mean(name, known)
-        _log.warning("--backend-config=%s,%s has no effect: there is no such setting%s", backend, name, meant)
+        logger.warning("--backend-config=%s,%s has no effect: there is no such setting%s", backend, name, meant)
 
 
 @runtime_checkable

@@ -13,15 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from repoagent.errors import (
-    AlreadyExistsError,
     CancelledError,
-    InternalError,
     InvalidArgumentError,
-    NotFoundError,
     RepoAgentError,
-    UnavailableError,
-    UnknownError,
-    UnsupportedError,
+    error_of,
 )
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
 from repoagent.serving.ensembles.sequence_marks import SequenceMarks
@@ -81,18 +76,8 @@ class RunOutcome:
     durations: Durations
 
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _UNSET: Final = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
-_KINDS: Final = (
-    UnknownError,
-    InternalError,
-    NotFoundError,
-    InvalidArgumentError,
-    UnavailableError,
-    UnsupportedError,
-    AlreadyExistsError,
-    CancelledError,
-)
 
 
 class EnsembleRun:
@@ -241,7 +226,7 @@ class EnsembleRun:
         found = dict.fromkeys(scope.marks[tensor] for tensor in step.inputs.values() if tensor in scope.marks)
         found.pop(self._own_marks, None)
         if len(found) > 1:
-            _log.error(
+            logger.error(
                 "in ensemble '%s', the answers of different steps name different sequences for model '%s'",
                 self._plan.name,
                 step.model_name,
@@ -295,7 +280,6 @@ class EnsembleRun:
 
 def _named(ensemble: str, error: RepoAgentError) -> RepoAgentError:
     """The error of a member with the ensemble's name before it, and the same code."""
-    kind = next(kind for kind in _KINDS if kind.code is error.code)
-    named = kind(f"in ensemble '{ensemble}', {error}")
+    named = error_of(error.code, f"in ensemble '{ensemble}', {error}")
     named.__cause__ = error
     return named

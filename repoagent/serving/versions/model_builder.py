@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
-from repoagent.errors import CancelledError, ErrorCode, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.backend import Backend, BackendModel, BatchRunner, InstanceSpec
@@ -43,17 +42,6 @@ from repoagent.storage.repositories.versions import version_numbers
 __all__ = ["BuildError", "ModelBuilder"]
 
 logger = logging.getLogger(__name__)
-
-_CODE_NAMES: Final = {
-    ErrorCode.UNKNOWN: "Unknown",
-    ErrorCode.INTERNAL: "Internal",
-    ErrorCode.NOT_FOUND: "Not found",
-    ErrorCode.INVALID_ARG: "Invalid argument",
-    ErrorCode.UNAVAILABLE: "Unavailable",
-    ErrorCode.UNSUPPORTED: "Unsupported",
-    ErrorCode.ALREADY_EXISTS: "Already exists",
-    ErrorCode.CANCELLED: "Cancelled",
-}
 
 
 class BuildError(InvalidArgumentError):
@@ -149,7 +137,7 @@ class ModelBuilder:
                     undo.callback(built[version].close)
                 except RepoAgentError as error:
                     logger.error("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
-                    reasons[version] = f"{_CODE_NAMES[error.code]}: {error}"
+                    reasons[version] = f"{error.code.text}: {error}"
             if reasons:
                 raise BuildError(model, reasons)
             undo.pop_all()

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.storage.cache.cache_store import CacheStore, name_of
@@ -44,9 +43,7 @@ class Cache:
     def __enter__(self) -> "Cache":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -106,9 +103,7 @@ class CacheScope:
     def __enter__(self) -> "CacheScope":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:

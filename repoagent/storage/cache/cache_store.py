@@ -31,7 +31,7 @@ from repoagent.storage.workspaces.private import private_directory
 __all__ = ["CacheStore", "name_of"]
 
 _LEFTOVER: Final = re.compile(r"\.([0-9a-f]{64})\.[0-9a-f]{16}")
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def name_of(key: str) -> str:
@@ -175,7 +175,7 @@ class CacheStore:
             try:
                 self._remove_leftovers(name)
             except (RepoAgentError, OSError) as error:
-                _log.warning("cannot remove what a killed builder left in the cache: %s", error)
+                logger.warning("cannot remove what a killed builder left in the cache: %s", error)
             finally:
                 lock.release()
 

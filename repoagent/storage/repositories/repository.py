@@ -15,7 +15,7 @@ from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 
 __all__ = ["Repository"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Repository:
@@ -93,7 +93,7 @@ class Repository:
             return True
         if name not in self._unspeakable:
             self._unspeakable.add(name)
-            _log.warning("the directory %a of %s is no model: its name is not UTF-8; rename it", name, self.url)
+            logger.warning("the directory %a of %s is no model: its name is not UTF-8; rename it", name, self.url)
         return False
 
     def model(self, name: str) -> ModelSource | None:

@@ -28,7 +28,7 @@ Cancelled = Callable[[], bool]
 
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.1
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def localize(
@@ -121,7 +121,7 @@ class _Copy:
             except (FileNotFoundError, PermissionError) as error:
                 raise _unreadable(part, error, attempt) from error
             except Exception as error:  # filesystem packages have no common base for what is worth another try
-                _log.info("attempt %d to read %s failed: %s", attempt, part.entry.name, error)
+                logger.info("attempt %d to read %s failed: %s", attempt, part.entry.name, error)
                 self._stop.wait(pause)
                 pause *= 2
         self._check_cancelled()

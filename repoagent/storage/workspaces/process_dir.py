@@ -28,7 +28,7 @@ __all__ = ["ProcessDirectory", "sweep"]
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _ROOT_LOCK: Final = ".lock"
 _ALIVE: Final = ".alive"
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ProcessDirectory:
@@ -89,7 +89,7 @@ def _claim(directory: Path) -> FileLock | None:
     except FileNotFoundError:  # its owner has just removed it
         return None
     except OSError as error:
-        _log.warning("cannot look into %s, which a process left behind: %s", directory, error)
+        logger.warning("cannot look into %s, which a process left behind: %s", directory, error)
         return None
 
 
@@ -97,7 +97,7 @@ def _remove_dead(directory: Path, lock: FileLock, wipe: bool) -> bool:
     try:
         remove_tree(directory, wipe=wipe, keep=_ALIVE)
     except (RepoAgentError, OSError) as error:
-        _log.warning("cannot remove %s, which a dead process left behind: %s", directory, error)
+        logger.warning("cannot remove %s, which a dead process left behind: %s", directory, error)
         return False
     finally:
         lock.release()
@@ -110,5 +110,5 @@ def _guard_from_tmpfiles(directory: Path) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:  # not on every network filesystem
-        _log.debug("cannot lock the directory %s: %s", directory, error)
+        logger.debug("cannot lock the directory %s: %s", directory, error)
     return fd

@@ -12,7 +12,7 @@ from repoagent.storage.workspaces.process_dir import ProcessDirectory, sweep
 
 __all__ = ["ProcessRoot", "sweep_memory", "sweep_root"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ProcessRoot:
@@ -46,7 +46,7 @@ def sweep_root(root: Path, *, wipe: bool) -> None:
     """Remove what dead processes left in a private root."""
     removed = sweep(root, wipe=wipe)
     if removed:
-        _log.info("removed what %d dead processes left in %s", len(removed), root)
+        logger.info("removed what %d dead processes left in %s", len(removed), root)
 
 
 def sweep_memory(root: Path) -> None:
@@ -54,4 +54,4 @@ def sweep_memory(root: Path) -> None:
     try:
         sweep_root(private_directory(root, purpose="confidential workspace"), wipe=True)
     except (RepoAgentError, OSError) as error:
-        _log.warning("confidential workspaces are not available: %s", error)
+        logger.warning("confidential workspaces are not available: %s", error)

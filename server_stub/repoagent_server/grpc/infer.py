@@ -27,7 +27,7 @@ from repoagent_server.shared.trace_context import trace_context
 
 __all__ = ["InferCalls"]
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _FINAL: Final = "triton_final_response"
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
@@ -348,7 +348,7 @@ def _told(error: Exception) -> RepoAgentError:
     """What a client is told of ``error``: a fault of ours is logged, and must not leave it without an answer."""
     if isinstance(error, RepoAgentError):
         return error
-    _log.error("an inference request over gRPC failed: %s", error, exc_info=error)
+    logger.error("an inference request over gRPC failed: %s", error, exc_info=error)
     return InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
 
 

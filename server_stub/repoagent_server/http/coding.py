@@ -15,7 +15,7 @@ from repoagent_server.http.router import Deferred, Params
 
 __all__ = ["CodedRoute", "accepted", "compress", "decompress"]
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _CODINGS: Final = {b"gzip": 31, b"deflate": 15}
 """Names, and zlib's window bits for each."""
@@ -63,7 +63,7 @@ class CodedRoute:
             except RepoAgentError as error:
                 exchange.respond(error_response(error))
             except Exception as error:  # a fault of ours must not leave the client without an answer
-                _log.error("a compressed request failed: %s", error, exc_info=error)
+                logger.error("a compressed request failed: %s", error, exc_info=error)
                 exchange.respond(error_response(InternalError(f"unexpected {type(error).__name__}")))
 
         future = self._pool.submit(work)

@@ -14,7 +14,7 @@ from repoagent_server.shared.pools import Pools
 
 __all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 #: What a request is told that comes when the server is going down.
 STOPPING: Final = "Server not ready: it is stopping"
@@ -94,7 +94,7 @@ def answer_to(error: Exception, request: Request) -> Response:
 
 def fault(error: Exception, what: str) -> Response:
     """The answer to a fault of ours in ``what``, which is logged."""
-    _log.error("%s: %s", what, error, exc_info=error)
+    logger.error("%s: %s", what, error, exc_info=error)
     return error_response(InternalError(f"unexpected {type(error).__name__}; the server's log has the details"))
 
 

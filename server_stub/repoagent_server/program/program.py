@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import click
 
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
-from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent.errors import RepoAgentError
 from repoagent.loader.context import Progress
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.machine import Machine
@@ -34,18 +34,7 @@ from repoagent_server.program.tables import table
 
 __all__ = ["run"]
 
-_log: Final = logging.getLogger(__name__)
-
-_CODES: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.UNKNOWN: "Unknown",
-    ErrorCode.INTERNAL: "Internal",
-    ErrorCode.NOT_FOUND: "Not found",
-    ErrorCode.INVALID_ARG: "Invalid argument",
-    ErrorCode.UNAVAILABLE: "Unavailable",
-    ErrorCode.UNSUPPORTED: "Unsupported",
-    ErrorCode.ALREADY_EXISTS: "Already exists",
-    ErrorCode.CANCELLED: "Cancelled",
-}
+logger = logging.getLogger(__name__)
 
 _FILES: Final = 1 << 16
 _HTTP: Final = "HTTPService"
@@ -77,7 +66,7 @@ def run(options: ServeOptions) -> int:
         stack.enter_context(configure(options.log, line))
         stop = stack.enter_context(stop_signals(ERASE.encode() if line else b""))
         for note in options.notes:
-            _log.info("%s", note)
+            logger.info("%s", note)
         _allow_many_connections()
         try:
             if options.ready_file is not None:
@@ -93,7 +82,7 @@ def run(options: ServeOptions) -> int:
             return _serve(options, core, fronts, stop)
         except RepoAgentError as error:
             with line.hidden() if line else nullcontext():
-                click.echo(f"error: creating server: {_CODES[error.code]} - {error}", err=True)
+                click.echo(f"error: creating server: {error.code.text} - {error}", err=True)
             return 1
 
 
@@ -154,7 +143,7 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
         _show_models(core)
         for name, front in fronts.items():
             front.start()
-            _log.info("Started %s at %s:%d", name, *front.bind())
+            logger.info("Started %s at %s:%d", name, *front.bind())
         if options.ready_file is not None:
             write_ready_file(options.ready_file, {_READY_NAMES[name]: f.bind() for name, f in fronts.items()})
         # What is in memory now stays there: the garbage collector need not look at it again and again.
@@ -219,7 +208,7 @@ def _start(core: ServingCore, stop: StopRequest) -> bool:
         stop.rest()
     if not stop.made:
         for name in started.result():
-            _log.error("failed to load '%s'; serving the others because --exit-on-error=false", name)
+            logger.error("failed to load '%s'; serving the others because --exit-on-error=false", name)
     return not stop.made
 
 
@@ -234,21 +223,21 @@ def _show_models(core: ServingCore) -> None:
         )
         for e in index
     ]
-    _log.info("%s", table(("Model", "Version", "Status"), rows), extra={"table": True})
+    logger.info("%s", table(("Model", "Version", "Status"), rows), extra={"table": True})
 
 
 def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> int:
     """Refuse what is new, let the core finish what runs and unload every model, then close the connections."""
     for front in fronts.values():
         front.refuse()
-    _log.info("Waiting for in-flight requests to complete.")
+    logger.info("Waiting for in-flight requests to complete.")
     try:
         core.stop()
     except RepoAgentError as error:
-        _log.error("failed to stop server: %s - %s", _CODES[error.code], error)
+        logger.error("failed to stop server: %s - %s", error.code.text, error)
         logging.shutdown()
         os._exit(1)  # a thread that does not come back would keep the interpreter from ending
     for front in fronts.values():
         front.drain(timeout)
-    _log.info("All models are unloaded, the server has stopped")
+    logger.info("All models are unloaded, the server has stopped")
     return 0

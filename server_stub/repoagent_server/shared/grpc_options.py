@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPRESSION_LEVELS", "GrpcOptions"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
 
@@ -81,7 +81,7 @@ class GrpcOptions:
         """
         if not self.use_ssl and not self.use_mutual_auth:
             if self.server_cert or self.server_key or self.root_cert:
-                _log.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
+                logger.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
             return None
         import grpc
 

@@ -10,7 +10,7 @@ from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["Mailbox", "Receiver"]
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _ROOM: Final = 1024
 """Responses that may wait for the loop before whoever sends more is held up."""
 _HOLD_SECONDS: Final = 1.0
@@ -83,7 +83,7 @@ class Mailbox:
             try:
                 receiver.deliver(response, final)
             except Exception:  # the others are to be delivered all the same
-                _log.exception("a response could not be delivered")
+                logger.exception("a response could not be delivered")
         if waiting and not self._woken:
             self._woken = True
             self._loop.call_soon(self._drain)

@@ -5,7 +5,7 @@ from typing import Final
 
 from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "decode_as", "encode"]
 
 _ALPHABET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
@@ -23,6 +23,19 @@ def encode(prefix: str, data: bytes | bytearray) -> str:
     groups += [(check >> 5 * (_CHECKSUM - 1 - i)) & 31 for i in range(_CHECKSUM)]
     text = f"{prefix.lower()}1{''.join(_ALPHABET[group] for group in groups)}"
     return text if prefix == prefix.lower() else text.upper()
+
+
+def decode_as(text: str, prefix: str, what: str) -> bytes:
+    """The data of a key with a given ``prefix``; ``what`` names the kind of key for the message.
+
+    Raises:
+        InvalidKeyError: as :func:`decode`, or the prefix is another one; only of a public key the message repeats it.
+    """
+    found, data = decode(text)
+    if found != prefix:
+        found_instead = f", not '{found}1'" if prefix.islower() else ""
+        raise InvalidKeyError(f"{what} starts with '{prefix}1'{found_instead}")
+    return data
 
 
 def decode(text: str) -> tuple[str, bytes]:

@@ -1,13 +1,14 @@
 """One module per kind of recipient, all behind two one-method protocols."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from repoagent_decrypt.age.primitives.encoding import b64decode
 from repoagent_decrypt.age.primitives.errors import HeaderError
 
 __all__ = [
@@ -17,8 +18,10 @@ __all__ = [
     "Recipient",
     "Stanza",
     "check_body",
+    "first_key",
     "open_file_key",
     "seal_file_key",
+    "share_of",
 ]
 
 FILE_KEY_BYTES: Final = 16
@@ -89,6 +92,27 @@ def check_body(stanza: Stanza) -> None:
     """Raise unless the body can hold a file key; checked before decryption (partitioning oracles)."""
     if len(stanza.body) != _SEALED_BYTES:
         raise HeaderError(f"the {stanza.type} stanza's body has {len(stanza.body)} bytes, not {_SEALED_BYTES}")
+
+
+def share_of(stanza: Stanza, size: int) -> bytes:
+    """The only argument of a stanza besides its type, a key share of ``size`` bytes; the body is checked as well.
+
+    Raises:
+        HeaderError: there is no such share.
+    """
+    kind = stanza.type
+    if len(stanza.arguments) != 2:
+        raise HeaderError(f"an {kind} stanza has 2 arguments, not {len(stanza.arguments)}")
+    share = b64decode(stanza.arguments[1].encode(), f"the {kind} share")
+    if len(share) != size:
+        raise HeaderError(f"an {kind} share has {size} bytes, not {len(share)}")
+    check_body(stanza)
+    return share
+
+
+def first_key(stanzas: Sequence[Stanza], kind: str, unwrap: Callable[[Stanza], FileKey | None]) -> FileKey | None:
+    """The file key from the first stanza of a ``kind`` that ``unwrap`` opens; None if it opens none."""
+    return next((key for stanza in stanzas if stanza.type == kind and (key := unwrap(stanza)) is not None), None)
 
 
 def open_file_key(wrap_key: bytes, stanza: Stanza) -> FileKey | None:

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.hpke import (
 )
 
 from repoagent_decrypt.age.primitives import bech32
-from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode
+from repoagent_decrypt.age.primitives.encoding import b64encode
 from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
-from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body
+from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, share_of
 
 __all__ = ["HybridIdentity", "HybridRecipient"]
 
@@ -45,10 +45,7 @@ class HybridRecipient:
     @classmethod
     def parse(cls, text: str) -> "HybridRecipient":
         """Read ``age1pq1...``."""
-        prefix, data = bech32.decode(text)
-        if prefix != _RECIPIENT_PREFIX:
-            raise InvalidKeyError(f"a post-quantum recipient starts with 'age1pq1', not '{prefix}1'")
-        return cls(data)
+        return cls(bech32.decode_as(text, _RECIPIENT_PREFIX, "a post-quantum recipient"))
 
     def wrap(self, key: FileKey) -> list[Stanza]:
         """Wrap ``key`` with HPKE."""
@@ -89,10 +86,7 @@ class HybridIdentity:
     @classmethod
     def parse(cls, text: str) -> "HybridIdentity":
         """Read ``AGE-SECRET-KEY-PQ-1...``."""
-        prefix, data = bech32.decode(text)
-        if prefix != _IDENTITY_PREFIX:
-            raise InvalidKeyError("a post-quantum identity starts with 'AGE-SECRET-KEY-PQ-1'")
-        return cls(data)
+        return cls(bech32.decode_as(text, _IDENTITY_PREFIX, "a post-quantum identity"))
 
     @property
     def recipient(self) -> HybridRecipient:
@@ -102,12 +96,7 @@ class HybridIdentity:
 
     def unwrap(self, stanzas: Sequence[Stanza]) -> FileKey | None:
         """The file key from the first stanza that is for this key."""
-        for stanza in stanzas:
-            if stanza.type == _TYPE:
-                key = self._unwrap(stanza)
-                if key is not None:
-                    return key
-        return None
+        return first_key(stanzas, _TYPE, self._unwrap)
 
     def export(self) -> str:
         """The secret, as ``AGE-SECRET-KEY-PQ-1...``."""
@@ -117,12 +106,7 @@ class HybridIdentity:
         return f"HybridIdentity(recipient={str(self.recipient)[:24]}...)"
 
     def _unwrap(self, stanza: Stanza) -> FileKey | None:
-        if len(stanza.arguments) != 2:
-            raise HeaderError(f"an {_TYPE} stanza has 2 arguments, not {len(stanza.arguments)}")
-        share = b64decode(stanza.arguments[1].encode(), f"the {_TYPE} share")
-        if len(share) != _SHARE_BYTES:
-            raise HeaderError(f"an {_TYPE} share has {_SHARE_BYTES} bytes, not {len(share)}")
-        check_body(stanza)
+        share = share_of(stanza, _SHARE_BYTES)
         self._refuse_low_order(share[-32:])
         try:
             private = MLKEM768X25519PrivateKey(self._mlkem, self._x25519)

@@ -6,9 +6,9 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from repoagent_decrypt.age.primitives import bech32
-from repoagent_decrypt.age.primitives.encoding import b64decode, b64encode, hkdf
+from repoagent_decrypt.age.primitives.encoding import b64encode, hkdf
 from repoagent_decrypt.age.primitives.errors import HeaderError, InvalidKeyError
-from repoagent_decrypt.age.stanzas import FileKey, Stanza, check_body, open_file_key, seal_file_key
+from repoagent_decrypt.age.stanzas import FileKey, Stanza, first_key, open_file_key, seal_file_key, share_of
 
 __all__ = ["X25519Identity", "X25519Recipient"]
 
@@ -30,10 +30,7 @@ class X25519Recipient:
     @classmethod
     def parse(cls, text: str) -> "X25519Recipient":
         """Read ``age1...``."""
-        prefix, data = bech32.decode(text)
-        if prefix != _RECIPIENT_PREFIX:
-            raise InvalidKeyError(f"an X25519 recipient starts with 'age1', not '{prefix}1'")
-        return cls(data)
+        return cls(bech32.decode_as(text, _RECIPIENT_PREFIX, "an X25519 recipient"))
 
     def wrap(self, key: FileKey) -> list[Stanza]:
         """Wrap ``key`` with a fresh ephemeral key."""
@@ -67,10 +64,7 @@ class X25519Identity:
     @classmethod
     def parse(cls, text: str) -> "X25519Identity":
         """Read ``AGE-SECRET-KEY-1...``."""
-        prefix, data = bech32.decode(text)
-        if prefix != _IDENTITY_PREFIX:
-            raise InvalidKeyError("an X25519 identity starts with 'AGE-SECRET-KEY-1'")
-        return cls(data)
+        return cls(bech32.decode_as(text, _IDENTITY_PREFIX, "an X25519 identity"))
 
     @property
     def recipient(self) -> X25519Recipient:
@@ -79,12 +73,7 @@ class X25519Identity:
 
     def unwrap(self, stanzas: Sequence[Stanza]) -> FileKey | None:
         """The file key from the first X25519 stanza that is for this key."""
-        for stanza in stanzas:
-            if stanza.type == _TYPE:
-                key = self._unwrap(stanza)
-                if key is not None:
-                    return key
-        return None
+        return first_key(stanzas, _TYPE, self._unwrap)
 
     def export(self) -> str:
         """The secret, as ``AGE-SECRET-KEY-1...``; deliberately not ``str()``."""
@@ -94,12 +83,7 @@ class X25519Identity:
         return f"X25519Identity(recipient={self.recipient})"
 
     def _unwrap(self, stanza: Stanza) -> FileKey | None:
-        if len(stanza.arguments) != 2:
-            raise HeaderError(f"an X25519 stanza has 2 arguments, not {len(stanza.arguments)}")
-        share = b64decode(stanza.arguments[1].encode(), "the X25519 share")
-        if len(share) != _KEY_BYTES:
-            raise HeaderError(f"an X25519 share has {_KEY_BYTES} bytes, not {len(share)}")
-        check_body(stanza)
+        share = share_of(stanza, _KEY_BYTES)
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(share))
         except ValueError:

@@ -1,36 +1,11 @@
 """Errors as a ``model.py`` makes and raises them."""
 
 import threading
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from repoagent.errors import (
-    AlreadyExistsError,
-    CancelledError,
-    ErrorCode,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    RepoAgentError,
-    UnavailableError,
-    UnknownError,
-    UnsupportedError,
-)
+from repoagent.errors import ErrorCode, RepoAgentError, error_of
 
 __all__ = ["TritonError", "TritonModelException", "core_error", "let_interrupt_pass"]
-
-_CLASSES: Final[dict[int, type[RepoAgentError]]] = {
-    kind.code: kind
-    for kind in (
-        UnknownError,
-        InternalError,
-        NotFoundError,
-        InvalidArgumentError,
-        UnavailableError,
-        UnsupportedError,
-        AlreadyExistsError,
-        CancelledError,
-    )
-}
 
 
 class TritonModelException(Exception):
@@ -68,7 +43,7 @@ class TritonError:
 
 def core_error(error: TritonError) -> RepoAgentError:
     """The core's error of the same code and text."""
-    return _CLASSES[error.code()](error.message())
+    return error_of(error.code(), error.message())
 
 
 def let_interrupt_pass(error: BaseException) -> None:

@@ -2,11 +2,11 @@
 
 import enum
 import logging
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 __all__ = ["LogLevel", "Logger"]
 
-_log: Final = logging.getLogger("repoagent.models")
+logger = logging.getLogger("repoagent.models")
 
 
 class LogLevel(enum.Enum):
@@ -28,20 +28,20 @@ class Logger:
 
     @staticmethod
     def log(message: Any, level: LogLevel = LogLevel.INFO) -> None:
-        _log.log(level.value, "%s", message, stacklevel=2)
+        logger.log(level.value, "%s", message, stacklevel=2)
 
     @staticmethod
     def log_info(message: Any) -> None:
-        _log.info("%s", message, stacklevel=2)
+        logger.info("%s", message, stacklevel=2)
 
     @staticmethod
     def log_warn(message: Any) -> None:
-        _log.warning("%s", message, stacklevel=2)
+        logger.warning("%s", message, stacklevel=2)
 
     @staticmethod
     def log_error(message: Any) -> None:
-        _log.error("%s", message, stacklevel=2)
+        logger.error("%s", message, stacklevel=2)
 
     @staticmethod
     def log_verbose(message: Any) -> None:
-        _log.debug("%s", message, stacklevel=2)
+        logger.debug("%s", message, stacklevel=2)

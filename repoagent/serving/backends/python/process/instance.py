@@ -18,7 +18,7 @@ from repoagent.serving.requests.senders import answer_error
 
 __all__ = ["ProcessInstance"]
 
-_log: Final = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _models: Final = logging.getLogger("repoagent.models")
 
 _ATTEMPTS: Final = 5
@@ -166,7 +166,7 @@ class ProcessInstance:
         child.exited.wait()
         self._fail(numbers, self._unhealthy())
         if isinstance(error, ProtocolError):
-            _log.error("the process of model instance '%s' was killed: %s", self._name, error)
+            logger.error("the process of model instance '%s' was killed: %s", self._name, error)
         with self._state:
             self._await_child(child, _SETTLING_SECONDS)
 

@@ -27,7 +27,7 @@ from repoagent.serving.backends.python.process.memory import Mapping as SharedMa
 
 __all__ = ["ChildProcess", "Program"]
 
-_log: Final = logging.getLogger("repoagent.models")
+logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
 _CHUNK: Final = 1 << 16
 
@@ -76,7 +76,7 @@ class _Output:
         text = line.decode(errors="replace").rstrip()
         if self._keep is not None:
             self._keep.append(text)
-        _log.info("%s: %s", self._label, text)
+        logger.info("%s: %s", self._label, text)
 
 
 class ChildProcess:
@@ -199,7 +199,7 @@ class ChildProcess:
                 end(self._process.pid, signal.SIGKILL)
 
     def _out_of_patience(self, seconds: float) -> None:
-        _log.warning("%s did not end within %g s and is killed", self._label, seconds)
+        logger.warning("%s did not end within %g s and is killed", self._label, seconds)
         self.kill()
 
     def _run(self) -> None:
@@ -290,7 +290,7 @@ class ChildProcess:
         except PeerGoneError:
             pass
         except Exception:
-            _log.exception("%s talks nonsense and is killed", self._label)
+            logger.exception("%s talks nonsense and is killed", self._label)
         self._side_open = False
         # A process that cannot be talked to is of no use, even if it still runs.
         self.kill()
