@@ -29,6 +29,7 @@ from repoagent.executor.types.decoding_config import (
     SpeculativeDecodingConfig,
 )
 from repoagent.executor.types.decoding_mode import DecodingMode
+from repoagent.executor.types.endings import Endings
 from repoagent.executor.types.enums import (
     BatchingType,
     CacheTransceiverBackendType,
@@ -97,6 +98,7 @@ __all__ = [
     "DraftTargetDecodingConfig",
     "DynamicBatchConfig",
     "EagleConfig",
+    "Endings",
     "Executor",
     "ExecutorConfig",
     "ExtendedRuntimePerfKnobConfig",

@@ -111,7 +111,7 @@ class BeamGroup:
         running: list[_Candidate] = []
         for rank, candidate in enumerate(candidates):
             parent, among_best = ready[candidate.parent], rank < width
-            if candidate.token == task.request.end_id:
+            if candidate.token in task.end_ids:
                 if among_best:
                     self._finish(parent, candidate, FinishReason.END_ID, length)
             elif self._stops(task, parent, candidate.token):
@@ -123,8 +123,8 @@ class BeamGroup:
 
     def _candidates(self, task: Task, ready: Sequence[TokenSequence], rows: list[Rows], width: int) -> list[_Candidate]:
         """The best continuations of all beams, best first; enough that endings cannot use them up."""
-        endings = {word[-1] for word in task.request.stop_words or () if word}
-        want = width * (2 + len(endings))
+        endings = task.end_ids | {word[-1] for word in task.request.stop_words or () if word}
+        want = width * (1 + max(1, len(endings)))
         found: list[tuple[float, _Candidate]] = []
         for number, (sequence, row) in enumerate(zip(ready, rows, strict=True)):
             task.rules.apply(row, sequence.tokens, sequence.generated)

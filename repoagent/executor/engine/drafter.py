@@ -86,7 +86,7 @@ class _Draft:
         self._tokens.append(token)
         self._history.append(token)
         ended = self._guide is not None and self._guide.is_end(token)
-        if ended or token == self.task.request.end_id:
+        if ended or token in self.task.end_ids:
             self._over = True
         elif self._guide is not None:
             self._guide.accept(token)

@@ -23,6 +23,7 @@ from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.lora.cache import AdapterCache, AdapterLease
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
+from repoagent.executor.types.endings import Endings
 from repoagent.executor.types.enums import KvCacheTransferMode, RequestType
 from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.executor_config import ExecutorConfig
@@ -89,9 +90,11 @@ class Intake:
         longest = self._check_length(request, length)
         table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
         check_tokens(request, self._info.vocab_size, 0 if table is None else len(table.rows))
+        endings = _endings(request)
         rules = LogitsRules.of(request)
+        rules.stop_ids = frozenset((*endings.end_ids, *endings.stop_ids))
         if self._guides is not None and request.guided_decoding_params is not None:
-            rules.stop_ids = self._guides.stop_ids
+            rules.stop_ids |= self._guides.stop_ids
         max_new_tokens = min(request.max_tokens, longest - length)
         drafts = self._drafts(request, max_new_tokens)
         group = self._group(request)
@@ -108,6 +111,7 @@ class Intake:
             group=group,
             rules=rules,
             max_new_tokens=max_new_tokens,
+            end_ids=_end_ids(request, endings),
             deadline=None if allotted is None else now + allotted.total_seconds(),
             want_log_probs=bool(wanted.return_log_probs),
             extra_names=tuple(extra.name for extra in extras),
@@ -269,8 +273,21 @@ def _own(request: Request) -> Request:
     own = copy(request)
     own.output_config = copy(request.output_config)
     vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
-    own.bad_words, own.stop_words = request.bad_words, request.stop_words
+    own.bad_words = request.bad_words
+    own.stop_words = [*(request.stop_words or ()), *([token] for token in _endings(request).stop_ids)] or None
     return own
+
+
+def _endings(request: Request) -> Endings:
+    """Those that were set beside the one that a request itself has."""
+    endings = getattr(request, "endings", None) or Endings()
+    if not isinstance(endings, Endings):
+        raise TypeError(f"Request.endings must be Endings, not {type(endings).__name__}")
+    return endings
+
+
+def _end_ids(request: Request, endings: Endings) -> frozenset[int]:
+    return frozenset(endings.end_ids) | (frozenset() if request.end_id is None else {request.end_id})
 
 
 def _needs_no_logits(task: Task) -> bool:

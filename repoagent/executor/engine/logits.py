@@ -4,7 +4,7 @@ In this order: embedding bias; bad words, repeated n-grams, the end token before
 repetition, presence and frequency penalties. Post-processors and grammars come before all of these.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,8 +31,8 @@ class LogitsRules:
     bad_words: Sequence[Sequence[int]] = ()
     ngram_size: int = 0
     min_tokens: int = 0
-    #: Tokens that end a guided text; as the end token, they may not come before ``min_tokens``.
-    stop_ids: Collection[int] = ()
+    #: Other tokens that end a text; as the end token, they may not come before ``min_tokens``.
+    stop_ids: frozenset[int] = frozenset()
     repetition: float = 1.0
     presence: float = 0.0
     frequency: float = 0.0

@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.float32]
 def add_token(task: Task, sequence: TokenSequence, token: int) -> None:
     """Append a token and see whether it ends the text. The end token itself is not kept, a stop word is."""
     request, tokens = task.request, sequence.tokens
-    if token == request.end_id:
+    if token in task.end_ids:
         sequence.reason = FinishReason.END_ID
         return
     tokens.append(token)

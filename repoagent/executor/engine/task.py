@@ -85,6 +85,8 @@ class Task:
     rules: LogitsRules
     max_new_tokens: int
     deadline: float | None = None
+    #: The tokens that end its texts and are not part of them.
+    end_ids: frozenset[int] = frozenset()
     steady: bool = False
     plain: bool = False
     drawn: bool = False

@@ -10,6 +10,7 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor import (
+    Endings,
     GuidedDecodingParams,
     LoraConfig,
     OutputConfig,
@@ -44,8 +45,8 @@ class Converter:
         Raises:
             RepoAgentError: a value makes no sense, in the executor's words.
         """
-        end_id, ends = self._ends(wishes)
-        return Request(
+        end_id, endings = self._endings(wishes)
+        made = Request(
             self.tokenizer.encode(wishes["text_input"]),
             wishes.get("max_tokens", _MAX_TOKENS),
             streaming=streaming,
@@ -55,22 +56,24 @@ class Converter:
             ),
             end_id=end_id,
             pad_id=wishes.get("pad_id"),
-            stop_words=[*self._sayable(self.tokenizer.words(stop_texts(wishes))), *ends] or None,
+            stop_words=self._sayable(self.tokenizer.words(stop_texts(wishes))) or None,
             bad_words=self.tokenizer.words(_texts(wishes, "bad_words")) or None,
             embedding_bias=self._bias(wishes),
             lora_config=_adapter(wishes),
             guided_decoding_params=self._guide(wishes),
             allotted_time_ms=_time_left(asked),
         )
+        vars(made)["endings"] = endings  # an attribute that only executors of this project have
+        return made
 
-    def _ends(self, wishes: Wishes) -> tuple[int | None, list[list[int]]]:
+    def _endings(self, wishes: Wishes) -> tuple[int | None, Endings]:
         """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
-        more = [[token] for token in _list(wishes, "stop_token_ids")]
+        others = list(_list(wishes, "stop_token_ids"))
         if "end_id" in wishes:
-            return wishes["end_id"], more
+            return wishes["end_id"], Endings([], others)
         if wishes.get("ignore_eos") or not self.end_ids:
-            return None, more
-        return self.end_ids[0], [*self._sayable([token] for token in self.end_ids[1:]), *more]
+            return None, Endings([], others)
+        return self.end_ids[0], Endings(list(self.end_ids[1:]), others)
 
     def _sayable(self, words: Iterable[list[int]]) -> list[list[int]]:
         """Words of tokens that the model has. A tokenizer may know more; the executor refuses what can never come."""

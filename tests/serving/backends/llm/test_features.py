@@ -106,7 +106,7 @@ def test_a_decoder_of_several_ends_stops_at_each(core: ServingCore, write_llm: W
     core.load("m")
     answers = Asker(core).ask("hello", max_tokens=40, exclude_input_in_output=True, return_finish_reason=True)
     assert answers.texts("finish_reason") == ["stop"]
-    assert answers.texts() == [whole[: whole.index(letter) + 1]]  # It is no special token, so it is seen.
+    assert answers.texts() == [whole[: whole.index(letter)]]
 
 
 TENSORS = """
@@ -131,3 +131,27 @@ def test_a_configuration_of_tensorrtllm_backend_is_taken(core: ServingCore, writ
     request = Asker(core).request("hello", batching=True, random_seed=3)
     request.inputs["max_tokens"] = Tensor.of(np.array([[5]], np.uint32))
     assert Asker(core).send(request).texts()
+
+
+def test_min_tokens_holds_back_every_end_token_of_a_model(core: ServingCore, write_llm: WriteModel) -> None:
+    """Llama 3 and Qwen have several; and they are not part of the answer, nor counted."""
+    config = write_llm() / "1" / "genai_config.json"
+    core.load("m")
+    asker = Asker(core)
+    wishes: dict[str, Any] = {"max_tokens": 16, "exclude_input_in_output": True, "return_num_output_tokens": True}
+
+    def counted(**more: Any) -> int:
+        return int(asker.ask("hello", **wishes, **more).one().outputs["num_output_tokens"].array[0])
+
+    logits = asker.ask("hello", return_generation_logits=True, **wishes).one().outputs["generation_logits"].array
+    ends = sorted({int(token) for token in logits[0].argmax(-1)})
+    said = {"temperature": 0, "ignore_eos": True, "stop_token_ids": ends}
+    assert counted(sampling_parameters=json.dumps(said)) == 1
+    assert counted(sampling_parameters=json.dumps(said), min_tokens=9) >= 9
+    core.unload("m")
+    values = json.loads(config.read_text())
+    values["model"]["eos_token_id"] = [2, *ends]
+    config.write_text(json.dumps(values))
+    core.load("m")
+    assert counted() == 0
+    assert counted(min_tokens=9) >= 9

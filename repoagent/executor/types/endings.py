@@ -1,0 +1,22 @@
+"""Endings: several tokens at which a text ends. TensorRT-LLM's requests have one, many models have more."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from repoagent.executor.types import rules
+from repoagent.executor.types.record import Record
+
+__all__ = ["Endings"]
+
+
+@dataclass(eq=False)
+class Endings(Record, readonly=True, pickled=2):
+    """Set as the attribute ``endings`` of a ``Request``; ours, without a counterpart in TensorRT-LLM.
+
+    ``end_ids``: tokens that end a text as ``Request.end_id`` does, and like it are not part of the text.
+    ``stop_ids``: tokens that end a text and are part of it, like a stop word. Neither comes before ``min_tokens``;
+    ids outside of the vocabulary never come.
+    """
+
+    end_ids: Annotated[list[int], rules.tokens] = ()  # type: ignore[assignment]
+    stop_ids: Annotated[list[int], rules.tokens] = ()  # type: ignore[assignment]
