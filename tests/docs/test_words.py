@@ -13,10 +13,7 @@ UNEDITED = {
     "docs/architecture.md",
     "docs/differences.md",
     "docs/reference/agents-api.md",
-    "docs/reference/cli.md",
-    "docs/reference/config.md",
     "docs/reference/executor.md",
-    "docs/reference/generate.md",
     "docs/reference/grpc.md",
     "docs/reference/http.md",
     "docs/reference/llm.md",
@@ -29,13 +26,6 @@ UNEDITED = {
     "docs/reference/storage.md",
     "docs/reference/testing.md",
     "docs/trust.md",
-    "docs/tutorial.md",
-    "examples/agents/authorize/README.md",
-    "examples/agents/sizelimit/README.md",
-    "examples/backends/README.md",
-    "examples/executor/README.md",
-    "examples/llm/README.md",
-    "server_stub/README.md",
 }
 """Pages that were written before the style section. None may be added."""
 
