@@ -35,7 +35,7 @@ def test_a_missing_file_is_named(core: ServingCore, write_llm: WriteModel, name:
 def test_a_broken_configuration_of_the_decoder_is_named(core: ServingCore, write_llm: WriteModel) -> None:
     path = write_llm() / "1" / "genai_config.json"
     path.write_text(json.dumps({"model": {}}))
-    assert "genai_config.json: the key 'decoder' is missing" in failure(core)
+    assert "genai_config.json: the key 'model.decoder' is missing" in failure(core)
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "onnx"])

@@ -245,7 +245,7 @@ def test_only_wanted_outputs_are_sent(asker: Asker) -> None:
         ({"text_input": b"\xff"}, "input 'text_input' is not UTF-8"),
         ({"text_input": ""}, "Request.input_token_ids must not be empty"),
         ({"text_input": "x" * 300}, "must be less than the maximum sequence length"),
-        ({"sampling_parameters": "{"}, "input 'sampling_parameters' is no JSON"),
+        ({"sampling_parameters": "{"}, "input 'sampling_parameters' is not valid JSON"),
         ({"sampling_parameters": "[]"}, "must be a JSON object"),
         ({"sampling_parameters": '{"best_of": 2}'}, "best_of is not known; there are bad_words"),
         ({"sampling_parameters": '{"temperature": "hot"}'}, "SamplingConfig.temperature must be"),
