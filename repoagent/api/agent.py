@@ -1,9 +1,10 @@
 """The base class of every agent."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from repoagent.api.actions import Action
-from repoagent.api.model import AgentModel
+from repoagent.api.model import AgentModel, Parameters
 
 __all__ = ["SUPPORTED_API_VERSIONS", "Agent"]
 
@@ -38,6 +39,15 @@ class Agent:
     guard: ClassVar[bool] = False
     """True for an agent that judges files (a digest, a signature): the loader then hands it a private snapshot, and
     what it judged is what is loaded."""
+
+    @classmethod
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has nothing to say
+        """What the owner of a model could still do if the operator's policy demanded this agent with ``parameters``.
+
+        ``repoagent policy check`` prints these: one sentence each, with what closes it. A guard without any is taken
+        to decide over every file of the model. May raise for parameters that the agent would refuse.
+        """
+        return ()
 
     def initialize(self) -> None:
         """Prepare what all models share. Called once, before the first model that names this agent."""

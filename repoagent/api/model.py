@@ -102,6 +102,13 @@ class AgentModel(Protocol):
         """
 
     @property
+    def demanded(self) -> bool:
+        """Whether the operator's policy put this entry here; false for what the model's own configuration names.
+
+        A demanded agent is a promise to the operator: one that has nothing to do for the model should refuse it.
+        """
+
+    @property
     def config(self) -> "ModelConfig | None":
         """The configuration of this load as it reads at ``location``, or None if there is none. A private copy."""
 

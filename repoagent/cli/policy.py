@@ -23,15 +23,20 @@ def policy() -> None:
 @policy.command("check")
 @_file
 @click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
-def check_policy(file: Path, repoagent_directory: Path | None) -> None:
-    """Read the policy in FILE and look for the agents that it demands. Exits 1 if anything is wrong."""
+@click.option("--strict", is_flag=True, help="Exit with 1 for a warning, too.")
+def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> None:
+    """Read the policy in FILE, look for the agents that it demands, and warn of what a model's owner could still do.
+
+    The demanded agents are imported. Exits 1 if the server would not start, or would refuse every model.
+    """
     from repoagent.errors import AgentNotFoundError
     from repoagent.loader.discovery import AgentRegistry
+    from repoagent.loader.policy import review
 
     read = _read(file)
     registry = AgentRegistry(repoagent_directory) if repoagent_directory is not None else AgentRegistry()
     missing = []
-    for demanded in {demand.name for rule in read.rules for demand in (*rule.before, *rule.after)}:
+    for demanded in {demand.name for rule in read.rules for demand in rule.demanded}:
         try:
             registry.find(demanded)
         except AgentNotFoundError as error:
@@ -39,6 +44,11 @@ def check_policy(file: Path, repoagent_directory: Path | None) -> None:
     for line in sorted(missing):
         click.echo(line, err=True)
     if missing:
+        raise SystemExit(1)
+    warnings = list(review(read, registry))
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if warnings and strict:
         raise SystemExit(1)
     click.echo(f"{file}: ok ({len(read.rules)} rule{'s' if len(read.rules) != 1 else ''})")
 
@@ -74,6 +84,7 @@ def _lines(rule: "Rule") -> "Iterator[str]":
     yield f"agents that the model may name: {_allowed(allowed)}"
     yield f"backends: {_allowed(rule.backends)}"
     yield f"platforms: {_allowed(rule.platforms)}"
+    yield f"a load may bring a configuration: {'yes' if rule.allows_overrides else 'no'}"
     for name, path in rule.trust_roots.items():
         yield f"trust root {name}: {path}"
 

@@ -5,7 +5,14 @@ are in :mod:`repoagent.config.model_config_pb2`. Nothing here touches a file: ca
 """
 
 from repoagent.config.agents import AgentEntry, agent_entries
-from repoagent.config.backends import BACKEND_OF_PLATFORM, backend_of, executed_by, model_filename, platform_of
+from repoagent.config.backends import (
+    BACKEND_OF_PLATFORM,
+    PLATFORM_OF_BACKEND,
+    backend_of,
+    executed_by,
+    model_filename,
+    platform_of,
+)
 from repoagent.config.checks import check, problems
 from repoagent.config.defaults import default_config, normalize
 from repoagent.config.json_reader import read_json
@@ -17,6 +24,7 @@ from repoagent.config.versions import no_version, select_versions
 
 __all__ = [
     "BACKEND_OF_PLATFORM",
+    "PLATFORM_OF_BACKEND",
     "AgentEntry",
     "ModelConfig",
     "agent_entries",

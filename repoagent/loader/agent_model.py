@@ -11,7 +11,7 @@ from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
-from repoagent.loader.plan import PlannedAgent
+from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
@@ -33,6 +33,7 @@ class EntryModel:
         self._label = f"{index}-{planned.name}"
         self._parameters = planned.parameters
         self._trust_roots = planned.trust_roots
+        self._demanded = planned.origin == POLICY
         self._recorder = recorder
         self._progress = load.progress_sink(planned.name)
         self._source = load.place.source
@@ -67,6 +68,11 @@ class EntryModel:
     def trust_roots(self) -> Mapping[str, Path]:
         """What the operator's policy lets this entry trust."""
         return self._trust_roots
+
+    @property
+    def demanded(self) -> bool:
+        """Whether the operator's policy put this entry here."""
+        return self._demanded
 
     @property
     def config(self) -> ModelConfig | None:

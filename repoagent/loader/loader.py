@@ -113,7 +113,8 @@ class Loader:
             with self._lock:
                 self._living[chain] = None
             try:
-                chain.run(self._planner.plan(source.name, None if load.config is None else copy(load.config)))
+                config = None if load.config is None else copy(load.config)
+                chain.run(self._planner.plan(source.name, config, overridden=override is not None))
                 if chain.config is not None:
                     self.admit(source.name, chain.config)
             except BaseException as error:

@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from repoagent.api.model import Parameters
 from repoagent.config import ModelConfig, agent_entries
 
-__all__ = ["ChainPlanner", "ConfigPlanner", "PlannedAgent"]
+__all__ = ["POLICY", "ChainPlanner", "ConfigPlanner", "PlannedAgent"]
+
+POLICY: Final = "policy"
+"""The origin of an entry that the operator demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,11 @@ class ChainPlanner(Protocol):
     at the same time. Raising a :class:`~repoagent.errors.RepoAgentError` refuses the load.
     """
 
-    def plan(self, model_name: str, config: ModelConfig | None) -> Sequence[PlannedAgent]:
-        """The chain for ``model_name``. ``config`` is what the load goes by, None for a model without one."""
+    def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
+        """The chain for ``model_name``. ``config`` is what the load goes by, None for a model without one.
+
+        ``overridden`` says that ``config`` came with the load request, and not from the model's files.
+        """
 
     def admit(self, model_name: str, config: ModelConfig) -> None:
         """Judge the configuration that a model is about to be loaded by: what the agents left, and after it was
@@ -45,7 +51,7 @@ class ChainPlanner(Protocol):
 class ConfigPlanner:
     """Exactly the agents that the configuration names, in its order."""
 
-    def plan(self, model_name: str, config: ModelConfig | None) -> Sequence[PlannedAgent]:
+    def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The entries of ``model_repository_agents``."""
         if config is None:
             return ()

@@ -27,7 +27,15 @@ def file(tmp_path: Path) -> Path:
 def test_check_says_ok(file: Path) -> None:
     result = CliRunner().invoke(policy, ["check", str(file)])
     assert result.exit_code == 0
-    assert result.output == f"{file}: ok (1 rule)\n"
+    assert result.output.splitlines()[-1] == f"{file}: ok (1 rule)"
+
+
+def test_check_warns_and_is_strict_when_asked(file: Path) -> None:
+    warned = CliRunner().invoke(policy, ["check", str(file)])
+    assert "warning: rule 1 (models fraud-*): agent 'checksum': it has no parameter" in warned.output
+    strict = CliRunner().invoke(policy, ["check", "--strict", str(file)])
+    assert strict.exit_code == 1
+    assert "ok" not in strict.output.splitlines()[-1]
 
 
 def test_check_finds_a_demanded_agent_that_is_not_there(file: Path) -> None:
@@ -53,6 +61,7 @@ def test_explain_shows_what_holds_for_a_model(file: Path) -> None:
         "  agents that the model may name: decrypt (version 0.1.*)",
         "  backends: none",
         "  platforms: any",
+        "  a load may bring a configuration: no",
     ]
 
 

@@ -484,7 +484,7 @@ def test_a_model_without_configuration_shows_none(make_bench: Callable[..., Any]
     from repoagent.loader.plan import ConfigPlanner, PlannedAgent
 
     class Always(ConfigPlanner):
-        def plan(self, model_name: str, config: ModelConfig | None) -> list[PlannedAgent]:
+        def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> list[PlannedAgent]:
             assert config is None
             return [PlannedAgent("a", origin="policy")]
 

@@ -172,7 +172,7 @@ def test_a_configuration_with_another_name_is_preferred_where_a_model_has_it(mak
 
 def test_the_planner_decides_who_runs(make_bench: Callable[..., Any]) -> None:
     class Wrapping(ConfigPlanner):
-        def plan(self, model_name: str, config: ModelConfig | None) -> list[PlannedAgent]:
+        def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> list[PlannedAgent]:
             assert config is not None
             config.platform = "planners cannot change it"
             return [PlannedAgent("before", origin="policy"), PlannedAgent("a")]
@@ -187,7 +187,7 @@ def test_a_broken_planner_fails_the_load_as_an_error_of_ours(
     make_bench: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(ConfigPlanner):
-        def plan(self, model_name: str, config: ModelConfig | None) -> list[PlannedAgent]:
+        def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> list[PlannedAgent]:
             raise KeyError("table")
 
     with pytest.raises(InternalError, match="'table'") as caught:

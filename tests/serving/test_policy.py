@@ -14,6 +14,7 @@ from repoagent.serving.requests.request import InferRequest
 
 CONFIG = 'name: "m" backend: "onnxruntime" max_batch_size: 8\n'
 POLICY = '[[rule]]\nmodels = ["*"]\nbefore = [{ agent = "checksum", parameters = { manifest = "SHA256SUMS" } }]\n'
+WITH_OVERRIDES = POLICY + "overrides = true\n"
 REFUSED = "failed to load 'm', failed to poll from model repository: agent 'checksum': "
 
 NewCore = Callable[..., ServingCore]
@@ -70,14 +71,14 @@ def test_by_a_load_request(guarded: NewCore) -> None:
 
 def test_by_an_overriding_configuration(guarded: NewCore) -> None:
     with pytest.raises(RepoAgentError) as raised:
-        guarded().load("m", config='{"backend": "onnxruntime", "max_batch_size": 4}')
+        guarded(policy=WITH_OVERRIDES).load("m", config='{"backend": "onnxruntime", "max_batch_size": 4}')
     assert str(raised.value).startswith(REFUSED)
 
 
 def test_by_contents_sent_along(guarded: NewCore, model: Path) -> None:
     files = {"1/model.onnx": (model / "1" / "model.onnx").read_bytes()}
     with pytest.raises(RepoAgentError) as raised:
-        guarded().load("m", config='{"backend": "onnxruntime", "max_batch_size": 4}', files=files)
+        guarded(policy=WITH_OVERRIDES).load("m", config='{"backend": "onnxruntime", "max_batch_size": 4}', files=files)
     assert str(raised.value).startswith(REFUSED)
 
 

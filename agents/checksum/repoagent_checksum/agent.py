@@ -1,13 +1,16 @@
 """The agent: refuses a model whose files are not what its parameters or its digest file say."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError
+from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
 from repoagent_checksum.check import Verdict, check, find_manifests
 from repoagent_checksum.findings import describe
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
+from repoagent_checksum.trusted import trusted_entries
+from repoagent_checksum.weaknesses import weaknesses
 
 __all__ = ["ChecksumAgent"]
 
@@ -18,12 +21,23 @@ class ChecksumAgent(Agent):
     api_version = 1
     guard = True
 
+    @classmethod
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
+        """What the owner of a model could still change if the operator demanded the agent with ``parameters``."""
+        return list(weaknesses(parse_parameters(parameters)))
+
     def load(self, model: AgentModel) -> None:
         """Check the files at ``model.location``, and raise if one is not as it should be."""
         request = parse_parameters(model.parameters)
         root = model.localize()
         request = _with_standard_manifests(request, root)
-        verdict = check(root, request, observer=_observer(model), thorough=False)
+        if request.is_empty and model.demanded:
+            raise InvalidArgumentError(
+                "the operator's policy demands this check, and there is nothing to check: the model has no digest "
+                "file, and the policy gives no parameter"
+            )
+        trusted = trusted_entries(request, model.trust_roots)
+        verdict = check(root, request, trusted=trusted, observer=_observer(model), thorough=False)
         if verdict.findings:
             raise InvalidArgumentError(describe(verdict.findings))
         if model.artifact_type is not ArtifactType.FILESYSTEM:

@@ -11,8 +11,8 @@ from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import Algorithm
 from repoagent_checksum.findings import Finding, Kind
 from repoagent_checksum.hashing import Digests, digest_files
-from repoagent_checksum.listings import looks_like_json, parse_listing
-from repoagent_checksum.manifest import STANDARD_NAMES, Entry, format_manifest, parse_manifest
+from repoagent_checksum.listings import read_entries
+from repoagent_checksum.manifest import STANDARD_NAMES, Entry, format_manifest
 from repoagent_checksum.names import read_inside, show
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Expected, Request
@@ -45,12 +45,20 @@ def find_manifests(root: Path) -> tuple[str, ...]:
     return tuple(name for name in STANDARD_NAMES if os.path.lexists(root / name))
 
 
-def check(root: Path, request: Request, *, observer: Observer | None = None, thorough: bool = True) -> Verdict:
+def check(
+    root: Path,
+    request: Request,
+    *,
+    trusted: Sequence[Entry] = (),
+    observer: Observer | None = None,
+    thorough: bool = True,
+) -> Verdict:
     """Compare what is below ``root`` with ``request``.
 
     Args:
         root: The model's directory.
         request: What to compare with.
+        trusted: Digests from outside of the model; they cover all of it.
         observer: Is told of the progress.
         thorough: Compute digests even if files are missing, unlisted or links, to find all that is wrong at once.
 
@@ -61,8 +69,10 @@ def check(root: Path, request: Request, *, observer: Observer | None = None, tho
         CancelledError: the observer said so.
     """
     tree = scan_tree(root)
-    listed = [entry for name in request.manifests for entry in _read_manifest(root, name, request.algorithm)]
-    findings = [*_structure(tree, listed, request), *_incomplete(root, tree, request.indexes)]
+    found = [entry for name in request.manifests for entry in _read_manifest(root, name, request.algorithm)]
+    listed = [*trusted, *found]
+    bases = {name.rpartition("/")[0] for name in request.manifests} | ({""} if trusted else set())
+    findings = [*_structure(tree, listed, request, bases), *_incomplete(root, tree, request.indexes)]
     if findings and not thorough:
         return Verdict(tuple(findings))
     present = [entry for entry in listed if entry.path in tree.files]
@@ -78,15 +88,13 @@ def check(root: Path, request: Request, *, observer: Observer | None = None, tho
 
 
 def _read_manifest(root: Path, name: str, default: Algorithm | None) -> list[Entry]:
-    data = read_inside(root, name, "manifest")
-    entries = parse_listing(data, name) if looks_like_json(data) else parse_manifest(data, name, default)
+    entries = read_entries(read_inside(root, name, "manifest"), name, default)
     base = name.rpartition("/")[0]
     return [Entry(f"{base}/{e.path}", e.algorithm, e.digest, e.size) for e in entries] if base else entries
 
 
-def _structure(tree: Tree, listed: Sequence[Entry], request: Request) -> Iterator[Finding]:
-    """All that can be seen without reading a file. Only what the manifests cover counts."""
-    bases = {name.rpartition("/")[0] for name in request.manifests}
+def _structure(tree: Tree, listed: Sequence[Entry], request: Request, bases: Collection[str]) -> Iterator[Finding]:
+    """All that can be seen without reading a file. Only what lies below one of ``bases`` counts."""
     exempt = request.ignore | set(request.manifests)
     links = set(tree.links) | set(tree.special)
     for entry in listed:

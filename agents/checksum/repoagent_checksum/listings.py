@@ -7,15 +7,20 @@ from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsupportedError
 from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
-from repoagent_checksum.manifest import Entry, merge_entries
+from repoagent_checksum.manifest import Entry, merge_entries, parse_manifest
 from repoagent_checksum.names import plain_name
 
-__all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing"]
+__all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]
 
 _NAME_ANNOTATIONS: Final = ("org.cncf.model.filepath", "org.opencontainers.image.title")
 _DIGEST: Final = re.compile(r"([A-Za-z0-9-]+):([0-9A-Fa-f]+)")
 
 Json = Mapping[str, Any]
+
+
+def read_entries(data: bytes, source: str, default: Algorithm | None = None) -> list[Entry]:
+    """Read a digest file or a listing; raises as :func:`parse_listing` and :func:`~.manifest.parse_manifest` do."""
+    return parse_listing(data, source) if looks_like_json(data) else parse_manifest(data, source, default)
 
 
 def looks_like_json(data: bytes) -> bool:

@@ -17,6 +17,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "manifest": "a digest file or listing that covers the directory it lies in",
     "algorithm": "of manifest lines that do not name one",
     "ignore": "a file or empty directory that a manifest need not list",
+    "trusted_manifest": "a digest file that the operator's policy lists as a trust root; covers the whole model",
     "safetensors_index": "an index whose shards must be complete, or * for all there are",
 }
 """The parameters that are not ``ALGORITHM:path``, each with what it is for."""
@@ -39,6 +40,8 @@ class Request:
 
     files: tuple[Expected, ...] = ()
     manifests: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+    """Names of trust roots."""
     algorithm: Algorithm | None = None
     ignore: frozenset[str] = frozenset()
     indexes: tuple[str, ...] = ()
@@ -46,7 +49,7 @@ class Request:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was asked for."""
-        return not (self.files or self.manifests or self.indexes)
+        return not (self.files or self.manifests or self.trusted or self.indexes)
 
 
 def parse_parameters(parameters: Iterable[tuple[str, str]]) -> Request:
@@ -67,6 +70,7 @@ def parse_parameters(parameters: Iterable[tuple[str, str]]) -> Request:
     return Request(
         files=tuple(files),
         manifests=_paths(named["manifest"], "manifest"),
+        trusted=tuple(dict.fromkeys(named["trusted_manifest"])),
         algorithm=find_algorithm(named["algorithm"][-1]) if named["algorithm"] else None,
         ignore=frozenset(_paths([value.rstrip("/") for value in named["ignore"]], "ignore")),
         indexes=_paths(named["safetensors_index"], "safetensors_index"),

@@ -18,6 +18,8 @@ class FakeModel:
     parameters: Parameters
     artifact_type: ArtifactType = ArtifactType.FILESYSTEM
     cancelled: bool = False
+    demanded: bool = False
+    trust_roots: Mapping[str, Path] = field(default_factory=dict)
     updated: list[Path] = field(default_factory=list)
     progressed: list[tuple[int, int | None]] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)

@@ -147,3 +147,47 @@ def test_every_other_action_does_nothing(tmp_path: Path, fake_model: Any, action
     model = fake_model(tmp_path / "gone", Parameters([("nonsense", "")]))
     ChecksumAgent().model_action(model.as_model(), action)
     assert model.reports == []
+
+
+def test_a_demanded_check_with_nothing_to_check_refuses(load: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="demands this check, and there is nothing to check"):
+        load(demanded=True)
+    assert "nothing was checked" in load().reports[0]["note"]
+    sums = f"{SHA256}  1/model.py\n".encode()
+    load(demanded=True, files={"SHA256SUMS": sums})
+
+
+class TestTrustedManifest:
+    """A digest file that lies with the operator's policy."""
+
+    @pytest.fixture
+    def roots(self, tmp_path: Path) -> dict[str, Path]:
+        path = tmp_path / "operator.sums"
+        path.write_text(f"{SHA256}  1/model.py\n")
+        return {"sums": path}
+
+    def test_it_covers_the_whole_model(self, load: Callable[..., Any], roots: dict[str, Path]) -> None:
+        (report,) = load(("trusted_manifest", "sums"), trust_roots=roots).reports
+        assert report["note"] == "1 file verified"
+        with pytest.raises(InvalidArgumentError, match=r"not listed: 2/model\.py"):
+            load(("trusted_manifest", "sums"), trust_roots=roots, files={"2/model.py": b"mine"})
+
+    def test_a_digest_file_of_the_owner_counts_for_nothing(
+        self, load: Callable[..., Any], roots: dict[str, Path]
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match="not listed: SHA256SUMS"):
+            load(("trusted_manifest", "sums"), trust_roots=roots, files={"SHA256SUMS": b"x"})
+
+    def test_a_name_that_the_policy_does_not_have_is_refused(
+        self, load: Callable[..., Any], roots: dict[str, Path]
+    ) -> None:
+        with pytest.raises(InvalidArgumentError, match="'other' is not a trust root of the policy's rule"):
+            load(("trusted_manifest", "other"), trust_roots=roots)
+
+    def test_a_file_that_is_gone_refuses_and_shows_no_path(
+        self, load: Callable[..., Any], roots: dict[str, Path]
+    ) -> None:
+        roots["sums"].unlink()
+        with pytest.raises(InvalidArgumentError, match="the trust root 'sums' cannot be read: No such file") as error:
+            load(("trusted_manifest", "sums"), trust_roots=roots)
+        assert str(roots["sums"].parent) not in str(error.value)

@@ -1,11 +1,13 @@
 """The agent: a model with age files in, a confidential directory with their plaintext out."""
 
-from repoagent.api import Agent, AgentModel, CancelledError
+from collections.abc import Sequence
+
+from repoagent.api import Agent, AgentModel, CancelledError, Parameters
 from repoagent_decrypt.age.keys import Identities
 from repoagent_decrypt.age.positional import Progress, Workers
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
 from repoagent_decrypt.build import Totals, build_tree
-from repoagent_decrypt.decrypting import decrypting, scan_encrypted
+from repoagent_decrypt.decrypting import decrypting, refuse_unencrypted, scan_encrypted
 from repoagent_decrypt.options import load_identities, parse_parameters
 
 __all__ = ["DecryptAgent"]
@@ -16,12 +18,21 @@ class DecryptAgent(Agent):
 
     api_version = 1
 
+    @classmethod
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
+        """What the owner of a model could still do if the operator demanded the agent with ``parameters``."""
+        if not parse_parameters(parameters, demanded=True).copy_unencrypted:
+            return []
+        return ["files that are not encrypted are accepted; leave out unencrypted = 'copy'"]
+
     def load(self, model: AgentModel) -> None:
         """Decrypt the files of ``model.location`` into a new confidential location."""
-        options = parse_parameters(model.parameters)
+        options = parse_parameters(model.parameters, demanded=model.demanded)
         identities = load_identities(options, model.key)
         try:
             tree = scan_encrypted(model.localize(), options.files)
+            if not options.copy_unencrypted:
+                refuse_unencrypted(tree)
             target = model.acquire_location(confidential=True, size_hint=tree.room)
             with Workers() as workers:
                 totals = build_tree(tree, target, decrypting(identities, workers), _progress(model, tree.size))

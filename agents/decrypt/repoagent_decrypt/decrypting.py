@@ -18,7 +18,7 @@ from repoagent_decrypt.build import Transform
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Tree, scan_tree
 
-__all__ = ["DEFAULT_FILES", "SUFFIX", "decrypting", "scan_encrypted"]
+__all__ = ["DEFAULT_FILES", "SUFFIX", "decrypting", "in_version_directory", "refuse_unencrypted", "scan_encrypted"]
 
 SUFFIX: Final = ".age"
 DEFAULT_FILES: Final = (f"*{SUFFIX}",)
@@ -35,6 +35,26 @@ def scan_encrypted(root: Path, patterns: Patterns) -> Tree:
     if not tree.chosen:
         raise NotFoundError(f"no file of the model matches {patterns}: there is nothing to decrypt")
     return tree
+
+
+def in_version_directory(name: str) -> bool:
+    """Whether a file of this relative path belongs to a version, and not to the model as a whole."""
+    return "/" in name and name.partition("/")[0].isdecimal()
+
+
+def refuse_unencrypted(tree: Tree) -> None:
+    """Refuse a model that brings plain files in its version directories, be there encrypted ones beside them or not.
+
+    Raises:
+        InvalidArgumentError: there is such a file.
+    """
+    plain = [item.name for item in tree.items if not item.chosen and in_version_directory(item.name)]
+    if plain:
+        more = f" and {len(plain) - 1} more" if len(plain) > 1 else ""
+        raise InvalidArgumentError(
+            f"'{plain[0]}'{more} in a version directory is not encrypted: encrypt all files there (the operator's "
+            "policy may allow plain ones with the parameter unencrypted = 'copy')"
+        )
 
 
 def decrypting(identities: Identities, workers: Workers) -> Transform:

@@ -14,7 +14,7 @@ from repoagent_decrypt.patterns import Patterns
 
 __all__ = ["PARAMETERS", "Options", "load_identities", "parse_parameters", "passphrase_of"]
 
-PARAMETERS: Final = ("files", "identity", "max_work_factor", "passphrase")
+PARAMETERS: Final = ("files", "identity", "max_work_factor", "passphrase", "unencrypted")
 _REFERENCE: Final = re.compile(r"[a-z][a-z0-9+.-]*:.+", re.DOTALL)
 
 
@@ -26,10 +26,12 @@ class Options:
     identities: tuple[str, ...]
     passphrases: tuple[str, ...]
     max_work_factor: int
+    copy_unencrypted: bool
+    """Whether a version directory may hold files that are not encrypted."""
 
 
-def parse_parameters(parameters: Parameters) -> Options:
-    """Check the parameters of one chain entry.
+def parse_parameters(parameters: Parameters, *, demanded: bool = False) -> Options:
+    """Check the parameters of one chain entry; ``demanded`` are those of the operator's policy.
 
     Raises:
         InvalidArgumentError: an unknown one, a bad value, no key at all, or a key instead of a reference to one. A
@@ -48,6 +50,7 @@ def parse_parameters(parameters: Parameters) -> Options:
         identities=tuple(parameters.get_all("identity")),
         passphrases=tuple(parameters.get_all("passphrase")),
         max_work_factor=_work_factor(parameters.get("max_work_factor")),
+        copy_unencrypted=_copies_unencrypted(parameters.get("unencrypted"), demanded),
     )
     if not options.identities and not options.passphrases:
         raise InvalidArgumentError("no key: give the parameter 'identity' or 'passphrase'")
@@ -87,3 +90,10 @@ def _work_factor(text: str | None) -> int:
     if not re.fullmatch(r"[1-9][0-9]?", text) or int(text) > 30:
         raise InvalidArgumentError(f"max_work_factor must be a number from 1 to 30, not '{text}'")
     return int(text)
+
+
+def _copies_unencrypted(text: str | None, demanded: bool) -> bool:
+    """An operator who demands decryption wants encrypted models; a model that names the agent knows what it holds."""
+    if text not in (None, "copy", "refuse"):
+        raise InvalidArgumentError(f"unencrypted must be 'copy' or 'refuse', not '{text}'")
+    return not demanded if text is None else text == "copy"

@@ -35,6 +35,7 @@ class FakeModel:
     parameters: Parameters = field(default_factory=Parameters)
     artifact_type: ArtifactType = ArtifactType.FILESYSTEM
     cancelled: bool = False
+    demanded: bool = False
     acquired: list[tuple[bool, int | None]] = field(default_factory=list)
     updated: list[Path] = field(default_factory=list)
     progressed: list[tuple[int, int | None]] = field(default_factory=list)

@@ -81,3 +81,19 @@ def test_an_empty_passphrase_is_refused() -> None:
 
 def test_one_final_newline_does_not_belong_to_a_passphrase() -> None:
     assert [passphrase_of(data) for data in (b"a b\r\n", b"a\n\n", b"a ", b"\n")] == [b"a b", b"a\n", b"a ", b""]
+
+
+@pytest.mark.parametrize(
+    ("value", "demanded", "copies"),
+    [(None, False, True), (None, True, False), ("copy", True, True), ("refuse", False, False)],
+)
+def test_plain_files_are_refused_where_the_operator_demands_decryption(
+    value: str | None, demanded: bool, copies: bool
+) -> None:
+    pairs = [("identity", "env:KEY"), *([("unencrypted", value)] if value else [])]
+    assert parse_parameters(Parameters(pairs), demanded=demanded).copy_unencrypted is copies
+
+
+def test_what_to_do_with_plain_files_is_one_of_two_words() -> None:
+    with pytest.raises(InvalidArgumentError, match="unencrypted must be 'copy' or 'refuse', not 'yes'"):
+        parse_parameters(Parameters([("identity", "env:KEY"), ("unencrypted", "yes")]))

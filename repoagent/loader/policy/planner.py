@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from repoagent.api.model import Parameters
 from repoagent.config import ModelConfig
-from repoagent.errors import AgentError, InternalError
+from repoagent.errors import AgentError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
-from repoagent.loader.plan import ChainPlanner, ConfigPlanner, PlannedAgent
+from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
 from repoagent.loader.policy.allowed_agents import objection
 from repoagent.loader.policy.allowed_backends import backend_objections
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
@@ -16,6 +17,11 @@ from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 __all__ = ["PolicyPlanner"]
 
 logger = logging.getLogger("repoagent.loader.policy")
+
+_OVERRIDDEN: Final = (
+    "the policy does not allow a load to bring a configuration of its own, which no demanded agent verifies; load the "
+    "model without 'config', or let the operator set overrides = true in the rule"
+)
 
 
 class PolicyPlanner:
@@ -30,17 +36,20 @@ class PolicyPlanner:
         self._registry = registry
         self._inner = inner or ConfigPlanner()
 
-    def plan(self, model_name: str, config: ModelConfig | None) -> Sequence[PlannedAgent]:
+    def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The demanded agents before, the model's own, the demanded agents after.
 
         Raises:
+            InvalidArgumentError: in mode enforce, the load brings a configuration and the rule does not allow that.
             AgentError: in mode enforce, an agent that the rule does not allow. Its code is not imported.
             InternalError: in mode enforce, a backend or platform that the rule does not allow.
         """
-        own = self._inner.plan(model_name, config)
+        own = self._inner.plan(model_name, config, overridden=overridden)
         rule = self._policy.rule_for(model_name)
         if rule.mode is Mode.OFF:
             return own
+        if overridden and not rule.allows_overrides:
+            self._complain(model_name, rule, InvalidArgumentError(_OVERRIDDEN))
         for entry in own:
             self._check_agent(model_name, rule, entry.name)
         if config is not None:
@@ -67,7 +76,7 @@ class PolicyPlanner:
         if reason is not None:
             self._complain(model_name, rule, AgentError(agent, f"not allowed for model '{model_name}': {reason}"))
 
-    def _complain(self, model_name: str, rule: Rule, error: InternalError) -> None:
+    def _complain(self, model_name: str, rule: Rule, error: RepoAgentError) -> None:
         if rule.mode is Mode.ENFORCE:
             raise error
         logger.warning("policy %s, model '%s' (mode warn): %s", self._policy.source, model_name, error)
@@ -75,4 +84,4 @@ class PolicyPlanner:
 
 def _planned(demand: DemandedAgent, rule: Rule) -> PlannedAgent:
     required = rule.mode is Mode.ENFORCE
-    return PlannedAgent(demand.name, Parameters(demand.parameters), "policy", required, rule.trust_roots)
+    return PlannedAgent(demand.name, Parameters(demand.parameters), POLICY, required, rule.trust_roots)

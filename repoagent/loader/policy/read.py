@@ -12,7 +12,7 @@ from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Pol
 __all__ = ["read_policy"]
 
 _RULE_KEYS: Final = frozenset(
-    {"models", "mode", "before", "after", "agents", "backends", "platforms", "trust_roots"},
+    {"models", "mode", "before", "after", "agents", "backends", "platforms", "trust_roots", "overrides"},
 )
 T = TypeVar("T")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
@@ -60,6 +60,7 @@ class _Reader:
             agents=self._optional(table, "agents", where, self._allowed),
             backends=self._optional(table, "backends", where, self._texts),
             platforms=self._optional(table, "platforms", where, self._texts),
+            overrides=self._flag(table, "overrides", where),
             trust_roots=self._trust_roots(table.get("trust_roots", {}), f"{where}: trust_roots"),
         )
 
@@ -67,6 +68,12 @@ class _Reader:
         self, table: Mapping[str, Any], key: str, where: str, read: Callable[[Any, str], tuple[T, ...]]
     ) -> tuple[T, ...] | None:
         return read(table[key], f"{where}: {key}") if key in table else None
+
+    def _flag(self, table: Mapping[str, Any], key: str, where: str) -> bool | None:
+        value = table.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self._error(where, f'"{key}" must be true or false, not {value!r}')
+        return value
 
     def _demanded(self, value: Any, where: str) -> tuple[DemandedAgent, ...]:
         """``["checksum"]`` or ``[{ agent = "checksum", parameters = { manifest = "SHA256SUMS" } }]``, or mixed."""

@@ -64,6 +64,18 @@ class Rule:
     backends: tuple[str, ...] | None = None
     platforms: tuple[str, ...] | None = None
     trust_roots: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
+    overrides: bool | None = None
+    """Whether a load may bring a configuration of its own; None: unless demanded agents guard the model's files."""
+
+    @property
+    def demanded(self) -> tuple[DemandedAgent, ...]:
+        """The agents that always run, in order."""
+        return (*self.before, *self.after)
+
+    @property
+    def allows_overrides(self) -> bool:
+        """Whether a load may bring a configuration: what a guard verified in a file, it has not seen in a request."""
+        return not self.demanded if self.overrides is None else self.overrides
 
     def matches(self, model_name: str) -> bool:
         """Whether the rule is for this model; case counts."""

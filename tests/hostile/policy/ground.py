@@ -15,7 +15,7 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["ROADS", "Ground", "Road", "by_a_load_request", "digest_list", "reason_of", "refusal_of"]
+__all__ = ["ROADS", "Ground", "Road", "by_a_load_request", "digest_list", "reason_of", "refusal_of", "sha256"]
 
 Files = Mapping[str, bytes]
 
@@ -140,6 +140,12 @@ def _ensemble() -> str:
     )
 
 
+def sha256(content: bytes) -> str:
+    """The digest as ``sha256sum`` prints it."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def digest_list(files: Files) -> bytes:
-    """The lines of ``sha256sum`` for ``files``."""
-    return b"".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode() for name, content in files.items())
+    """The lines of ``sha256sum`` for ``files``; a digest file does not list itself."""
+    listed = {name: content for name, content in files.items() if name != "SHA256SUMS"}
+    return b"".join(f"{sha256(content)}  {name}\n".encode() for name, content in listed.items())

@@ -28,7 +28,7 @@ def guarded(make_bench: Callable[..., Any], known_agents: AgentRegistry) -> Guar
 
 
 def test_the_guard_runs_for_a_file_an_override_and_contents_sent_along(guarded: Guarded) -> None:
-    bench = guarded()
+    bench = guarded(overrides=True)
     without_agents = read_text('name: "m" backend: "python"')
     sent = MemorySource("m", {"config.pbtxt": b'name: "m"', "1/model.txt": b"weights"})
     file = bench.model("a")

@@ -20,7 +20,7 @@ from repoagent_decrypt.cli.keys import (
     recipient_options,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
-from repoagent_decrypt.decrypting import SUFFIX
+from repoagent_decrypt.decrypting import SUFFIX, in_version_directory
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Tree, scan_tree
 
@@ -68,7 +68,7 @@ def _scan(model_dir: Path, files: tuple[str, ...]) -> Tree:
     def choose(name: str) -> bool:
         if name == _CONFIG:
             return False
-        return patterns.match(name) if files else name.partition("/")[0].isdecimal() and "/" in name
+        return patterns.match(name) if files else in_version_directory(name)
 
     tree = scan_tree(model_dir, choose, lambda name: name + SUFFIX, lambda path, _name: path.stat().st_size)
     if not tree.chosen:
