@@ -1,0 +1,82 @@
+"""Draw the plots of docs/measurements from the data beside them: ``python docs/measurements/plot.py``.
+
+Each ``data/NAME.csv`` becomes ``../img/NAME.svg``: a bar for every column of numbers in every row, grouped by the
+first column. Standard library only, so that anyone can draw them again.
+"""
+
+import csv
+from collections.abc import Iterator
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+COLOURS: Final = ("#9aa5b1", "#2f7ed8", "#2a9d63", "#d98324")
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 740, 320, 64, 46, 62
+BAR, GAP, SPACE = 24, 10, 44
+
+
+def draw(rows: list[dict[str, str]], unit: str) -> str:
+    """The plot of ``rows`` as SVG text."""
+    label, detail, *series = rows[0]
+    top = max(float(row[name]) for row in rows for name in series)
+    scale = (HEIGHT - TOP - BOTTOM) / (top * 1.08)
+    parts = [*_legend(series), *_axis(top, scale, unit)]
+    x = LEFT + SPACE / 2
+    for group, members in groupby(rows, key=lambda row: row[label]):
+        start = x
+        for row in members:
+            parts += _bars(row, series, x, scale, row[detail])
+            x += BAR * len(series) + GAP
+        middle = (start + x - GAP) / 2
+        parts.append(
+            f'<text x="{middle:.0f}" y="{HEIGHT - 14}" text-anchor="middle" font-weight="bold">{escape(group)}</text>'
+        )
+        x += SPACE
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {max(WIDTH, x):.0f} {HEIGHT}" '
+    style = 'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="#1c2733">'
+    background = f'<rect width="{max(WIDTH, x):.0f}" height="{HEIGHT}" fill="#ffffff"/>'
+    return "\n".join([head + style, background, *parts, "</svg>", ""])
+
+
+def _legend(series: list[str]) -> Iterator[str]:
+    for number, name in enumerate(series):
+        x = LEFT + 140 * number
+        yield f'<rect x="{x}" y="14" width="12" height="12" fill="{COLOURS[number]}"/>'
+        yield f'<text x="{x + 18}" y="25">{escape(name)}</text>'
+
+
+def _axis(top: float, scale: float, unit: str) -> Iterator[str]:
+    base = HEIGHT - BOTTOM
+    yield f'<text x="{WIDTH - 12}" y="25" text-anchor="end" fill="#52606d">{escape(unit)}</text>'
+    step = 10 ** (len(str(int(top))) - 1) / 2
+    for value in range(0, int(top * 1.05), int(step)):
+        y = base - value * scale
+        yield f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
+        yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#52606d">{value:,}</text>'
+
+
+def _bars(row: dict[str, str], series: list[str], x: float, scale: float, detail: str) -> Iterator[str]:
+    base = HEIGHT - BOTTOM
+    for number, name in enumerate(series):
+        height = float(row[name]) * scale
+        left = x + BAR * number
+        shape = f'x="{left:.0f}" y="{base - height:.1f}" width="{BAR - 2}" height="{height:.1f}"'
+        yield f'<rect {shape} fill="{COLOURS[number]}"><title>{escape(name)}: {row[name]}</title></rect>'
+    middle = x + BAR * len(series) / 2
+    yield f'<text x="{middle:.0f}" y="{base + 18}" text-anchor="middle" fill="#52606d">{escape(detail)}</text>'
+
+
+def main() -> None:
+    """Draw every plot."""
+    for source in sorted((HERE / "data").glob("*.csv")):
+        with source.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        target = HERE.parent / "img" / f"{source.stem}.svg"
+        target.write_text(draw(rows, "requests per second, by connections"))
+        print(f"{source.name} -> {target.name}")
+
+
+if __name__ == "__main__":
+    main()
