@@ -1,7 +1,7 @@
 """What an agent sees of the model it is called for. These are protocols; the loader implements them."""
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,17 +13,51 @@ if TYPE_CHECKING:
 __all__ = ["AgentModel", "Cache", "Parameters"]
 
 
-class Parameters(Sequence[tuple[str, str]]):
-    """The parameters of one agent entry, in the order of the file, repeats kept.
+class Parameters(Mapping[str, str]):
+    """The parameters of one agent entry: a mapping that keeps the order of the file, and repeats.
 
-    Iterating gives ``(key, value)`` pairs; ``get`` and ``get_all`` look a key up.
+    As a mapping each key is there once, and its value is the last one given, as in Triton. :meth:`items` has every
+    pair, :meth:`get_all` every value of a key.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
         self._pairs = tuple(pairs)
+        self._last = dict(self._pairs)
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._pairs[index]
+    def __getitem__(self, key: str) -> str:
+        return self._last[key]
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._last)
+
+    def items(self) -> "ItemsView[str, str]":
+        """Every pair in order, repeats too."""
+        return _Pairs(self, self._pairs)
+
+    def get_all(self, key: str) -> list[str]:
+        """Every value given for ``key``, in order; none if it is not there."""
+        return [value for name, value in self._pairs if name == key]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Parameters):
+            return self._pairs == other._pairs
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __repr__(self) -> str:
+        # Values may hold what should not be logged: show the keys only.
+        return f"Parameters({list(self)})"
+
+
+class _Pairs(ItemsView[str, str]):
+    def __init__(self, mapping: Parameters, pairs: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(mapping)
+        self._pairs = pairs
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -31,28 +65,11 @@ class Parameters(Sequence[tuple[str, str]]):
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._pairs)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Parameters) and self._pairs == other._pairs
-
-    def __hash__(self) -> int:
-        return hash(self._pairs)
+    def __contains__(self, item: object) -> bool:
+        return item in self._pairs
 
     def __repr__(self) -> str:
-        # Values may hold what should not be logged: show the keys only.
-        return f"Parameters({self.names()})"
-
-    def get(self, key: str, default: str | None = None) -> str | None:
-        """The last value given for ``key``, as a map would hold it, or ``default``."""
-        values = self.get_all(key)
-        return values[-1] if values else default
-
-    def get_all(self, key: str) -> list[str]:
-        """Every value given for ``key``, in order."""
-        return [value for name, value in self._pairs if name == key]
-
-    def names(self) -> list[str]:
-        """The distinct keys, in order of first appearance. (``dict(parameters)`` is the map that Triton would show.)"""
-        return list(dict.fromkeys(key for key, _ in self._pairs))
+        return f"Parameters({[key for key, _ in self._pairs]}).items()"
 
 
 class Cache(Protocol):

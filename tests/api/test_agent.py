@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -57,24 +58,42 @@ def test_numbers_are_those_of_the_c_interface() -> None:
     assert [kind.value for kind in ArtifactType] == [0, 1]
 
 
-def test_parameters_keep_order_and_repeats() -> None:
+def test_parameters_are_a_mapping_that_keeps_order_and_repeats() -> None:
     parameters = Parameters([("b", "1"), ("a", "2"), ("b", "3")])
-    assert list(parameters) == [("b", "1"), ("a", "2"), ("b", "3")]
-    assert len(parameters) == 3
-    assert parameters[1] == ("a", "2")
-    assert parameters[1:] == (("a", "2"), ("b", "3"))
-    assert parameters.get("b") == "3"
-    assert parameters.get("c") is None
-    assert parameters.get("c", "d") == "d"
+    assert isinstance(parameters, Mapping)
+    assert "b" in parameters
+    assert "c" not in parameters
+    assert (parameters["b"], parameters.get("b"), parameters.get("c"), parameters.get("c", "d")) == (
+        "3",
+        "3",
+        None,
+        "d",
+    )
     assert parameters.get_all("b") == ["1", "3"]
-    assert parameters.names() == ["b", "a"]
-    assert dict(parameters) == {"b": "3", "a": "2"}
-    assert ("a", "2") in parameters
+    assert parameters.get_all("c") == []
+    assert list(parameters) == list(parameters.keys()) == ["b", "a"]
+    assert list(parameters.values()) == ["3", "2"]
+    assert len(parameters) == 2
+    with pytest.raises(KeyError, match="'c'"):
+        parameters["c"]
+
+
+def test_the_items_of_parameters_have_every_pair() -> None:
+    pairs = [("b", "1"), ("a", "2"), ("b", "3")]
+    items = Parameters(pairs).items()
+    assert list(items) == pairs
+    assert len(items) == 3
+    assert ("b", "1") in items
+    assert ("b", "2") not in items
+    assert dict(items) == dict(Parameters(pairs)) == {**Parameters(pairs)} == {"b": "3", "a": "2"}
+    assert "1" not in repr(items)
 
 
 def test_parameters_are_equal_by_content_and_never_show_their_values() -> None:
     assert Parameters([("a", "1")]) == Parameters([("a", "1")])
     assert Parameters([("a", "1")]) != Parameters([("a", "2")])
+    assert Parameters([("a", "1"), ("a", "2")]) != Parameters([("a", "2")])
+    assert Parameters([("a", "1")]) == {"a": "1"}
     assert Parameters() != ()
     assert repr(Parameters([("key", "secret")])) == "Parameters(['key'])"
     assert hash(Parameters([("a", "1")])) == hash(Parameters([("a", "1")]))

@@ -57,7 +57,7 @@ def test_the_model_tells_its_name_place_parameters_and_configuration(bench: Any)
         assert model.name == "m"
         assert model.location == str(bench.directory / "repository" / "m")
         assert model.artifact_type is ArtifactType.FILESYSTEM
-        assert list(model.parameters) == [("k", "v")]
+        assert list(model.parameters.items()) == [("k", "v")]
         assert model.config is not None
         assert model.config.platform == "onnxruntime_onnx"
         assert model.localize() == Path(model.location)

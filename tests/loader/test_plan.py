@@ -16,7 +16,7 @@ def test_the_configuration_is_the_plan_in_its_order_with_its_repeats() -> None:
         """
     )
     first, second, third = ConfigPlanner().plan("m", config)
-    assert (first.name, list(first.parameters), first.origin) == ("b", [("k", "1"), ("k", "2")], "config")
+    assert (first.name, list(first.parameters.items()), first.origin) == ("b", [("k", "1"), ("k", "2")], "config")
     assert (second.name, third.name) == ("a", "b")
 
 

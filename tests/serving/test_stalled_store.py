@@ -2,6 +2,7 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Store:
 
         self.relay = Relay(endpoint)
         self._fs = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, skip_instance_cache=True)
-        self._bucket = f"bucket-{id(self)}"
+        self._bucket = f"bucket-{uuid.uuid4().hex}"
         self._fs.mkdir(self._bucket)
         self.url = f"s3://{self.relay.endpoint}/{self._bucket}/models"
 

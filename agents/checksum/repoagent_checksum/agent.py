@@ -28,7 +28,7 @@ class ChecksumAgent(Agent):
 
     def load(self, model: AgentModel) -> None:
         """Check the files at ``model.location``, and raise if one is not as it should be."""
-        request = parse_parameters(model.parameters)
+        request = parse_parameters(model.parameters.items())
         root = model.localize()
         request = _with_standard_manifests(request, root)
         if request.is_empty and model.demanded:

@@ -40,14 +40,13 @@ class Options:
     keep_original: bool = False
 
 
-def parse_parameters(parameters: Iterable[tuple[str, str]]) -> Options:
+def parse_parameters(given: Mapping[str, str]) -> Options:
     """Read the parameters; of repeats the last counts.
 
     Raises:
         InvalidArgumentError: an unknown parameter, or a value that it does not take.
         UnsafePathError: ``input`` is not a plain file name.
     """
-    given = dict(iter(parameters))
     for key in given:
         _known(key, PARAMETERS, f"unknown parameter '{key}'")
     level = given.get("level", Level.EXTENDED.value).lower()

@@ -37,7 +37,7 @@ def parse_parameters(parameters: Parameters, *, demanded: bool = False) -> Optio
         InvalidArgumentError: an unknown one, a bad value, no key at all, or a key instead of a reference to one. A
             value that may be a secret is never repeated.
     """
-    for key, value in parameters:
+    for key, value in parameters.items():
         if key not in PARAMETERS:
             raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
         if holds_secret_key(value) or (key in {"identity", "passphrase"} and not _REFERENCE.fullmatch(value)):

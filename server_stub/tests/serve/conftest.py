@@ -164,7 +164,7 @@ class Scripted(Agent):
 
     def step(self, model, call):
         note(model.name, NAME, call)
-        for key, value in model.parameters:
+        for key, value in model.parameters.items():
             at, _, argument = value.partition(" ")
             if at == call:
                 getattr(self, "do_" + key)(model, call, argument)

@@ -28,7 +28,7 @@ class Slow(Agent):
         model.progress(4, 4, "weights")
 
     def stand(self, model):
-        with socket.create_connection(("127.0.0.1", int(dict(model.parameters)["port"]))) as gate:
+        with socket.create_connection(("127.0.0.1", int(model.parameters["port"]))) as gate:
             gate.recv(1)
 """
 

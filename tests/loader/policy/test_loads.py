@@ -106,7 +106,7 @@ def test_a_model_cannot_see_the_policys_parameters_in_its_configuration(
     rule = Rule(models=("*",), before=(DemandedAgent("guard", (("level", "operator only"),)),))
     bench = make_bench(planner=PolicyPlanner(Policy([rule]), known_agents))
     seen = []
-    bench.agents.does["guard"] = lambda model, _: seen.append(list(model.parameters))
+    bench.agents.does["guard"] = lambda model, _: seen.append(list(model.parameters.items()))
     chain = bench.load("a")
     assert seen == [[("level", "operator only")]]
     assert "operator only" not in str(chain.config)

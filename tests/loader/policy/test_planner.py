@@ -24,7 +24,7 @@ def test_demanded_agents_run_around_the_models_own(planner: MakePlanner, config:
 
 def test_demanded_agents_run_for_a_model_without_a_configuration(planner: MakePlanner) -> None:
     plan = planner('[[rule]]\nmodels = ["*"]\nbefore = [{agent = "b", parameters = {k = "v"}}]').plan("m", None)
-    assert [(entry.name, list(entry.parameters)) for entry in plan] == [("b", [("k", "v")])]
+    assert [(entry.name, list(entry.parameters.items())) for entry in plan] == [("b", [("k", "v")])]
 
 
 def test_an_agent_that_is_not_allowed_is_refused_before_it_is_imported(

@@ -33,17 +33,16 @@ def parse_parameters(parameters: Parameters) -> Options:
         InvalidArgumentError: an unknown one, a bad value, or a combination that makes no sense.
         UnsafePathError: ``licence`` leads out of the model.
     """
-    for key in parameters.names():
+    for key in parameters:
         if key not in PARAMETERS:
             raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
-    given = dict(parameters)
     options = Options(
-        url=_url(given["url"]) if "url" in given else None,
-        licence=_path(given["licence"]) if "licence" in given else None,
-        token=given.get("token"),
-        public_key=given.get("public_key"),
-        trust_root=given.get("trust_root"),
-        timeout=_timeout(given["timeout"]) if "timeout" in given else _DEFAULT_TIMEOUT,
+        url=_url(parameters["url"]) if "url" in parameters else None,
+        licence=_path(parameters["licence"]) if "licence" in parameters else None,
+        token=parameters.get("token"),
+        public_key=parameters.get("public_key"),
+        trust_root=parameters.get("trust_root"),
+        timeout=_timeout(parameters["timeout"]) if "timeout" in parameters else _DEFAULT_TIMEOUT,
     )
     if (options.url is None) == (options.licence is None):
         raise InvalidArgumentError("give one of the parameters 'url' and 'licence'")
