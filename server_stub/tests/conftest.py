@@ -27,10 +27,11 @@ from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
 from tritonclient.utils import shared_memory
 
-from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
+from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.logs import ServerLog, server_log
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import answer_error
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.tracing.settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
@@ -168,7 +169,11 @@ class FakeCore:
                 raise InvalidArgumentError(f"unexpected inference input '{name}' for model '{request.model_name}'")
 
     def submit(self, request: InferRequest) -> None:
-        self.check(request)
+        try:
+            self.check(request)
+        except RepoAgentError as error:
+            answer_error(request, error)
+            return
         model = self.models[request.model_name]
         self.requests.append(request)
         if model.threaded:

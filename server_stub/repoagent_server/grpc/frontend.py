@@ -18,6 +18,7 @@ from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
@@ -143,7 +144,8 @@ class GrpcFrontend:
 
     def _make_service(self, pools: Pools) -> GrpcService:
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
-        calls = InferCalls(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._in_flight)
+        inference = Inference(self._core, Mailbox(self._loop), self._regions, self._forwarding)
+        calls = InferCalls(inference, self._in_flight)
         return GrpcService(handlers, calls, pools, self._in_flight)
 
     def _bind(self, server: grpc.aio.Server) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -16,14 +16,11 @@ from repoagent_server.grpc.message_templates import MessageTemplates
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.handlers.server import check_version
-from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.shared.backlog import Backlog
-from repoagent_server.shared.core import Core
 from repoagent_server.shared.in_flight import InFlight
-from repoagent_server.shared.mailbox import Mailbox
-from repoagent_server.shared.trace_context import trace_context
+from repoagent_server.shared.mailbox import Answer, Mailbox
 
 __all__ = ["InferCalls"]
 
@@ -41,15 +38,10 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
 class InferCalls:
-    """The two calls that run models. Belongs to the thread of the event loop that ``mailbox`` leads to."""
+    """The two calls that run models. Belongs to one event loop, as ``inference`` does."""
 
-    def __init__(
-        self, core: Core, mailbox: Mailbox, regions: Regions, forwarding: HeaderForwarding, in_flight: InFlight
-    ) -> None:
-        self._core = core
-        self._mailbox = mailbox
-        self._regions = regions
-        self._forwarding = forwarding
+    def __init__(self, inference: Inference, in_flight: InFlight) -> None:
+        self._inference = inference
         self._backlog = Backlog()
         self._in_flight = in_flight
         self._known = MessageTemplates()
@@ -87,34 +79,22 @@ class InferCalls:
         if isinstance(received, InferRequest):
             return Asked(received, _NO_WISHES, empty_final=False)
         message, data = received
-        asked = _read(self._core, message, self._regions)
+        asked = _read(self._inference, message)
         self._known.remember(data, message, asked.request)
         return asked
 
     def _submit(self, asked: Asked, context: Context) -> "_OneAnswer":
-        request = asked.request
-        request.refuses_decoupled = _DECOUPLED
-        if self._forwarding.enabled:
-            request.parameters.update(self._forwarding.chosen(context.invocation_metadata()))
-        answer = _OneAnswer(self._mailbox)
-        request.sender = asked.wishes.sender(answer, request)
-        if self._core.tracer.propagates:
-            request.trace_context = _trace_context(self._core, context)
-        self._core.submit(request)
+        inference = self._inference
+        answer = _OneAnswer(inference.mailbox)
+        call = inference.context(context.invocation_metadata)
+        inference.prepare(asked.request, answer, call, asked.wishes, _DECOUPLED)
+        inference.submit(asked.request)
         return answer
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
-        forwarded = self._forwarding.chosen(context.invocation_metadata()) if self._forwarding.enabled else {}
-        stream = _Stream(
-            self._core,
-            self._mailbox,
-            self._regions,
-            self._backlog,
-            self._in_flight,
-            _trace_context(self._core, context),
-            forwarded,
-        )
+        call = self._inference.context(context.invocation_metadata)
+        stream = _Stream(self._inference, call, self._backlog, self._in_flight)
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
         try:
@@ -134,17 +114,12 @@ async def _write(stream: "_Stream", context: Context) -> None:
         await context.write(message)
 
 
-def _trace_context(core: Core, context: Context) -> dict[str, str] | None:
-    return trace_context(context.invocation_metadata() or ()) if core.tracer.propagates else None
-
-
-def _read(core: Core, message: pb.ModelInferRequest, regions: Regions) -> Asked:
+def _read(inference: Inference, message: pb.ModelInferRequest) -> Asked:
     version = check_version(message.model_version)
     try:
-        return read_infer(message, regions)
+        return read_infer(message, inference.regions)
     except RepoAgentError:
-        # A model that does not exist is the first thing that Triton complains about.
-        core.model_metadata(message.model_name, version)
+        inference.model_metadata(message.model_name, version)
         raise
 
 
@@ -156,10 +131,10 @@ async def _or_cancel(future: "asyncio.Future[InferResponse]", request: InferRequ
         raise
 
 
-class _OneAnswer:
-    """The sender of a request that must have exactly one response."""
+class _OneAnswer(Answer):
+    """The answer to a request that must have exactly one response."""
 
-    __slots__ = ("_first", "_future", "_mailbox", "response")
+    __slots__ = ("_first", "_future", "response")
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -167,9 +142,6 @@ class _OneAnswer:
         self._future: asyncio.Future[InferResponse] | None = None
         self.response: InferResponse | None = None
         """What there is to say, once that is certain; an error if there was not exactly one response."""
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self._mailbox.post(self, response, final)
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         if self.response is not None:
@@ -205,19 +177,13 @@ class _Stream:
 
     def __init__(
         self,
-        core: Core,
-        mailbox: Mailbox,
-        regions: Regions,
+        inference: Inference,
+        call: CallContext,
         backlog: Backlog,
         in_flight: InFlight,
-        trace_context: dict[str, str] | None,
-        forwarded: Mapping[str, str],
     ) -> None:
-        self._core = core
-        self._forwarded = forwarded
-        self._mailbox = mailbox
-        self._regions = regions
-        self._trace_context = trace_context
+        self._inference = inference
+        self._call = call
         self._backlog = backlog
         self._in_flight = in_flight
         self._bytes = 0
@@ -276,19 +242,17 @@ class _Stream:
 
     def _submit(self, message: pb.ModelInferRequest) -> None:
         try:
-            asked = _read(self._core, message, self._regions)
+            asked = _read(self._inference, message)
         except Exception as error:
             self.put(_error_message(_told(error), message.id))
             return
         request = asked.request
-        request.trace_context = self._trace_context
-        request.parameters.update(self._forwarded)
         self._running[request] = None
         self._in_flight.started()
-        sender = _StreamSender(self, self._mailbox, asked)
-        request.sender = asked.wishes.sender(sender, request)
+        sender = _StreamSender(self, self._inference.mailbox, asked)
+        self._inference.prepare(request, sender, self._call, asked.wishes)
         try:
-            self._core.submit(request)
+            self._inference.submit(request)
         except Exception as error:
             self.put(_error_message(_told(error), message.id))
             self.finished(request)
@@ -299,21 +263,18 @@ class _Stream:
             self._waiting.put_nowait((None, 0))
 
 
-class _StreamSender:
+class _StreamSender(Answer):
     """The sender of one request of a stream."""
 
-    __slots__ = ("_asked", "_mailbox", "_request", "_stream", "accepted")
+    __slots__ = ("_asked", "_request", "_stream", "accepted")
 
     def __init__(self, stream: _Stream, mailbox: Mailbox, asked: Asked) -> None:
+        super().__init__(mailbox)
         self._stream = stream
-        self._mailbox = mailbox
         self._asked = asked
         self._request = asked.request
         self.accepted = False
         """The core has the request: what comes now comes of its execution."""
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self._mailbox.post(self, response, final)
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         if response is not None or self._asked.empty_final:

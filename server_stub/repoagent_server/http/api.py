@@ -6,6 +6,7 @@ from collections.abc import Callable
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.body import DEFAULT_MAX_BODY
@@ -53,9 +54,9 @@ def api_service(
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        mailbox = Mailbox(loop)
-        generate = GenerateRoutes(core, mailbox, max_input_size, forwarding)
-        infer = CodedRoute(InferRoute(core, mailbox, regions, forwarding, loop), loop, pools.work, max_input_size)
+        inference = Inference(core, Mailbox(loop), regions, forwarding)
+        generate = GenerateRoutes(inference, max_input_size)
+        infer = CodedRoute(InferRoute(inference, loop), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
         if metrics is not None:
             routes.append(_metrics_route(metrics))

@@ -7,15 +7,13 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.generate_response import write_generate
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.server import check_version
 from repoagent_server.http.load_report import load_report, wanted_report
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import fault
-from repoagent_server.shared.core import Core
-from repoagent_server.shared.mailbox import Mailbox, Receiver
-from repoagent_server.shared.trace_context import trace_context
+from repoagent_server.shared.mailbox import Answer, Mailbox
 
 __all__ = ["GenerateRoutes"]
 
@@ -29,65 +27,48 @@ _IDENTITY: Final = (b"", b"identity")
 class GenerateRoutes:
     """The two routes. One per event loop."""
 
-    def __init__(self, core: Core, mailbox: Mailbox, max_input_size: int, forwarding: HeaderForwarding) -> None:
-        self._core = core
-        self._mailbox = mailbox
-        self._forwarding = forwarding
+    def __init__(self, inference: Inference, max_input_size: int) -> None:
+        self._inference = inference
         self._max_input_size = max_input_size
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate``."""
         try:
-            self._core.submit(self._prepare(request, params, exchange, _Once(exchange, wanted_report(request))))
+            answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
+            self._inference.submit(self._prepare(request, params, exchange, answer))
         except RepoAgentError as error:
             exchange.respond(error_response(error))
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate_stream``."""
-        answer = _Stream(exchange, wanted_report(request))
+        answer = _Stream(self._inference.mailbox, exchange, wanted_report(request))
         try:
             answer.request = generate = self._prepare(request, params, exchange, answer)
-            self._core.check(generate)  # what it refuses is no event, but a plain answer
-            self._core.submit(generate)
+            self._inference.check(generate)  # what it refuses is no event, but a plain answer
+            self._inference.submit(generate)
         except RepoAgentError as error:
             exchange.respond(error_response(error))
         answer.request = None
 
-    def _prepare(self, request: Request, params: Params, exchange: Exchange, receiver: Receiver) -> InferRequest:
+    def _prepare(self, request: Request, params: Params, exchange: Exchange, answer: Answer) -> InferRequest:
         generate = self._read(request, params)
-        if self._forwarding.enabled:
-            generate.parameters.update(self._forwarding.chosen(request.headers))
-        if self._core.tracer.propagates:
-            generate.trace_context = trace_context(request.headers)
-        generate.sender = _Sender(self._mailbox, receiver)
+        self._inference.prepare(generate, answer, self._inference.context(lambda: request.headers))
         exchange.on_cancel = generate.cancel
         return generate
 
     def _read(self, request: Request, params: Params) -> InferRequest:
         model, version = params["model"], check_version(params["version"])
-        metadata = self._core.model_metadata(model, version)
+        metadata = self._inference.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
         return read_generate(request.body, metadata, model, version, self._max_input_size)
 
 
-class _Sender:
-    """Takes responses on any thread."""
-
-    __slots__ = ("_mailbox", "_receiver")
-
-    def __init__(self, mailbox: Mailbox, receiver: Receiver) -> None:
-        self._mailbox = mailbox
-        self._receiver = receiver
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self._mailbox.post(self._receiver, response, final)
-
-
-class _Once:
+class _Once(Answer):
     """The answer of ``generate``: what the only response says."""
 
-    def __init__(self, exchange: Exchange, report: bytes | None) -> None:
+    def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None) -> None:
+        super().__init__(mailbox)
         self._exchange = exchange
         self._report = report
         self._response: InferResponse | None = None
@@ -108,10 +89,11 @@ class _Once:
         return Response(status, text, headers=load_report(self._report))
 
 
-class _Stream:
+class _Stream(Answer):
     """The answer of ``generate_stream``: an event for each response, sent when it comes; the first sets the status."""
 
-    def __init__(self, exchange: Exchange, report: bytes | None) -> None:
+    def __init__(self, mailbox: Mailbox, exchange: Exchange, report: bytes | None) -> None:
+        super().__init__(mailbox)
         self._exchange = exchange
         self._report = report
         self.request: InferRequest | None = None

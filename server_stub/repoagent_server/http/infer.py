@@ -10,15 +10,12 @@ from repoagent_server.codec.infer_request import OutputForm, read_infer
 from repoagent_server.codec.infer_response import write_infer
 from repoagent_server.codec.raw_request import read_raw
 from repoagent_server.codec.request_templates import RequestTemplates
-from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.server import check_version
-from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import answer_to, fault
-from repoagent_server.shared.core import Core
-from repoagent_server.shared.mailbox import Mailbox
-from repoagent_server.shared.trace_context import trace_context
+from repoagent_server.shared.mailbox import Answer, Mailbox
 
 __all__ = ["InferRoute"]
 
@@ -39,18 +36,9 @@ class InferRoute:
     request that is alone is answered at once, which saves two turns of the loop.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        mailbox: Mailbox,
-        regions: Regions,
-        forwarding: HeaderForwarding,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._core = core
-        self._mailbox = mailbox
-        self._regions = regions
-        self._forwarding = forwarding
+    def __init__(self, inference: Inference, loop: asyncio.AbstractEventLoop) -> None:
+        self._inference = inference
+        self._mailbox = inference.mailbox
         self._loop = loop
         self._known = RequestTemplates()
         self._waiting: list[tuple[Request, Params, Exchange]] = []
@@ -87,7 +75,7 @@ class InferRoute:
 
     def _submit(self, infer: InferRequest, request: Request, exchange: Exchange) -> None:
         try:
-            self._core.submit(infer)
+            self._inference.submit(infer)
         except Exception as error:
             exchange.respond(answer_to(error, request))
 
@@ -95,13 +83,10 @@ class InferRoute:
         """Make the core's request; None if there was something wrong with it, which has been answered."""
         try:
             infer, form = self._read(request, params)
-            infer.refuses_decoupled = _DECOUPLED
-            if self._forwarding.enabled:
-                infer.parameters.update(self._forwarding.chosen(request.headers))
-            infer.sender = form.wishes.sender(_Reply(self._mailbox, exchange, form), infer)
+            context = self._inference.context(lambda: request.headers)
+            reply = _Reply(self._mailbox, exchange, form)
+            self._inference.prepare(infer, reply, context, form.wishes, _DECOUPLED)
             exchange.on_cancel = infer.cancel
-            if self._core.tracer.propagates:
-                infer.trace_context = trace_context(request.headers)
             return infer
         except Exception as error:
             exchange.respond(answer_to(error, request))
@@ -114,16 +99,15 @@ class InferRoute:
             body = request.body
             length = _json_length(request.frame.json_length, len(body))
             if length == 0:
-                return read_raw(body, self._core.model_config(model, version), model, version)
+                return read_raw(body, self._inference.core.model_config(model, version), model, version)
             known = self._known.read(body, length, model, version)
             if known is not None:
                 return known
-            read = read_infer(body, length, model, version, self._regions)
+            read = read_infer(body, length, model, version, self._inference.regions)
             self._known.remember(body, length, *read)
             return read
         except RepoAgentError:
-            # A model that does not exist is the first thing that Triton complains about.
-            self._core.model_metadata(model, version)
+            self._inference.model_metadata(model, version)
             raise
 
 
@@ -152,10 +136,10 @@ def _leading_number(text: bytes) -> int:
     return int(match[1]) if len(match[1]) <= _DIGITS else -1
 
 
-class _Reply:
+class _Reply(Answer):
     """Takes what the core answers to one request. HTTP has room for exactly one response."""
 
-    __slots__ = ("_count", "_exchange", "_form", "_mailbox", "_response")
+    __slots__ = ("_count", "_exchange", "_form", "_response")
 
     def __init__(self, mailbox: Mailbox, exchange: Exchange, form: OutputForm) -> None:
         self._mailbox = mailbox
@@ -163,9 +147,6 @@ class _Reply:
         self._form = form
         self._response: InferResponse | None = None
         self._count = 0
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        self._mailbox.post(self, response, final)
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         if response is not None:

@@ -51,4 +51,4 @@ class Core(Protocol):
         """Refuse ``request`` if it would be refused before its execution, as far as that is known."""
 
     def submit(self, request: InferRequest) -> None:
-        """Answer through ``request.sender``, from any thread, perhaps at once; or raise, and never answer."""
+        """Answer through ``request.sender``, from any thread, perhaps at once. A refusal is an answer: never raises."""

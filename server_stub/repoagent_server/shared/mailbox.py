@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from repoagent.serving.requests.request import InferResponse
 
-__all__ = ["Mailbox", "Receiver"]
+__all__ = ["Answer", "Mailbox", "Receiver"]
 
 logger = logging.getLogger(__name__)
 _ROOM: Final = 1024
@@ -89,3 +89,20 @@ class Mailbox:
             self._loop.call_soon(self._drain)
         if not self._room.is_set():
             self._room.set()
+
+
+class Answer:
+    """The sender of one request, whose responses are delivered on the event loop's thread: a :class:`Receiver`."""
+
+    __slots__ = ("_mailbox",)
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """Take a response on any thread; see :class:`~repoagent.serving.requests.request.ResponseSender`."""
+        self._mailbox.post(self, response, final)
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        """See :class:`Receiver`."""
+        raise NotImplementedError

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.shared_memory import NO_REGIONS
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.messages import Frame, Request, Response
 from repoagent_server.shared.mailbox import Mailbox
@@ -56,7 +55,7 @@ def log(core: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def _route(core: Any) -> InferRoute:
     loop = asyncio.get_running_loop()
-    return InferRoute(core, Mailbox(loop), NO_REGIONS, HeaderForwarding(), loop)
+    return InferRoute(Inference(core, Mailbox(loop)), loop)
 
 
 def _send(

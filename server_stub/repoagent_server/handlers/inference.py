@@ -1,0 +1,103 @@
+"""The door for inference requests: HTTP's ``infer`` and ``generate`` and gRPC's call and stream all go through it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from repoagent.serving.requests.request import InferRequest, ResponseSender
+from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.shared.core import Core
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.trace_context import trace_context
+
+__all__ = ["CallContext", "Inference", "Wishes"]
+
+Headers = Iterable[tuple[bytes | str, bytes | str]]
+
+
+class Wishes(Protocol):
+    """What a client wants done with outputs; see :class:`~repoagent_server.codec.output_wishes.OutputWishes`."""
+
+    def sender(self, inner: ResponseSender, request: InferRequest) -> ResponseSender:
+        """A sender that does it before ``inner`` sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What the headers of one call mean for all of its requests."""
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Headers that reach the model."""
+    trace_context: Mapping[str, str] | None = None
+
+
+_NO_CONTEXT: Final = CallContext()
+
+
+class Inference:
+    """Prepares requests and hands them to the core. Belongs to the event loop that ``mailbox`` leads to.
+
+    ``mailbox`` is the way back for the answers, ``regions`` the shared memory that clients may name.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        mailbox: Mailbox,
+        regions: Regions = NO_REGIONS,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
+        self.core = core
+        self.mailbox = mailbox
+        self.regions = regions
+        self._forwarding = forwarding or HeaderForwarding()
+
+    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        """Metadata of a model. Also the check of a request that cannot be read: Triton complains of its model first.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+        """
+        return self.core.model_metadata(model, version)
+
+    def context(self, headers: Callable[[], Headers]) -> CallContext:
+        """What the ``headers`` of a call mean; they are asked for only if they can mean something."""
+        forwards, propagates = self._forwarding.enabled, self.core.tracer.propagates
+        if not (forwards or propagates):
+            return _NO_CONTEXT
+        found = list(headers() or ())
+        return CallContext(
+            self._forwarding.chosen(found) if forwards else {}, trace_context(found) if propagates else None
+        )
+
+    def prepare(
+        self,
+        request: InferRequest,
+        sender: ResponseSender,
+        context: CallContext = _NO_CONTEXT,
+        wishes: Wishes | None = None,
+        refuses_decoupled: str = "",
+    ) -> None:
+        """Make ``request``, which was read from what a client sent, ready for :meth:`submit`.
+
+        Args:
+            request: It is changed.
+            sender: Takes the answers.
+            context: What its call's headers mean.
+            wishes: What is to be done with outputs before ``sender`` gets them.
+            refuses_decoupled: Why a decoupled model cannot answer it; empty if it can.
+        """
+        if context is not _NO_CONTEXT:
+            request.parameters.update(context.parameters)
+            request.trace_context = context.trace_context
+        request.refuses_decoupled = refuses_decoupled
+        request.sender = sender if wishes is None else wishes.sender(sender, request)
+
+    def check(self, request: InferRequest) -> None:
+        """Refuse a request that the core would refuse; see :meth:`Core.check`."""
+        self.core.check(request)
+
+    def submit(self, request: InferRequest) -> None:
+        """Hand a request over. What becomes of it goes to its sender, perhaps before this returns."""
+        self.core.submit(request)
