@@ -254,11 +254,14 @@ class ServingCore:
         self._demand.forget(name)
 
     def _unload_for_agent(self, name: str, reason: str) -> None:
-        """An agent asks for its model to go (a licence has ended): in every control mode, and the index says why."""
-        if self._life.state is ServerState.READY:
+        """An agent asks for its model to go (a licence has ended): in every control mode, and the index says why.
+
+        Also while the server starts: the agent asks once. While it stops, everything goes anyway.
+        """
+        if self._life.state in (ServerState.STARTING, ServerState.READY):
             # Which of several namesakes it is the agent cannot say: what must not be used goes in any case.
             for slot in self._table.named(name):
-                self._unloader.unload(slot.name, reason=f"unloaded, as its agent asked: {reason}")
+                self._unloader.unload_for_good(slot.name, f"unloaded, as its agent asked: {reason}")
 
     def _require_explicit(self) -> None:
         if self._life.state is not ServerState.READY:

@@ -179,7 +179,7 @@ def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model:
     load, outcome = in_thread(lambda: core.load("a"))
     assert loader.entered.acquire(timeout=60)
     stop, _ = in_thread(core.stop)
-    while not core._table.slots()[0]._pending or not next(iter(core._table.slots()[0]._pending)).is_set():
+    while not core._table.slots()[0]._pending or not next(iter(core._table.slots()[0]._pending)).cancelled.is_set():
         threading.Event().wait(0.001)
     loader.hold.set()
     stop.join(60)
@@ -217,7 +217,7 @@ def test_stop_cancels_what_a_poll_loads(new_core: CoreMaker, write_model: ModelW
     write_model("a", {1: "1"})
     assert loader.entered.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
-    while not all(pending.is_set() for slot in core._table.slots() for pending in slot._pending):
+    while not all(pending.cancelled.is_set() for slot in core._table.slots() for pending in slot._pending):
         threading.Event().wait(0.001)
     loader.hold.set()
     stop.join(60)
@@ -236,7 +236,7 @@ def test_stop_during_the_start_ends_it_and_no_model_is_left(
     assert loader.entered.acquire(timeout=60)
     assert loader.entered.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
-    while not all(pending.is_set() for slot in core._table.slots() for pending in slot._pending):
+    while not all(pending.cancelled.is_set() for slot in core._table.slots() for pending in slot._pending):
         threading.Event().wait(0.001)
     loader.hold.set()
     start.join(60)

@@ -138,6 +138,57 @@ def test_a_load_after_an_unload_during_a_load_wins(new_core: CoreMaker, write_mo
     assert core.model_ready("m")
 
 
+def test_a_load_that_was_asked_for_after_an_unload_waits_for_it_and_is_not_cancelled_by_the_next(
+    new_core: CoreMaker, write_model: ModelWriter, loader: Any
+) -> None:
+    """Callers who each load, use and unload a model: the unload of the one is not meant for the load of the other."""
+    write_model("m", {1: "1"})
+    core = new_core()
+    core.load("m")
+    slot = core._table.get("m")
+    assert slot is not None
+    hold = threading.Event()
+    slot._queue.submit(lambda: hold.wait(60))
+    unloads = [slot.unload()]
+    load, outcome = in_thread(lambda: core.load("m").outcome)
+    while not slot._pending:
+        threading.Event().wait(0.001)
+    unloads.append(slot.unload())
+    hold.set()
+    load.join(60)
+    for unload in unloads:
+        unload.result(60).wait(60)
+    assert outcome == ["loaded"]
+    assert loader.trace == [
+        *("m1 LOAD", "m1 LOAD_COMPLETE", "m1 UNLOAD", "m1 UNLOAD_COMPLETE"),
+        *("m2 LOAD", "m2 LOAD_COMPLETE", "m2 UNLOAD", "m2 UNLOAD_COMPLETE"),
+    ]
+    assert not core.model_ready("m")
+
+
+def test_what_must_not_be_used_any_more_cancels_every_load(
+    new_core: CoreMaker, write_model: ModelWriter, loader: Any
+) -> None:
+    write_model("m", {1: "1"})
+    core = new_core()
+    slot_load, first_outcome = in_thread(lambda: core.load("m").outcome)
+    slot_load.join(60)
+    slot = core._table.get("m")
+    assert slot is not None
+    hold = threading.Event()
+    slot._queue.submit(lambda: hold.wait(60))
+    slot.unload()
+    load, outcome = in_thread(lambda: core.load("m").outcome)
+    while not slot._pending:
+        threading.Event().wait(0.001)
+    slot.unload(reason="the licence has ended")
+    hold.set()
+    load.join(60)
+    assert first_outcome == ["loaded"]
+    assert isinstance(outcome[0], CancelledError)
+    assert str(outcome[0]) == "load failed for model 'm': the licence has ended\n"
+
+
 def test_a_load_while_the_old_one_still_drains_keeps_the_states_apart(
     new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, scripted: Any, loader: Any
 ) -> None:

@@ -39,6 +39,20 @@ class LoadOrder:
     or files of somebody's own stays as it is; otherwise what changed in the repository is loaded."""
 
 
+class _PendingLoad:
+    """A load that has been asked for and has not ended."""
+
+    def __init__(self, *, follows_unload: bool) -> None:
+        self.follows_unload = follows_unload
+        """An unload that was asked for before it had not ended."""
+        self.cancelled = threading.Event()
+        self.reason = ""
+
+    def cancel(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.cancelled.set()
+
+
 class SlotContext(Protocol):
     """What the slots of one server share."""
 
@@ -88,7 +102,10 @@ class ModelSlot:
         self._context = context
         self._queue = queue
         self._lock = threading.Lock()
-        self._pending: set[threading.Event] = set()
+        self._released = threading.Condition(self._lock)
+        self._pending: set[_PendingLoad] = set()
+        self._unloads = 0
+        """How many unloads have been asked for and have not ended."""
         self._states = StateTable(name)
         self._owners: dict[int, LoadedModel] = {}
 
@@ -120,29 +137,46 @@ class ModelSlot:
 
     def load(self, order: LoadOrder) -> "Future[LoadReport]":
         """Queue a load; the result is its report, or the error that a client is to see."""
-        cancelled = threading.Event()
         with self._lock:
-            self._pending.add(cancelled)
+            pending = _PendingLoad(follows_unload=self._unloads > 0)
+            self._pending.add(pending)
         try:
-            future = self._queue.submit(lambda: self._load(order, cancelled))
+            future = self._queue.submit(lambda: self._load(order, pending))
         except RepoAgentError:
-            self._over(cancelled)
+            self._over(pending)
             raise
-        future.add_done_callback(lambda _: self._over(cancelled))  # Also of one that never had its turn.
+        future.add_done_callback(lambda _: self._over(pending))  # Also of one that never had its turn.
         return future
 
-    def _over(self, cancelled: threading.Event) -> None:
+    def _over(self, pending: _PendingLoad) -> None:
         with self._lock:
-            self._pending.discard(cancelled)
+            self._pending.discard(pending)
 
     def unload(self, *, force: bool = False, reason: str = UNLOADED) -> "Future[threading.Event]":
-        """Cancel every load that has not ended and queue an unload; the result is set once the model is gone.
+        """Queue an unload, and cancel the loads that were asked for before; the result is set once the model is gone.
 
-        A model that is leased when its turn comes stays, and the future raises UnavailableError, unless ``force``.
+        A load that was asked for while another unload had not ended is not cancelled: whoever unloads what there was
+        before that does not mean it. It is done, and this unload waits for it. A model that is leased when its turn
+        comes stays, and the future raises UnavailableError, unless ``force``. With another ``reason`` than somebody's
+        wish the model must not be used: then every load that has not ended is cancelled.
         """
-        self.cancel()
-        # It frees what loads may be waiting for, and a model that must not be used any more cannot wait for them.
-        return self._queue.submit(lambda: self._unload(force=force, reason=reason), urgent=True)
+        with self._lock:
+            self._unloads += 1
+            for pending in self._pending:
+                if reason != UNLOADED or not pending.follows_unload:
+                    pending.cancel(reason)
+        try:
+            # It frees what loads may be waiting for, and a model that must not be used any more cannot wait for them.
+            future = self._queue.submit(lambda: self._unload(force=force, reason=reason), urgent=True)
+        except RepoAgentError:
+            self._unload_over()
+            raise
+        future.add_done_callback(lambda _: self._unload_over())
+        return future
+
+    def _unload_over(self) -> None:
+        with self._lock:
+            self._unloads -= 1
 
     def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
         """Queue an unload that makes room for others, which cancels nothing.
@@ -172,6 +206,13 @@ class ModelSlot:
         """Give one lease back."""
         with self._lock:
             self.leases -= 1
+            self._released.notify_all()
+
+    def wait_released(self, loaded: LoadedModel) -> bool:
+        """Wait until nobody leases ``loaded`` any more; False if it is not what is loaded here any more."""
+        with self._lock:
+            self._released.wait_for(lambda: not self.leases or self.loaded is not loaded)
+            return self.loaded is loaded
 
     def refuse_if_leased(self) -> None:
         """Raise if somebody relies on the model's staying loaded.
@@ -189,7 +230,7 @@ class ModelSlot:
         """Cancel every load that has not ended."""
         with self._lock:
             for pending in self._pending:
-                pending.set()
+                pending.cancel(UNLOADED)
 
     def abandon(self, error: RepoAgentError) -> None:
         """End what is queued, and what is under way for those who wait for it, with ``error``."""
@@ -197,21 +238,21 @@ class ModelSlot:
 
     # -- on the pool, one at a time -------------------------------------------------------------------------------
 
-    def _load(self, order: LoadOrder, cancelled: threading.Event) -> "LoadReport":
+    def _load(self, order: LoadOrder, pending: _PendingLoad) -> "LoadReport":
         try:
-            report = self._load_if_needed(order, cancelled)
+            report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
             logger.error("%s", str(error).rstrip())  # Texts of Triton's, and of backends, end with a new line.
             raise
         finally:
             self._context.dependencies.forget(self.name)
-            self._over(cancelled)
+            self._over(pending)
         self.explicit |= not order.needed
         return report
 
-    def _load_if_needed(self, order: LoadOrder, cancelled: threading.Event) -> "LoadReport":
-        if cancelled.is_set():
-            raise self._outdated()
+    def _load_if_needed(self, order: LoadOrder, pending: _PendingLoad) -> "LoadReport":
+        if pending.cancelled.is_set():
+            raise self._outdated(pending)
         current = self.loaded
         if order.needed and current is not None and current.overridden:
             return current.chain.report
@@ -220,7 +261,7 @@ class ModelSlot:
         key = (source.location, fingerprint, override and override.SerializeToString(deterministic=True))
         if current is not None and current.key == key and not current.broken:
             return current.chain.report
-        return self._replace(source, override, key, cancelled)
+        return self._replace(source, override, key, pending)
 
     def _find(self, order: LoadOrder) -> "tuple[ModelSource, Fingerprint]":
         try:
@@ -239,26 +280,26 @@ class ModelSlot:
         return source, fingerprint
 
     def _replace(
-        self, source: "ModelSource", override: "ModelConfig | None", key: object, cancelled: threading.Event
+        self, source: "ModelSource", override: "ModelConfig | None", key: object, pending: _PendingLoad
     ) -> "LoadReport":
         logger.info("loading: %s", self.name)
         if self.loaded is None:
             self._start_loading()
         try:
-            chain = self._context.run_chain(source, override, cancelled)
+            chain = self._context.run_chain(source, override, pending.cancelled)
         except RepoAgentError as error:
             self.report = error.report
-            raise self._refused(error, cancelled) from error
+            raise self._refused(error, pending) from error
         try:
-            model = self._build(chain, key, cancelled, overridden=override is not None)
+            model = self._build(chain, key, pending, overridden=override is not None)
         except Exception as error:
             chain.fail(error)
             self.report = chain.report
-            raise self._failed(error, cancelled) from error
+            raise self._failed(error, pending) from error
         self._switch(model)
         return chain.report
 
-    def _build(self, chain: "LoadedChain", key: object, cancelled: threading.Event, *, overridden: bool) -> LoadedModel:
+    def _build(self, chain: "LoadedChain", key: object, pending: _PendingLoad, *, overridden: bool) -> LoadedModel:
         builder = self._context.builder
         config = builder.configuration(self.id.name, chain.config)
         self.composed = is_ensemble(config)
@@ -266,16 +307,18 @@ class ModelSlot:
         if self.loaded is None:
             for version in versions:
                 self._move(version, ModelState.LOADING)
-        built = builder.build(self.id, config, chain.files, versions, cancelled.is_set)
+        built = builder.build(self.id, config, chain.files, versions, pending.cancelled.is_set)
         model = LoadedModel(chain, built, key, overridden=overridden)
-        if cancelled.is_set():
+        if pending.cancelled.is_set():
             model.close()
-            raise self._outdated()
+            raise self._outdated(pending)
         return model
 
     def _switch(self, model: LoadedModel) -> None:
         """Put ``model`` in the place of the old one. From here on nothing can fail."""
-        old, self.loaded = self.loaded, model
+        with self._lock:
+            old, self.loaded = self.loaded, model
+            self._released.notify_all()
         for version in model.versions:
             self._make_ready(version, model)
         if old is not None:
@@ -321,6 +364,7 @@ class ModelSlot:
             if not force:
                 self.refuse_if_leased()
             old, self.loaded = self.loaded, None
+            self._released.notify_all()
         self.explicit = False
         if old is None:
             done = threading.Event()
@@ -375,7 +419,9 @@ class ModelSlot:
                 self._states.move(version, ModelState.READY)
             self._owners[version] = model
 
-    def _outdated(self) -> CancelledError:
+    def _outdated(self, pending: _PendingLoad) -> CancelledError:
+        if pending.reason != UNLOADED:
+            return CancelledError(f"load failed for model '{self.name}': {pending.reason}\n")
         return CancelledError(
             f"load failed for model '{self.name}': Newer operation has been applied to the model lifecycle, current "
             "load operation is out-dated.\n"
@@ -384,24 +430,24 @@ class ModelSlot:
     def _poll_failure(self, error: RepoAgentError) -> InternalError:
         return InternalError(f"failed to load '{self.name}', failed to poll from model repository: {error}")
 
-    def _refused(self, error: RepoAgentError, cancelled: threading.Event) -> RepoAgentError:
+    def _refused(self, error: RepoAgentError, pending: _PendingLoad) -> RepoAgentError:
         """The error for a load that ended in its agents, after noting the state."""
         if self.loaded is None:
-            self._move(None, ModelState.UNAVAILABLE, UNLOADED if cancelled.is_set() else str(error))
-        return self._outdated() if cancelled.is_set() else self._poll_failure(error)
+            self._move(None, ModelState.UNAVAILABLE, pending.reason if pending.cancelled.is_set() else str(error))
+        return self._outdated(pending) if pending.cancelled.is_set() else self._poll_failure(error)
 
-    def _failed(self, error: Exception, cancelled: threading.Event) -> RepoAgentError:
+    def _failed(self, error: Exception, pending: _PendingLoad) -> RepoAgentError:
         """The error for a load that ended after its agents, after noting the states."""
         failure = as_repoagent_error(error, self.name)
         if self.loaded is None:
             reasons = failure.reasons if isinstance(failure, BuildError) else {}
             general = failure.reason if isinstance(failure, BuildError) else str(failure)
             # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
-            others = UNLOADED if cancelled.is_set() or reasons else general
+            others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
             for version, status in self._states.statuses():
                 if status.state is ModelState.LOADING:
                     reason = reasons.get(version, others) if version is not None else others
                     self._move(version, ModelState.UNAVAILABLE, reason)
-        if cancelled.is_set():
-            return self._outdated()
+        if pending.cancelled.is_set():
+            return self._outdated(pending)
         return failure if isinstance(failure, BuildError) else self._poll_failure(failure)

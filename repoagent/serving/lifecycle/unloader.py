@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from repoagent.errors import RepoAgentError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
@@ -54,6 +54,30 @@ class Unloader:
                 gone.wait()
         for member in members:
             self._unload_member(member, wait=wait)
+
+    def unload_for_good(self, name: str, reason: str) -> None:
+        """Unload a model that must not be used any more, as :meth:`unload` does; leases only put it off.
+
+        Does nothing more once another load has taken the place of what is loaded now.
+        """
+        slot = self._table.get(name)
+        loaded = slot.loaded if slot is not None else None
+        while True:
+            try:
+                self.unload(name, reason=reason)
+            except UnavailableError:
+                leased = [slot for slot in self._slots([*self._dependencies.all_users(name), name]) if slot.leases]
+                if slot is None or slot.loaded is not loaded:
+                    return
+                if not leased:
+                    raise
+                logger.warning("model '%s' is leased, and unloaded when that has ended: %s", name, reason)
+                for holder in leased:
+                    held = holder.loaded
+                    if held is not None:
+                        holder.wait_released(held)
+            else:
+                return
 
     def _unload_member(self, name: str, *, wait: bool) -> None:
         slot = self._table.get(name)
