@@ -212,7 +212,8 @@ class AgentModel(Protocol):
         Args:
             argv: Program and arguments; no shell sees them.
             timeout: Seconds after which it is killed and ``UnavailableError`` raised.
-            env: Variables that replace the inherited ones of the same name.
+            env: Variables that replace the inherited ones of the same name. Variables of this program (``REPOAGENT_*``)
+                and those that hold keys are not inherited.
 
         Raises:
             InternalError: it ended with a status other than 0; the message has the last lines of its stderr.

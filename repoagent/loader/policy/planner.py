@@ -13,6 +13,7 @@ from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAg
 from repoagent.loader.policy.allowed_agents import objection
 from repoagent.loader.policy.allowed_backends import backend_objections
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
+from repoagent.storage.secrets.environment import mark_secret
 
 __all__ = ["PolicyPlanner"]
 
@@ -35,6 +36,7 @@ class PolicyPlanner:
         self._policy = policy
         self._registry = registry
         self._inner = inner or ConfigPlanner()
+        _hide_keys(policy)
 
     def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The demanded agents before, the model's own, the demanded agents after.
@@ -80,6 +82,14 @@ class PolicyPlanner:
         if rule.mode is Mode.ENFORCE:
             raise error
         logger.warning("policy %s, model '%s' (mode warn): %s", self._policy.source, model_name, error)
+
+
+def _hide_keys(policy: Policy) -> None:
+    """The variables that hold the operator's keys go to no program, also before the first agent asks for one."""
+    for value in (value for rule in policy.rules for demand in rule.demanded for _, value in demand.parameters):
+        scheme, _, name = value.partition(":")
+        if scheme == "env":
+            mark_secret(name)
 
 
 def _planned(demand: DemandedAgent, rule: Rule) -> PlannedAgent:

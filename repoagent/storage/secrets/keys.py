@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.storage.secrets.environment import mark_secret
 from repoagent.storage.secrets.programs import run_program
 
 __all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
@@ -81,6 +82,7 @@ def _from_environment(uri: str) -> bytes:
     name = uri.partition(":")[2]
     if not _VARIABLE.fullmatch(name):
         raise InvalidArgumentError("the reference env:... does not name an environment variable; expected env:NAME")
+    mark_secret(name)
     value = os.environb.get(name.encode())
     if value is None:
         raise NotFoundError(f"the environment variable of the key reference env:{name} is not set")

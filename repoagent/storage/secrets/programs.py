@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import CancelledError
+from repoagent.storage.secrets.environment import child_environment
 
 __all__ = ["run_program"]
 
@@ -23,7 +24,9 @@ def run_program(
     env: Mapping[str, str] | None = None,
     capture_errors: bool = True,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run ``argv`` to its end and return what it wrote and its status; ``env`` is added to the environment.
+    """Run ``argv`` to its end and return what it wrote and its status.
+
+    It inherits the server's environment without secrets (:mod:`~repoagent.storage.secrets.environment`), and ``env``.
 
     The program gets a process group of its own, and whatever ends the wait early (``cancelled``, the timeout, an
     exception) kills the whole group and collects it.
@@ -39,7 +42,7 @@ def run_program(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if capture_errors else None,
-        env=None if env is None else {**os.environ, **env},
+        env=child_environment(env),
         start_new_session=True,
     )
     try:

@@ -82,7 +82,7 @@ class PythonBackend:
 
     def _blueprint(self, config: "ModelConfig", context: ModelContext) -> Blueprint:
         return Blueprint(
-            program_for(config, context.model_dir.parent),
+            program_for(config, context.model_dir.parent, self._hosting.environments),
             context.core,
             context.model_name,
             context.model_version,

@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.serving.backends.python.process.places import lies_below, lies_in_model
 from repoagent.serving.backends.python.process.supervisor import Program
 from repoagent.serving.backends.registry import warn_of_unknown
 
@@ -23,6 +24,7 @@ _STUB: Final = Path(__file__).with_name("stub.py")
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
+_PLACES: Final = "environments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Hosting:
     """Whether a model may not say otherwise."""
     grace_seconds: float = 30.0
     """How long the process of an instance may take to end before it is killed."""
+    environments: tuple[Path, ...] = ()
+    """Where the operator keeps interpreters that models may name, beside those in the models themselves."""
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> "Hosting":
@@ -43,7 +47,7 @@ class Hosting:
         Raises:
             InvalidArgumentError: a value makes no sense.
         """
-        warn_of_unknown("python", settings, ("execution", _GRACE))
+        warn_of_unknown("python", settings, ("execution", _GRACE, _PLACES))
         grace = settings.get(_GRACE, "30")
         try:
             seconds = float(grace)
@@ -56,7 +60,13 @@ class Hosting:
             raise InvalidArgumentError(
                 f"--backend-config=python,execution must be 'process', 'in-process' or '{_FORCED}', not '{mode}'"
             )
-        return cls(mode != "in-process", mode == _FORCED, seconds)
+        places = tuple(Path(place) for place in settings.get(_PLACES, "").split(os.pathsep) if place)
+        if not all(place.is_absolute() for place in places):
+            raise InvalidArgumentError(
+                f"--backend-config=python,{_PLACES} must be absolute paths separated by '{os.pathsep}', "
+                f"not '{settings[_PLACES]}'"
+            )
+        return cls(mode != "in-process", mode == _FORCED, seconds, places)
 
 
 def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:
@@ -87,18 +97,17 @@ def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:
     return mode
 
 
-def program_for(config: "ModelConfig", model_directory: Path) -> Program:
+def program_for(config: "ModelConfig", model_directory: Path, environments: Sequence[Path] = ()) -> Program:
     """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``.
 
     Raises:
-        InvalidArgumentError: there is no interpreter.
+        InvalidArgumentError: there is no interpreter, or it lies neither in the model nor in ``environments``.
         UnsupportedError: the environment is an archive.
     """
     environment = dict(os.environ)
     interpreter = sys.executable
     if named := _environment(config):
-        given = Path(named.replace(_MODEL_DIRECTORY, str(model_directory)))
-        interpreter = str(_interpreter(given, config.name))
+        interpreter = str(_interpreter(named, config.name, model_directory, environments))
         # What the server was started with is for the server's interpreter.
         for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
             environment.pop(name, None)
@@ -116,16 +125,23 @@ def _environment(config: "ModelConfig") -> str:
     return config.parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in config.parameters else ""
 
 
-def _interpreter(given: Path, model_name: str) -> Path:
-    """The interpreter that is ``given``, or that of the environment in the directory ``given``."""
+def _interpreter(named: str, model_name: str, model_directory: Path, environments: Sequence[Path]) -> Path:
+    """The interpreter at the path ``named``, or that of the environment in the directory ``named``."""
+    given = Path(named.replace(_MODEL_DIRECTORY, str(model_directory)))
     found = given / "bin" / "python" if given.is_dir() else given
+    # Before anything is said about the file: whether it exists is nothing that a model should learn.
+    if not (lies_in_model(found, model_directory) or any(lies_below(found, place) for place in environments)):
+        raise InvalidArgumentError(
+            f"{_ENVIRONMENT} of model '{model_name}' is '{named}', which is neither inside the model "
+            f"({_MODEL_DIRECTORY}/...) nor in a directory of --backend-config=python,{_PLACES}"
+        )
     if given.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
         raise UnsupportedError(
             f"{_ENVIRONMENT} of model '{model_name}' is an archive ({given.name}): unpack it and name its directory"
         )
     if not os.access(found, os.X_OK) or found.is_dir():
         raise InvalidArgumentError(
-            f"{_ENVIRONMENT} of model '{model_name}' is '{given}', where no interpreter can be run; name a virtual "
+            f"{_ENVIRONMENT} of model '{model_name}' is '{named}', where no interpreter can be run; name a virtual "
             "environment's directory, or a Python program"
         )
     return found

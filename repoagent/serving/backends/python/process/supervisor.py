@@ -24,6 +24,7 @@ from repoagent.serving.backends.python.process.channel import (
 )
 from repoagent.serving.backends.python.process.memory import Arena, ProtocolError
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
+from repoagent.storage.secrets.environment import without_secrets
 
 __all__ = ["ChildProcess", "Program"]
 
@@ -224,7 +225,7 @@ class ChildProcess:
             fds = [work[1].fileno(), side[1].fileno()]
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own interpreter
                 [*self._program.command, *map(str, fds), str(os.getpid())],
-                env=self._program.environment,
+                env=without_secrets(self._program.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -45,6 +45,7 @@ def test_a_model_says_where_it_runs_and_else_the_server(
         ({"execution": "process-only"}, {"EXECUTION": "in-process"}, "only in processes of their own"),
         ({}, {"EXECUTION": "yes"}, "parameter 'EXECUTION' of model 'm' must be 'process' or 'in-process', not 'yes'"),
         ({"stub-timeout-seconds": "0"}, {}, "stub-timeout-seconds must be a positive number, not '0'"),
+        ({"environments": "venvs"}, {}, "python,environments must be absolute paths separated by ':', not 'venvs'"),
         ({"stub-timeout-seconds": "soon"}, {}, "stub-timeout-seconds must be a positive number, not 'soon'"),
         ({}, {"EXECUTION": "in-process", "EXECUTION_ENV_PATH": "/venv"}, "which the server's own process cannot use"),
     ],
@@ -102,7 +103,7 @@ def test_a_model_runs_in_an_environment_of_its_own(run_model: Any, tmp_path: Pat
             (packages / name).symlink_to(found)
     (packages / "only_here.py").write_text("WHERE = 'in the environment'\n")
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
-    model = run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}')
+    model = run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}', environments=str(tmp_path))
     seen = model.ask([1.0])[0].responses[0].parameters
     assert Path(seen["prefix"]) == environment
     assert seen["where"] == "in the environment"
@@ -113,4 +114,4 @@ def test_an_interpreter_without_numpy_says_so(run_model: Any, tmp_path: Path) ->
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
     with pytest.raises(InternalError, match=r"ended with exit status 1.*No module named 'numpy'"):
-        run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}')
+        run_model(ENVIRONMENT, f'name: "m" backend: "python" {parameter}', environments=str(tmp_path))

@@ -39,7 +39,7 @@ def test_none_is_left_if_one_cannot_be_started(write_model: Any, tmp_path: Path,
     environment.write_text("this is no program")
     environment.chmod(0o755)
     parameter = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
-    backend = PythonBackend({})
+    backend = PythonBackend({"environments": str(tmp_path)})
     backend.bind(object())  # type: ignore[arg-type]
     with pytest.raises(InternalError, match=r"the process '.*/python' of model instance 'm_0_0' cannot be started"):
         backend.load(read_text(CONFIG + parameter), files_of(tmp_path / "m"), 1)
