@@ -1,7 +1,7 @@
-"""HTTP/1.1 on one connection: uvicorn gives the transport and the event loop, httptools parses.
+"""HTTP/1.1 on one connection: uvloop has the transport, httptools parses.
 
-uvicorn's own protocol makes a task of every request and copies every body twice; at the rates of small models that is
-most of the work. This one calls the service directly.
+The service is called directly. A protocol for ASGI applications makes a task of every request and copies every body
+twice; at the rates of small models that is most of the work.
 """
 
 import asyncio

@@ -1,15 +1,14 @@
-"""A front end: a socket, a thread with an event loop, and uvicorn's server on it with our protocol."""
+"""A front end: a socket, a thread with an event loop, and the connections that come in there."""
 
 import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
-import uvicorn
 import uvloop
 
 from repoagent_server.http.connection import HttpConnection
@@ -112,7 +111,7 @@ class HttpFrontend:
             server = _Server(service, connections, self._endpoint, own)
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))
             try:
-                await server.serve([listener])
+                await server.serve(listener)
             except BaseException as error:
                 if not started.done():
                     started.set_exception(error)
@@ -139,41 +138,30 @@ class _Running:
         return await self._connections.in_flight.idle(timeout)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server with our protocol; it stops when told to, not by signals, which belong to the program."""
+class _Server:
+    """Accepts connections until ``done`` is set, then ends them."""
 
     def __init__(
         self, service: HttpService, connections: Connections, endpoint: Endpoint, listener: socket.socket
     ) -> None:
-        def protocol(**_: object) -> HttpConnection:
+        def protocol() -> HttpConnection:
             return HttpConnection(service, connections, endpoint.limits)
 
         listener.setblocking(False)
         self._listener = listener
         self._shared = endpoint.reuse_port
         self._protocol = protocol
-        super().__init__(
-            uvicorn.Config(
-                _no_app,
-                http=protocol,  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                backlog=_BACKLOG,
-            )
-        )
         self._connections = connections
         self.done = asyncio.Event()
         self.on_started: Callable[[], None] = lambda: None
+        self._accepting: asyncio.Server | None = None
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def main_loop(self) -> None:
+    async def serve(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._accepting = await loop.create_server(self._protocol, sock=listener, backlog=_BACKLOG)
         self.on_started()
         await self.done.wait()
+        await self._shut_down()
 
     async def stop_listening(self) -> None:
         """Accept no more connections. Those that the kernel has accepted for us would be reset: they are taken over.
@@ -182,8 +170,8 @@ class _Server(uvicorn.Server):
         """
         if self._shared and self._listener.fileno() >= 0 and ignore_new(self._listener):
             await asyncio.sleep(_HANDSHAKE_SECONDS)  # those that have begun
-        for server in self.servers:
-            server.close()
+        if self._accepting is not None:
+            self._accepting.close()
         await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
         if self._listener.fileno() < 0:
             return
@@ -193,8 +181,7 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(OSError):  # the client has gone
                 await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        del sockets
+    async def _shut_down(self) -> None:
         await self.stop_listening()
         await self._connections.close_all(_FIRST_REQUEST_SECONDS)
         try:
@@ -203,7 +190,3 @@ class _Server(uvicorn.Server):
         except TimeoutError:
             self._connections.abort_all()
             await self._connections.empty()
-
-
-async def _no_app(scope: object, receive: object, send: object) -> None:
-    raise AssertionError(f"the protocol answers without an application: {scope} {receive} {send}")
