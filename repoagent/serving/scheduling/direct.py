@@ -22,7 +22,7 @@ from repoagent.serving.scheduling.refusals import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
-__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler"]
+__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler", "NativeScheduler"]
 
 
 class ModelScheduler(Protocol):
@@ -239,6 +239,27 @@ class DirectScheduler:
         for entry in list(self._waiting):
             if self._claim(entry):
                 self._refuser.answer(self._refusal(entry.request))
+
+
+class NativeScheduler(DirectScheduler):
+    """The same for instances that answer through senders, perhaps after ``execute`` has returned: from then on others
+    can have the instance."""
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        return submit_and_wait(self._execute_here, request, self._model_name)
+
+    def _execute_here(self, request: InferRequest) -> None:
+        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
+        if instance is None:
+            self._refuser.answer(self._refusal(request))
+            return
+        try:
+            if request.cancelled or self._closed:
+                self._refuser.answer(self._refusal(request))
+            else:
+                instance.execute((request,))
+        finally:
+            self._pool.give(instance)
 
 
 class DeferringScheduler(DirectScheduler):

@@ -8,8 +8,9 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
-from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler
+from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler, NativeScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
+from repoagent.serving.scheduling.limited import LimitedInstance
 from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.sequence import SequenceScheduler
@@ -56,8 +57,15 @@ def _executing(
     if config.HasField("dynamic_batching"):
         settings, rule = BatchSettings.of(config), BatchRule(config)
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)
-    defers = any(isinstance(instance, NativeInstance) and instance.defers for instance in instances)
-    return (DeferringScheduler if defers else DirectScheduler)(name, instances, statistics, clock)
+    return _direct(instances)(name, instances, statistics, clock)
+
+
+def _direct(instances: Sequence[Instance]) -> type[DirectScheduler]:
+    bare = [instance.inner if isinstance(instance, LimitedInstance) else instance for instance in instances]
+    native = [instance for instance in bare if isinstance(instance, NativeInstance)]
+    if any(instance.defers for instance in native):
+        return DeferringScheduler
+    return NativeScheduler if native else DirectScheduler
 
 
 def with_cache(

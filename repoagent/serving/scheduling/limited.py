@@ -16,25 +16,25 @@ class LimitedInstance:
     """``inner``, which may execute only while somebody has what ``ticket`` stands for: see :class:`LimitedPool`."""
 
     def __init__(self, inner: Instance, ticket: Ticket) -> None:
-        self._inner = inner
+        self.inner = inner
         self.ticket = ticket
         self.run_time = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1
-        return self._inner.call(request)
+        return self.inner.call(request)
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         self.ticket.executions += 1
-        self._inner.execute(requests)
+        self.inner.execute(requests)
 
     def rehearse(self, request: InferRequest) -> None:
         with self.ticket.held():
-            self._inner.rehearse(request)
+            self.inner.rehearse(request)
 
     def close(self) -> None:
         self.ticket.close()
-        self._inner.close()
+        self.inner.close()
 
 
 class LimitedPool(InstancePool[Instance]):

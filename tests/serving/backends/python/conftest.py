@@ -3,7 +3,7 @@
 import functools
 import textwrap
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,9 +13,12 @@ import pytest
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError
 from repoagent.serving.backends.python import PythonBackend
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
+
+PREFIX = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
 
 CONFIG = """
 name: "m" backend: "python" max_batch_size: 8
@@ -204,6 +207,36 @@ def run_in_process_of_its_own(run_model: Any) -> Any:
 def run_anywhere(run_model: Any, request: pytest.FixtureRequest) -> Any:
     """As run_model, once for each place that a model can run in."""
     return functools.partial(run_model, execution=request.param)
+
+
+@pytest.fixture(params=["in-process", "process"])
+def core_of(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., ServingCore]]:
+    """A core with the model "m" of this code, and others by name, once for each place that models can run in."""
+    cores: list[ServingCore] = []
+
+    def start(body: str, config: str, **others: tuple[str, str]) -> ServingCore:
+        repository = tmp_path / "repository"
+        for name, (code, text) in {"m": (body, config), **others}.items():
+            directory = repository / name / "1"
+            directory.mkdir(parents=True)
+            (directory.parent / "config.pbtxt").write_text(text)
+            if code:
+                (directory / "model.py").write_text(PREFIX + textwrap.dedent(code))
+        settings = {"python": {"execution": request.param}}
+        options = CoreOptions(
+            repositories=(str(repository),),
+            control_mode=ControlMode.EXPLICIT,
+            repoagent_directory=None,
+            backend_config=settings,
+        )
+        cores.append(ServingCore(options))
+        cores[-1].start()
+        cores[-1].load("m")
+        return cores[-1]
+
+    yield start
+    for core in cores:
+        core.stop()
 
 
 def completing(write_model: Callable[[str], Path], execution: str) -> Callable[..., ModelConfig]:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import weakref
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
@@ -10,8 +11,13 @@ from repoagent.serving.backends.python.model.context import ModelContext, entere
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
 from repoagent.serving.backends.python.model.event_loop import EventLoop
 from repoagent.serving.backends.python.model.importing import ImportedModel
-from repoagent.serving.backends.python.model.messages import InferenceRequest, InferenceResponseSender, to_core
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.backends.python.model.messages import (
+    FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    InferenceResponseSender,
+)
+from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["PythonInstance"]
 
@@ -44,23 +50,27 @@ class PythonInstance:
         self._shared = not alone
         self._decoupled = decoupled
         self._unanswered: set[InferenceResponseSender] = set()
-        """Of a decoupled model: the requests whose final response is still to come."""
+        """The requests that the model answers through their senders, if their final response is still to come."""
         self._loop: EventLoop | None = None
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the model. Whatever it does wrong becomes the error of those it did not answer."""
         version, over = self._context.model_version, self._unanswered.discard
         shared = self._shared
-        views = [InferenceRequest.wrap(request, version, self._outputs, over, shared=shared) for request in requests]
+        views = [
+            InferenceRequest.wrap(request, version, self._outputs, over, shared=shared, decoupled=self._decoupled)
+            for request in requests
+        ]
         if self._decoupled:
-            self._unanswered.update(view.get_response_sender() for view in views)
+            self._unanswered.update(view.own_sender()[0] for view in views)
         with entered(self._context):
             try:
-                result = self._model.execute(views)
+                result = self._model.execute(list(views))
                 if inspect.iscoroutine(result):
-                    self._run(result, requests, views)
+                    self._run(result, views)
                 else:
-                    self._answer(result, requests, views)
+                    self._answer(result, views)
+                    self._fail_abandoned(views)
             except BaseException as error:
                 self._fail(error, views)
                 let_interrupt_pass(error)
@@ -81,51 +91,82 @@ class PythonInstance:
         for sender in list(self._unanswered):
             sender.fail(UnavailableError(f"model '{self._context.model_name}' is unloaded"))
 
-    def _run(
-        self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferRequest], views: list[InferenceRequest]
-    ) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, Any], views: list[InferenceRequest]) -> None:
         """``async def execute``: a decoupled model goes on while the next batch comes; another one is waited for."""
         self._loop = self._loop or EventLoop(f"{self._name}-asyncio")
-        future = self._loop.start(self._awaited(coroutine, requests, views))
+        future = self._loop.start(self._awaited(coroutine, views))
         if not self._decoupled:
             future.result()
 
-    async def _awaited(
-        self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferRequest], views: list[InferenceRequest]
-    ) -> None:
+    async def _awaited(self, coroutine: Coroutine[Any, Any, Any], views: list[InferenceRequest]) -> None:
         try:
-            self._answer(await coroutine, requests, views)
+            self._answer(await coroutine, views)
         except BaseException as error:
             self._fail(error, views)
+        self._fail_abandoned(views)
 
-    def _answer(self, result: Any, requests: Sequence[InferRequest], views: list[InferenceRequest]) -> None:
-        if self._decoupled:
-            if result is not None:
-                raise InternalError(
-                    f"Python model '{self._name}' is using the decoupled mode and the execute function must return "
-                    "None."
+    def _answer(self, result: Any, views: list[InferenceRequest]) -> None:
+        """Send what ``execute`` returned. Whose response is None is answered through its sender, now or later."""
+        responses = self._responses(result, len(views))
+        for view, response in zip(views, responses, strict=True):
+            sender = view.own_sender()[0]
+            if isinstance(response, InferenceResponse):
+                sender.send(response, FINAL)
+            elif response is not None:
+                sender.fail(
+                    InternalError(
+                        "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                        f"'{type(response)}'."
+                    )
                 )
-            return
+            elif not self._decoupled:
+                self._unanswered.add(sender)
+                if not sender.open:  # It may have been answered just before.
+                    self._unanswered.discard(sender)
+
+    def _responses(self, result: Any, count: int) -> Sequence[Any]:
+        """One for each of ``count`` requests.
+
+        Raises:
+            InternalError: ``result`` is not what ``execute`` may return.
+        """
+        if result is None:
+            return [None] * count
+        if self._decoupled:
+            raise InternalError(
+                f"Python model '{self._name}' is using the decoupled mode and the execute function must return None."
+            )
         if not isinstance(result, list | tuple):
             raise InternalError(
                 f"Failed to process the request(s) for model '{self._name}', message: Expected a list in the execute "
-                f"return, found type '{type(result).__name__}'."
+                f"return, found type '{type(result)}'."
             )
-        if len(result) != len(requests):
+        if len(result) != count:
             raise InternalError(
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
-                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(result)}\n"
+                f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(result)}\n"
             )
-        for request, view, response in zip(requests, views, result, strict=True):
-            if response is None and not view.get_response_sender().open:
-                continue  # Answered through its sender, as Triton allows.
-            wanted = request.requested_outputs or self._outputs
-            self._send(request, to_core(request, self._context.model_version, response, wanted))
+        return result
+
+    def _fail_abandoned(self, views: list[InferenceRequest]) -> None:
+        """Answer what nobody else can: the model has kept neither the request nor its sender. Empties ``views``."""
+        if not self._unanswered:
+            return
+        senders = [(weakref.ref(view), *view.own_sender()) for view in views]
+        views.clear()
+        for request, sender, taken in senders:
+            if not taken and request() is None:
+                sender.fail(
+                    InternalError(
+                        f"Failed to process the request(s) for model instance '{self._name}', message: execute "
+                        "returned no response for this request, and kept neither it nor its response sender"
+                    )
+                )
 
     def _fail(self, error: BaseException, views: list[InferenceRequest]) -> None:
         logger.error("execute of model '%s' raised", self._context.model_name, exc_info=error)
         for view in views:
-            view.get_response_sender().fail(self._shown(error))
+            view.own_sender()[0].fail(self._shown(error))
 
     def _shown(self, error: BaseException) -> RepoAgentError:
         if isinstance(error, RepoAgentError):
@@ -137,7 +178,3 @@ class PythonInstance:
             f"Failed to process the request(s) for model instance '{self._name}', message: "
             f"{type(error).__name__}: {error}{hint}"
         )
-
-    def _send(self, request: InferRequest, response: InferResponse) -> None:
-        assert request.sender is not None
-        request.sender.send(response, True)

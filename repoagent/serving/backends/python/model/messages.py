@@ -1,18 +1,19 @@
 """Requests and responses as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
 
 import json
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from repoagent.errors import InternalError, RepoAgentError
+from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.python.model.calls import AsyncResponseIterator, ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, core_error
 from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 
-__all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of", "to_core"]
+__all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of"]
 
 FINAL: Final = 1
 _SEQUENCE_START: Final = 1
@@ -56,12 +57,13 @@ class InferenceResponse:
 
 
 class InferenceResponseSender:
-    """Where a decoupled model sends the responses to one request, from any thread.
+    """Where a model sends the responses to one request, from any thread.
 
-    ``wanted``: see :func:`response_of`; ``over`` is told of the final response.
+    ``wanted``: see :func:`response_of`; ``over`` hears of the final response. A model that is not ``decoupled`` sends
+    exactly one response, with the final flag or before it; the server gets it with the flag.
     """
 
-    __slots__ = ("_open", "_over", "_request", "_version", "_wanted")
+    __slots__ = ("_decoupled", "_held", "_lock", "_open", "_over", "_request", "_sent", "_version", "_wanted")
 
     def __init__(
         self,
@@ -69,12 +71,19 @@ class InferenceResponseSender:
         version: str,
         wanted: Sequence[str] = (),
         over: "Callable[[InferenceResponseSender], object] | None" = None,
+        *,
+        decoupled: bool = True,
     ) -> None:
         self._request = request
         self._version = version
         self._wanted = wanted
         self._over = over
+        self._decoupled = decoupled
+        self._lock = threading.Lock()
         self._open = True
+        self._sent = False
+        self._held: InferResponse | None = None
+        """The one response of a model that is not decoupled, which has still to send the final flag."""
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send one response; with ``TRITONSERVER_RESPONSE_COMPLETE_FINAL`` it is the last, and may be None.
@@ -83,27 +92,52 @@ class InferenceResponseSender:
             TritonModelException: neither a response nor the final flag was given, or the last one has gone.
         """
         if flags not in (0, FINAL):
-            raise TritonModelException(
-                "Unable to send response. Unsupported flag provided to InferenceResponseSender.send: " + str(flags)
-            )
-        if not self._open:
-            raise TritonModelException("Unable to send response. Response sender has been closed.")
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
         if response is None and flags != FINAL:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
-        answer = None if response is None else response_of(self._request, self._version, response, self._wanted)
-        self._send(answer, final=flags == FINAL)
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"response must be an InferenceResponse or None, not {type(response).__name__}")
+        final = flags == FINAL
+        with self._lock:
+            self._check(response is not None)
+            answer = None if response is None else response_of(self._request, self._version, response, self._wanted)
+            self._sent = True
+            if self._decoupled or (final and answer is not None):
+                self._send(answer, final=final)
+            elif final:
+                self._send(self._held, final=True)
+            else:
+                self._held = answer
+
+    def _check(self, with_response: bool) -> None:
+        """Raise what Triton's sender would."""
+        if not self._decoupled and with_response and self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+        if not self._decoupled and not with_response and not self._sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+        if not self._open:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
 
     def fail(self, error: RepoAgentError) -> None:
-        """Answer the request with ``error``, unless it has had its final response; not part of Triton's interface."""
-        if self._open:
-            answer = InferResponse(self._request.model_name, self._version, id=self._request.id, error=error)
-            self._send(answer, final=True)
+        """Answer the request with ``error``, unless it has had its final response; not part of Triton's interface.
+
+        A response that waits for its final flag is sent instead.
+        """
+        with self._lock:
+            if self._open:
+                answer = InferResponse(self._request.model_name, self._version, id=self._request.id, error=error)
+                self._send(self._held or answer, final=True)
 
     def _send(self, answer: InferResponse | None, *, final: bool) -> None:
         if final:
             self._open = False
+            self._held = None
             if self._over is not None:
                 self._over(self)
         assert self._request.sender is not None
@@ -154,6 +188,7 @@ class InferenceRequest:
         self._shared = False
         self._wanted: Sequence[str] = self._core.requested_outputs
         self._sender: InferenceResponseSender | None = None
+        self._sender_taken = False
 
     @classmethod
     def wrap(
@@ -164,6 +199,7 @@ class InferenceRequest:
         over: Callable[[InferenceResponseSender], object] | None = None,
         *,
         shared: bool = False,
+        decoupled: bool = True,
     ) -> "InferenceRequest":
         """The view of a request that the server hands over to a model with these ``outputs``.
 
@@ -175,7 +211,8 @@ class InferenceRequest:
         request._trace = None
         request._shared = shared
         request._wanted = core.requested_outputs or outputs
-        request._sender = InferenceResponseSender(core, version, request._wanted, over)
+        request._sender_taken = False
+        request._sender = InferenceResponseSender(core, version, request._wanted, over, decoupled=decoupled)
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -229,7 +266,16 @@ class InferenceRequest:
         """
         if self._sender is None:
             raise TritonModelException("get_response_sender is only for requests that the server hands to execute")
+        self._sender_taken = True
         return self._sender
+
+    def own_sender(self) -> tuple[InferenceResponseSender, bool]:
+        """The sender of a request that the server handed over, and whether the model has asked for it too.
+
+        Not part of Triton's interface.
+        """
+        assert self._sender is not None
+        return self._sender, self._sender_taken
 
     def exec(self, decoupled: bool = False) -> "InferenceResponse | ResponseIterator[InferenceResponse]":
         """Run this request on its model and wait; with ``decoupled`` an iterator over the responses.
@@ -292,12 +338,3 @@ def response_of(
     outputs = response.output_tensors()
     answer.outputs = {t.name(): t.unwrap() for t in outputs if not wanted or t.name() in wanted}
     return answer
-
-
-def to_core(request: InferRequest, version: str, response: Any, wanted: Sequence[str] = ()) -> InferResponse:
-    """As :func:`response_of`, for whatever ``execute`` returned."""
-    if isinstance(response, InferenceResponse):
-        return response_of(request, version, response, wanted)
-    found = type(response).__name__
-    error = InternalError(f"Expected an InferenceResponse object in the execute function return list, found {found}.")
-    return InferResponse(request.model_name, version, id=request.id, error=error)

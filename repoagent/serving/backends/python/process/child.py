@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,15 +55,38 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-class _Gathering:
-    """Keeps the responses to one request until ``execute`` has returned."""
+class _Batch:
+    """The responses that go back all at once when ``execute`` has returned."""
 
-    def __init__(self, number: int, responses: list[tuple[int, InferResponse | None, bool]]) -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._responses: list[tuple[int, InferResponse | None, bool]] | None = []
+
+    def add(self, number: int, response: InferResponse | None, final: bool) -> bool:
+        """Keep one; False if it comes too late, and has to be sent by itself."""
+        with self._lock:
+            if self._responses is not None:
+                self._responses.append((number, response, final))
+            return self._responses is not None
+
+    def close(self) -> list[tuple[int, InferResponse | None, bool]]:
+        """What there is; whatever comes now is late."""
+        with self._lock:
+            responses, self._responses = self._responses, None
+        return responses or []
+
+
+class _BatchSender:
+    """Where the response to one request of a model that is not decoupled goes."""
+
+    def __init__(self, number: int, batch: _Batch, late: StreamSender) -> None:
         self._number = number
-        self._responses = responses
+        self._batch = batch
+        self._late = late
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        self._responses.append((self._number, response, final))
+        if not self._batch.add(self._number, response, final):
+            self._late.send(response, final)
 
 
 class _Child:
@@ -119,19 +143,18 @@ class _Child:
         assert self._instance is not None
         level, bodies = message.body
         _set_levels({"repoagent.models": level})
-        responses: list[tuple[int, InferResponse | None, bool]] = []
+        batch = _Batch()
         requests = []
         for body in bodies:
             number, request = request_of(body, message.payload, RemoteRequest)
             assert isinstance(request, RemoteRequest)
             request.number, request.core = number, self._core
-            request.sender = (
-                StreamSender(self._side, self._core, number) if self._decoupled else _Gathering(number, responses)
-            )
+            stream = StreamSender(self._side, self._core, number)
+            request.sender = stream if self._decoupled else _BatchSender(number, batch, stream)
             requests.append(request)
         self._instance.execute(requests)
         del requests, message
-        self._answer(responses)
+        self._answer(batch.close())
 
     def _answer(self, responses: list[tuple[int, InferResponse | None, bool]]) -> None:
         """Everything at once, with the number of messages that were sent on the other channel before."""

@@ -80,9 +80,7 @@ class ProcessInstance:
             raise
         finally:
             self._batch = ()
-        if not self._blueprint.decoupled:
-            self._fail(numbers, InternalError(f"model instance '{self._name}' gave no answer"))
-        elif child.exited.is_set():  # Else its end, whenever that is, fails what it has not answered.
+        if child.exited.is_set():  # Else its end, whenever that is, fails what it has not answered.
             self._fail(numbers, self._unhealthy())
 
     def _execute(self, numbers: Sequence[int], body: list[Any], packer: Packer) -> ChildProcess:
