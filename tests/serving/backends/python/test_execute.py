@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from repoagent.serving.backends.python.model import event_loop
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 DOUBLE = """
 class TritonPythonModel:
@@ -76,13 +78,22 @@ class TritonPythonModel:
     assert list(answers.responses[0].outputs) == ["y"]
 
 
-@pytest.mark.parametrize("parameters", ["{'a': [1]}", "{'a': None}", "{5: 'x'}", "{'a': np.int64(1)}"])
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("{'a': [1]}", "values to have type bool/int/str, found type <class 'list'>"),
+        ("{'a': None}", "values to have type bool/int/str, found type <class 'NoneType'>"),
+        ("{5: 'x'}", "keys to have type str, found type <class 'int'>"),
+        ("{'a': np.int64(1)}", "values to have type bool/int/str, found type <class 'numpy.int64'>"),
+        ("{'a': 1.5}", "values to have type bool/int/str, found type <class 'float'>"),
+    ],
+)
 @pytest.mark.parametrize("call", ["InferenceResponse([], parameters=%s)", "InferenceRequest(parameters=%s)"])
 def test_parameters_that_no_protocol_can_send_are_refused_where_they_are_given(
-    run_model: Any, call: str, parameters: str
+    run_model: Any, call: str, parameters: str, expected: str
 ) -> None:
     text = run_model("import numpy as np\n" + failing(f"pb_utils.{call % parameters}")).error()
-    assert "TritonModelException: parameter " in text
+    assert f"TritonModelException: Expect parameters {expected}" in text
 
 
 @pytest.mark.parametrize(
@@ -283,7 +294,10 @@ class TritonPythonModel:
                                              parameters=parameters)
         one, two = await asyncio.gather(request().async_exec(), request().async_exec())
         many = [r async for r in await request(twice=True).async_exec(decoupled=True)]
-        many += list(request(twice=True).exec(decoupled=True))
+        again = request(twice=True).exec(decoupled=True)
+        assert len(list(again)) == len(list(again)) == 3, "two responses and the empty end, as often as one likes"
+        many += list(again)
+        many = [response for response in many if response.output_tensors()]
         total = sum(pb_utils.get_output_tensor_by_name(r, "y").as_numpy() for r in [one, two, *many])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
 """
@@ -312,7 +326,7 @@ class TritonPythonModel:
         request = pb_utils.InferenceRequest(model_name="double", inputs=x, parameters={"twice": True})
         total = 0
         for answer in await request.async_exec(decoupled=True):
-            total += answer.output_tensors()[0].as_numpy()
+            total += sum(tensor.as_numpy() for tensor in answer.output_tensors())
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", total)])]
 """
     assert run_anywhere(body).value([1.0]).tolist() == [4.0]
@@ -373,3 +387,75 @@ class TritonPythonModel:
     model = run_model(body)
     model.ask([1.0])
     assert model.instance._model.thread is threading.current_thread()
+
+
+COUNTS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        call = pb_utils.InferenceRequest(model_name="double", inputs=requests[0].inputs(), parameters={"twice": True})
+        counted = 0
+        for response in call.exec(decoupled=True):
+            counted += 1
+            last = response
+        text = f"{counted} {len(last.output_tensors())} {last.has_error()}"
+        return [pb_utils.InferenceResponse([], parameters={"text": text})]
+"""
+
+
+def test_the_empty_end_of_another_models_responses_is_one_of_them(run_anywhere: Any) -> None:
+    (answers,) = run_anywhere(COUNTS).ask([1.0])
+    assert answers.responses[0].parameters["text"] == "3 0 False"
+
+
+FIRST = """
+import asyncio
+class TritonPythonModel:
+    async def execute(self, requests):
+        ticks = 0
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                pb_utils.is_model_ready("tick")
+                await asyncio.sleep(0.001)
+        ticking = asyncio.ensure_future(tick())
+        call = pb_utils.InferenceRequest(model_name="four", inputs=requests[0].inputs())
+        for response in await call.async_exec(decoupled=True):
+            y = response.output_tensors()[0].as_numpy()
+        ticking.cancel()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", y)])]
+"""
+
+
+def test_an_await_of_a_stream_ends_with_the_first_response_and_lets_the_event_loop_go_on(run_anywhere: Any) -> None:
+    """The other model answers its fourth request, and the other three are sent while the loop has ticked."""
+    model = run_anywhere(FIRST)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(model.value([2.0])))
+    thread.start()
+    for _ in range(5):
+        assert model.core.asked.wait(60)
+        model.core.asked.clear()
+    for _ in range(3):
+        model.core.submit(InferRequest("four", {"x": Tensor.of(np.zeros(1, np.float32))}, sender=Ignoring()))
+    thread.join(60)
+    assert results[0].tolist() == [4.0]
+
+
+class Ignoring:
+    def send(self, response: Any, final: bool) -> None:
+        """Nobody waits for it."""
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("pb_utils.InferenceResponse(error='text')", "error must be a pb_utils.TritonError or None, not str"),
+        ("pb_utils.InferenceResponse([]).set_error('text')", "error must be a pb_utils.TritonError or None, not str"),
+        ("pb_utils.TritonError(5)", "the message of a TritonError must be a str, not int"),
+        ("pb_utils.InferenceResponse([3])", "output_tensors must be a list of pb_utils.Tensor, found int"),
+        ("pb_utils.InferenceRequest(inputs=['x'])", "inputs must be a list of pb_utils.Tensor, found str"),
+    ],
+)
+def test_what_has_a_wrong_type_is_refused_where_it_is_made(run_anywhere: Any, statement: str, text: str) -> None:
+    assert f"TypeError: {text}" in run_anywhere(failing(f"return [{statement}]")).error()

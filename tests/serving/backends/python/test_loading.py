@@ -163,6 +163,29 @@ class TritonPythonModel:
     assert text in str(raised.value)
 
 
+DECOUPLES = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_model_transaction_policy({"decoupled": VALUE})
+        return config
+"""
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("false", "True"), ("true", "False")])
+def test_whether_a_model_is_decoupled_is_not_changed_against_its_file(
+    complete_anywhere: Callable[..., ModelConfig], given: str, wanted: str
+) -> None:
+    text = f'name: "m" model_transaction_policy {{ decoupled: {given} }}'
+    with pytest.raises(InternalError) as raised:
+        complete_anywhere(DECOUPLES.replace("VALUE", wanted), text)
+    assert (
+        "trying to change decoupled property in auto-complete-config for model 'm', which is already set to "
+        f"'{given.title()}'." in str(raised.value)
+    )
+    assert complete_anywhere(DECOUPLES.replace("VALUE", given.title()), text).HasField("model_transaction_policy")
+
+
 def test_auto_complete_config_must_return_its_argument(complete: Callable[..., ModelConfig]) -> None:
     with pytest.raises(InternalError, match="must return the ModelConfig"):
         complete("class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        pass\n")

@@ -28,6 +28,8 @@ class TritonError:
     CANCELLED: ClassVar[int] = ErrorCode.CANCELLED
 
     def __init__(self, message: str, code: int = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"the message of a TritonError must be a str, not {type(message).__name__}")
         self._message = message
         self._code = ErrorCode(code)
 

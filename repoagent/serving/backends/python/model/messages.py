@@ -31,9 +31,18 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
-        self._tensors = list(output_tensors)
-        self._error = error
+        self._tensors = _tensors(output_tensors, "output_tensors")
+        self.set_error(error)
         self._parameters = _checked(parameters)
+
+    @classmethod
+    def wrap(
+        cls, tensors: list[Tensor], error: TritonError | None, parameters: dict[str, ParameterValue]
+    ) -> "InferenceResponse":
+        """What another model answered, whatever its parameters are; not part of Triton's interface."""
+        response = cls(tensors, error)
+        response._parameters = parameters
+        return response
 
     def output_tensors(self) -> list[Tensor]:
         return self._tensors
@@ -44,7 +53,9 @@ class InferenceResponse:
     def error(self) -> TritonError | None:
         return self._error
 
-    def set_error(self, error: TritonError) -> None:
+    def set_error(self, error: TritonError | None) -> None:
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"error must be a pb_utils.TritonError or None, not {type(error).__name__}")
         self._error = error
 
     def parameters(self) -> str:
@@ -174,7 +185,7 @@ class InferenceRequest:
     ) -> None:
         self._core = InferRequest(
             model_name,
-            {tensor.name(): tensor.unwrap() for tensor in inputs},
+            {tensor.name(): tensor.unwrap() for tensor in _tensors(inputs, "inputs")},
             model_version=str(model_version) if model_version > 0 else "",
             id=request_id,
             requested_outputs=tuple(requested_output_names),
@@ -283,12 +294,15 @@ class InferenceRequest:
         It can be run again, also before it has been answered.
         """
         responses = ResponseIterator(self._owner().core, replace(self._core), _from_core)
-        return responses if decoupled else self._only(list(responses))
+        return responses if decoupled else self._only(responses.rest())
 
     def async_exec(
         self, decoupled: bool = False
     ) -> "Awaitable[InferenceResponse | AsyncResponseIterator[InferenceResponse]]":
-        """As :meth:`exec`, without blocking the event loop: it is submitted at once, and answered when awaited."""
+        """As :meth:`exec`, without blocking the event loop: it is submitted at once, and answered when awaited.
+
+        With ``decoupled`` the wait ends with the first response.
+        """
         import asyncio
 
         responses = AsyncResponseIterator(self._owner().core, replace(self._core), _from_core)
@@ -297,7 +311,10 @@ class InferenceRequest:
     async def _awaited(
         self, responses: AsyncResponseIterator["InferenceResponse"], decoupled: bool
     ) -> "InferenceResponse | AsyncResponseIterator[InferenceResponse]":
-        return responses if decoupled else self._only([response async for response in responses])
+        if not decoupled:
+            return self._only(await responses.arest())
+        await responses.first()
+        return responses
 
     def _owner(self) -> ModelContext:
         return self.context or current()
@@ -310,20 +327,30 @@ class InferenceRequest:
         return responses[0]
 
 
+def _tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
+    for item in given:
+        if not isinstance(item, Tensor):
+            raise TypeError(f"{what} must be a list of pb_utils.Tensor, found {type(item).__name__}")
+    return list(given)
+
+
 def _checked(parameters: Mapping[str, ParameterValue] | None) -> dict[str, ParameterValue]:
+    """The parameters that a model gives; what clients and other kinds of models give may have floats besides."""
     for name, value in (parameters or {}).items():
-        if not (isinstance(name, str) and isinstance(value, bool | int | float | str)):
-            raise TritonModelException(
-                f"parameter {name!r} has a value of type {type(value).__name__}; names must be text, and values bool, "
-                "int, float or str"
-            )
+        if not isinstance(name, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return dict(parameters or {})
 
 
-def _from_core(response: InferResponse) -> InferenceResponse:
+def _from_core(response: InferResponse | None) -> InferenceResponse:
+    """A response of another model; the empty end of its responses is one without tensors."""
+    if response is None:
+        return InferenceResponse()
     error = TritonError(response.error.message, response.error.code) if response.error is not None else None
     tensors = [Tensor.wrap(name, tensor) for name, tensor in response.outputs.items()]
-    return InferenceResponse(tensors, error, response.parameters)
+    return InferenceResponse.wrap(tensors, error, response.parameters)
 
 
 def response_of(

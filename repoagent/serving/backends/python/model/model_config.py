@@ -59,8 +59,7 @@ class ModelConfig:
             )
         policy = self._model_config.setdefault("model_transaction_policy", {})
         for key, value in transaction_policy_dict.items():
-            # A configuration that was completed shows the default, so only a True that the file gave can contradict.
-            if policy.get(key) and policy[key] != value:
+            if key in policy and policy[key] != value:
                 raise ValueError(
                     f"trying to change decoupled property in auto-complete-config for model '{self._name}', which is "
                     f"already set to '{policy[key]}'."

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from repoagent.serving.backends.python.model.dlpack import BFLOAT16, BITS, exchange_type
 from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
@@ -65,9 +66,16 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> Array:
-        """The values. BYTES elements are ``bytes``; BF16 comes as float32, because NumPy has no such type."""
+        """The values. BYTES elements are ``bytes``.
+
+        Raises:
+            TritonModelException: NumPy has no type for it: BF16, which goes to other libraries by DLPack.
+        """
         if self._core.data_type is DataType.BF16:
-            return (self._core.array.astype(np.uint32) << 16).view(np.float32)
+            raise TritonModelException(
+                "tensor dtype is bf16 and cannot be converted to numpy. Use DLPack instead: "
+                "torch.utils.dlpack.from_dlpack(tensor.to_dlpack())"
+            )
         array = self._core.array
         if self._shared and array.flags.writeable:
             array = array.view()
@@ -112,7 +120,10 @@ class Tensor:
             array.flags.writeable = False
         if copy is False and not np.shares_memory(array, self._core.array):
             raise BufferError(f"tensor '{self._name}' can only be given as a copy")
-        return array.__dlpack__(max_version=max_version) if versioned else array.__dlpack__()
+        capsule = array.__dlpack__(max_version=max_version) if versioned else array.__dlpack__()
+        if self._core.data_type is DataType.BF16:
+            exchange_type(capsule, BITS, BFLOAT16)
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU
@@ -120,8 +131,14 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> "Tensor":
         """A tensor over the memory of anything with the DLPack protocol (or one of its capsules)."""
-        source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
-        return Tensor(name, np.from_dlpack(source))
+        protocol = hasattr(tensor, "__dlpack__")
+        try:
+            return Tensor(name, np.from_dlpack(tensor if protocol else _Capsule(tensor)))
+        except (BufferError, RuntimeError):
+            source = _Capsule(tensor.__dlpack__() if protocol else tensor)
+            if not exchange_type(source.capsule, BFLOAT16, BITS):
+                raise
+        return Tensor.wrap(name, CoreTensor(DataType.BF16, np.from_dlpack(source)))
 
 
 def _texts(array: Array) -> Array:
@@ -138,10 +155,10 @@ class _Capsule:
     """Gives a bare capsule the methods that NumPy wants."""
 
     def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
+        self.capsule = capsule
 
     def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
+        return self.capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CPU

@@ -3,6 +3,8 @@
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import tritonclient.utils as client
 
@@ -87,9 +89,63 @@ def test_objects_that_are_no_text_are_told_as_text() -> None:
     assert mixed[1, 0] == 5
 
 
-def test_bf16_is_seen_as_float32() -> None:
-    bits = np.array([0x3F80, 0xC000], np.uint16)
-    assert Tensor.wrap("x", CoreTensor(DataType.BF16, bits)).as_numpy().tolist() == [1.0, -2.0]
+BITS = np.array([0x3F80, 0xC000], np.uint16)
+"""1.0 and -2.0."""
+
+
+def test_bf16_is_no_array_of_numpy() -> None:
+    with pytest.raises(TritonModelException, match="tensor dtype is bf16 and cannot be converted to numpy"):
+        Tensor.wrap("x", CoreTensor(DataType.BF16, BITS)).as_numpy()
+
+
+def bfloat16_of_onnxruntime(bits: Any) -> Any:
+    value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return value._ortvalue
+
+
+class OnlyDlpack:
+    """The protocol and nothing else."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._given.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def test_bf16_comes_from_other_libraries_by_dlpack() -> None:
+    value = bfloat16_of_onnxruntime(BITS)
+    for given in (value.to_dlpack(), OnlyDlpack(value)):
+        tensor = Tensor.from_dlpack("x", given)
+        assert tensor.unwrap().data_type is DataType.BF16
+        assert tensor.unwrap().array.tolist() == BITS.tolist()
+        assert tensor.shape() == [2]
+        assert tensor.unwrap().array.ctypes.data == value.data_ptr(), "no copy was made"
+
+
+def test_bf16_goes_to_other_libraries_by_dlpack() -> None:
+    tensor = Tensor.wrap("x", CoreTensor(DataType.BF16, BITS.copy()))
+    value = type(bfloat16_of_onnxruntime(BITS)).from_dlpack(tensor.to_dlpack(), False)
+    assert value.data_type() == "tensor(bfloat16)"
+    assert value.data_ptr() == tensor.unwrap().array.ctypes.data
+    again = Tensor.from_dlpack("y", Tensor.from_dlpack("z", tensor))
+    assert again.unwrap().data_type is DataType.BF16
+    assert again.unwrap().array.tolist() == BITS.tolist()
+
+
+def test_what_dlpack_cannot_give_is_refused_as_before() -> None:
+    with pytest.raises(Exception, match=r"[cC]apsule"):
+        Tensor.from_dlpack("x", object())
+    assert Tensor.from_dlpack("x", np.frombuffer(b"1234", np.uint8)).as_numpy().tolist() == [49, 50, 51, 52], (
+        "read-only"
+    )
+    used = np.ones(2, np.float32).__dlpack__()
+    Tensor.from_dlpack("x", used)
+    with pytest.raises(Exception, match=r"[cC]apsule"):
+        Tensor.from_dlpack("x", used)
 
 
 def test_strings_have_the_byte_form_that_triton_clients_use() -> None:
