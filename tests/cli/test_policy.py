@@ -31,6 +31,7 @@ def test_check_says_ok(file: Path) -> None:
 
 
 def test_check_warns_and_is_strict_when_asked(file: Path) -> None:
+    file.write_text(RULES.replace("backends = []", ""))
     warned = CliRunner().invoke(policy, ["check", str(file)])
     assert "warning: rule 1 (models fraud-*): agent 'checksum': it has no parameter" in warned.output
     strict = CliRunner().invoke(policy, ["check", "--strict", str(file)])

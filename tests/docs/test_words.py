@@ -17,7 +17,6 @@ UNEDITED = {
     "docs/reference/grpc.md",
     "docs/reference/http.md",
     "docs/reference/llm.md",
-    "docs/reference/policy.md",
     "docs/reference/python-backend.md",
     "docs/reference/scheduling.md",
     "docs/reference/serve.md",

@@ -24,7 +24,7 @@ class ChecksumAgent(Agent):
     @classmethod
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
         """What the owner of a model could still change if the operator demanded the agent with ``parameters``."""
-        return list(weaknesses(parse_parameters(parameters)))
+        return list(weaknesses(parse_parameters(parameters.items())))
 
     def load(self, model: AgentModel) -> None:
         """Check the files at ``model.location``, and raise if one is not as it should be."""

@@ -42,7 +42,7 @@ def by_a_key_reference() -> set[str]:
 
 
 def by_a_model(core: ServingCore) -> set[str]:
-    response = core.infer(InferRequest("m", {})).responses[0]
+    response = core.infer(InferRequest("m", {}))
     return set(str(response.parameters["names"]).split())
 
 
