@@ -1,39 +1,153 @@
 """Putting the parts of a serving core together from its options."""
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from repoagent.config import ModelConfig
-from repoagent.config.suggestions import did_you_mean
-from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
-from repoagent.loader.chain import LoadedChain
-from repoagent.loader.context import Progress
+from repoagent.errors import InvalidArgumentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
+from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
+from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
 from repoagent.serving.lifecycle.loaded_model import Retirements
-from repoagent.serving.lifecycle.model_slot import LoadOrder
-from repoagent.serving.options import CoreOptions
+from repoagent.serving.lifecycle.model_slot import ModelSlot
+from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.named_loads import NamedLoads
+from repoagent.serving.lifecycle.on_demand import OnDemand
+from repoagent.serving.lifecycle.repository_follower import Follower
+from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.lifecycle.slot_context import SlotContext
+from repoagent.serving.lifecycle.unloader import Unloader
+from repoagent.serving.options import CoreOptions, RateLimitMode
+from repoagent.serving.queries import CoreQueries
+from repoagent.serving.reception import Reception
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.routing import Router
+from repoagent.serving.scheduling.cache import open_response_cache
+from repoagent.serving.scheduling.rate_limiter import RateLimiter
+from repoagent.serving.server_state import ServerLife
+from repoagent.serving.tracing.tracer import Tracer
+from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import (
     Cache,
-    MemorySource,
-    ModelSource,
     Repository,
     WorkspaceRoot,
 )
 
-__all__ = ["CoreContext", "open_loader", "open_repositories"]
+__all__ = ["CoreParts", "assemble"]
 
-_FILE_PREFIX: Final = "file:"
+_UNLOAD_THREADS: Final = 16
+"""How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreParts:
+    """What a serving core is made of."""
+
+    life: ServerLife
+    load_pool: LoadPool
+    unload_pool: LoadPool
+    table: ModelTable
+    context: SlotContext
+    loads: NamedLoads
+    unloader: Unloader
+    follower: Follower
+    queries: CoreQueries
+    demand: OnDemand
+    tracer: Tracer
+    reception: Reception
+    plugins: PluginManager
+    resources: ExitStack
+    """To be closed when every model has been unloaded."""
+
+
+def assemble(
+    options: CoreOptions,
+    core: object,
+    on_unload_request: Callable[[str, str], None],
+    loader: Loader | None,
+    backends: BackendRegistry | None,
+) -> CoreParts:
+    """Make the parts of ``core``, which the models of some backends call; a part is made before what stands on it.
+
+    Args:
+        options: What to make them by.
+        core: Given to the backends.
+        on_unload_request: Called with a model and a reason when an agent asks for its model to be unloaded.
+        loader: Used instead of one by ``options``, and not closed.
+        backends: Used instead of those by ``options``.
+
+    Raises:
+        RepoAgentError: something named by ``options`` is not there or not usable; nothing is left open.
+    """
+    life = ServerLife()
+    load_pool, unload_pool = LoadPool(options.load_threads), LoadPool(_UNLOAD_THREADS)
+    # A slot is made when its model is first asked for: there is a context by then.
+    table = ModelTable(lambda name: ModelSlot(name, context, SerialQueue(load_pool, unload_pool)))
+    dependencies = Dependencies(table.members)
+    followers = EnsembleFollowers(table, dependencies)
+    with ExitStack() as opened:
+        plugins = opened.enter_context(PluginManager())
+        repositories = open_repositories(options, plugins.registry("filesystems"))
+        registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config)
+        registry.bind(core)
+        loader = loader or open_loader(options, plugins, opened, on_unload_request)
+        ensembles = EnsembleBuilder(Router(table, repositories), dependencies, pausing, options.latencies)
+        context = SlotContext(
+            repositories,
+            loader,
+            _model_builder(options, registry, loader, ensembles),
+            dependencies,
+            Retirements(),
+            options.drain_timeout_seconds,
+            changed=followers.changed,
+            on_progress=options.on_progress,
+        )
+        resources = opened.pop_all()
+    loads = NamedLoads(table, repositories, followers)
+    unloader = Unloader(table, dependencies, context.retirements)
+    demand = OnDemand(
+        table, dependencies, repositories, budget=options.memory_budget_bytes, on_request=options.on_demand
+    )
+    tracer = Tracer(options.trace)
+    return CoreParts(
+        life,
+        load_pool,
+        unload_pool,
+        table,
+        context,
+        loads,
+        unloader,
+        Follower(table, repositories, unloader, loads.load_all),
+        CoreQueries(table, repositories, options.server_id),
+        demand,
+        tracer,
+        Reception(table, demand, tracer, life),
+        plugins,
+        resources,
+    )
+
+
+def _model_builder(
+    options: CoreOptions, registry: BackendRegistry, loader: Loader, ensembles: EnsembleBuilder
+) -> ModelBuilder:
+    return ModelBuilder(
+        registry,
+        strict=options.strict_model_config,
+        retries=options.load_retry_count,
+        admit=loader.admit,
+        ensembles=ensembles,
+        latencies=options.latencies,
+        cache=open_response_cache(options.cache_config),
+        limiter=None if options.rate_limit is RateLimitMode.OFF else RateLimiter(options.rate_limit_resources),
+    )
 
 
 def open_repositories(options: CoreOptions, filesystems: Mapping[str, str]) -> RepositorySet:
@@ -83,44 +197,3 @@ def open_loader(
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader
-
-
-@dataclass(slots=True)
-class CoreContext:
-    """What all slots share; see :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
-
-    repositories: RepositorySet
-    loader: Loader
-    builder: ModelBuilder
-    dependencies: Dependencies
-    drain_timeout_seconds: float
-    retirements: Retirements = field(default_factory=Retirements)
-    on_change: Callable[[str], None] = lambda _model: None
-
-    def changed(self, model: str) -> None:
-        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
-        self.on_change(model)
-
-    on_progress: Callable[[Progress], None] | None = None
-
-    def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
-        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
-        if order.files is not None:
-            files = {path.removeprefix(_FILE_PREFIX): content for path, content in order.files.items()}
-            return MemorySource(model.name, files)
-        try:
-            return self.repositories.find(model)
-        except NotFoundError as error:
-            if order.config is None:
-                raise NotFoundError(f"{error}{self._closest(model)}") from error
-            return MemorySource(model.name, {})  # A configuration alone can be a whole model: an ensemble.
-
-    def _closest(self, model: ModelId) -> str:
-        try:
-            return did_you_mean(model, self.repositories.names())
-        except RepoAgentError:  # what is wrong with the listing is not what was asked
-            return ""
-
-    def run_chain(self, source: ModelSource, override: ModelConfig | None, cancelled: threading.Event) -> LoadedChain:
-        """See :class:`~repoagent.serving.lifecycle.model_slot.SlotContext`."""
-        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=self.on_progress)

@@ -1,57 +1,29 @@
 """The serving core: models come from repositories through their agents, and answer requests."""
 
-import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.errors import (
-    InternalError,
-    InvalidArgumentError,
-    RepoAgentError,
-    UnavailableError,
-    UnsupportedError,
-)
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.loader.loader import Loader
-from repoagent.loader.plugins import PluginManager
-from repoagent.serving.assembly import CoreContext, open_loader, open_repositories
+from repoagent.serving.assembly import assemble
 from repoagent.serving.backends.registry import BackendRegistry
-from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
-from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
-from repoagent.serving.lifecycle.model_slot import LoadOrder, ModelSlot
-from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.named_loads import NamedLoads, load_order
-from repoagent.serving.lifecycle.on_demand import OnDemand
-from repoagent.serving.lifecycle.repository_follower import Follower
-from repoagent.serving.lifecycle.serial_queue import SerialQueue
-from repoagent.serving.lifecycle.unloader import Unloader
-from repoagent.serving.options import ControlMode, CoreOptions, RateLimitMode
-from repoagent.serving.queries import CoreQueries, ModelMetrics
-from repoagent.serving.reception import Reception
+from repoagent.serving.lifecycle.named_loads import load_order
+from repoagent.serving.options import ControlMode, CoreOptions
+from repoagent.serving.queries import ModelMetrics
 from repoagent.serving.repositories.poller import Poller
-from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.routing import Router
-from repoagent.serving.scheduling.cache import open_response_cache
-from repoagent.serving.scheduling.rate_limiter import RateLimiter
-from repoagent.serving.server_state import ServerLife, ServerState
-from repoagent.serving.tracing.tracer import Tracer
-from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
-from repoagent.serving.versions.model_builder import ModelBuilder
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.server_state import ServerState
+from repoagent.serving.versions.served_model import ServedModel
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
 __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
 
-logger = logging.getLogger(__name__)
-
 _REASONS: Final = 3
 """How many models' reasons the error of a start has."""
-_UNLOAD_THREADS: Final = 16
-"""How many models are unloaded at once. Loads do not count: an unload must not wait for those that hang."""
 
 
 class ServingCore:
@@ -67,67 +39,19 @@ class ServingCore:
         if options.on_demand and options.control_mode is not ControlMode.EXPLICIT:
             raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
         self.options = options
-        self._life = ServerLife()
-        self._pool = LoadPool(options.load_threads)
-        self._unloads = LoadPool(_UNLOAD_THREADS)
-        self._table = ModelTable(lambda name: ModelSlot(name, self._context, SerialQueue(self._pool, self._unloads)))
-        dependencies = Dependencies(self._table.members)
-        with ExitStack() as resources:
-            plugins = resources.enter_context(PluginManager())
-            repositories = open_repositories(options, plugins.registry("filesystems"))
-            registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config)
-            registry.bind(self)
-            loader = loader or open_loader(options, plugins, resources, self._unload_for_agent)
-            builder = ModelBuilder(
-                registry,
-                strict=options.strict_model_config,
-                retries=options.load_retry_count,
-                admit=loader.admit,
-                ensembles=EnsembleBuilder(Router(self._table, repositories), dependencies, pausing, options.latencies),
-                latencies=options.latencies,
-                cache=open_response_cache(options.cache_config),
-                limiter=None if options.rate_limit is RateLimitMode.OFF else RateLimiter(options.rate_limit_resources),
-            )
-            self._context = CoreContext(
-                repositories,
-                loader,
-                builder,
-                dependencies,
-                drain_timeout_seconds=options.drain_timeout_seconds,
-                on_progress=options.on_progress,
-            )
-            self._plugins = plugins
-            self._resources = resources.pop_all()
-        self._unloader = Unloader(self._table, dependencies, self._context.retirements)
-        self._ensembles = EnsembleFollowers(self._table, dependencies)
-        self._context.on_change = self._ensembles.changed
-        self._loads = NamedLoads(self._table, repositories, self._ensembles)
-        self._follower = Follower(self._table, repositories, self._unloader, self._load_all)
-        self._queries = CoreQueries(self._table, repositories, options.server_id)
-        self._demand = OnDemand(
-            self._table,
-            dependencies,
-            repositories,
-            budget=options.memory_budget_bytes,
-            on_request=options.on_demand,
-        )
-        self.tracer = Tracer(options.trace)
+        parts = assemble(options, self, self._unload_for_agent, loader, backends)
+        self._parts = parts
+        self._life = parts.life
+        self._table = parts.table
+        self._context = parts.context
+        self._loads = parts.loads
+        self._unloader = parts.unloader
+        self._queries = parts.queries
+        self._demand = parts.demand
+        self._reception = parts.reception
+        self.tracer = parts.tracer
         """Chooses the requests that are traced; its settings can be changed at any time."""
         self._poller = Poller(self.poll, options.poll_seconds)
-        # Requests are the hot path: these are the methods of the part that does it, not methods that call it.
-        reception = Reception(self._table, self._demand, self.tracer, self._life)
-        self.infer: Final = reception.infer
-        """See :meth:`Reception.infer`."""
-        self.infer_here: Final = reception.infer_here
-        """See :meth:`Reception.infer_here`."""
-        self.submit: Final = reception.submit
-        """See :meth:`Reception.submit`."""
-        self.cancel: Final = InferRequest.cancel
-        """Give up a request that was submitted; see :meth:`InferRequest.cancel`."""
-        self.find: Final = reception.find
-        """See :meth:`Reception.find`."""
-        self.check: Final = reception.check
-        """See :meth:`Reception.check`."""
 
     def __enter__(self) -> "ServingCore":
         self.start()
@@ -143,7 +67,7 @@ class ServingCore:
             AlreadyExistsError: there is an observer of that name.
             InvalidArgumentError: it has a hook that does not exist.
         """
-        self._plugins.register(observer, name)
+        self._parts.plugins.register(observer, name)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +80,7 @@ class ServingCore:
         """
         self._life.enter(ServerState.STARTING, ServerState.INITIALIZED)
         try:
-            failed = self._load_all(self._startup_names())
+            failed = self._loads.load_all(self._startup_names())
         except BaseException:
             self.stop()
             raise
@@ -175,14 +99,6 @@ class ServingCore:
         named = [model for name in self.options.startup_models for model in self._loads.ids(name)]
         return list(dict.fromkeys(named))
 
-    def _load_all(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the models that failed, and why."""
-        futures = {name: self._table.load(name, LoadOrder()) for name in names}
-        failed = {name: reason for name, future in futures.items() if (reason := _failure(name, future))}
-        for name in futures:
-            self._ensembles.settle(name)
-        return failed
-
     def stop(self) -> None:
         """Refuse new requests, let running ones finish, unload every model through its agents. Twice is once.
 
@@ -196,14 +112,14 @@ class ServingCore:
         self._context.repositories.hurry()
         in_time = self._unloader.unload_everything(deadline)
         self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
-        for pool in (self._unloads, self._pool):
+        for pool in (self._parts.unload_pool, self._parts.load_pool):
             pool.close(wait=in_time)
         self._table.abandon()
         self.tracer.close()
         self._life.end()
         if not in_time:
             raise InternalError("Exit timeout expired. Exiting immediately.")
-        self._resources.close()
+        self._parts.resources.close()
 
     # -- models --------------------------------------------------------------------------------------------------
 
@@ -284,7 +200,7 @@ class ServingCore:
         """
         if self._life.state is not ServerState.READY:
             return
-        self._follower.follow()
+        self._parts.follower.follow()
 
     def lease(self, name: str) -> AbstractContextManager[None]:
         """For a ``with`` block: the model is loaded, and is not unloaded to make room for others.
@@ -323,6 +239,32 @@ class ServingCore:
         if self.options.control_mode is not ControlMode.EXPLICIT:
             raise UnsupportedError(f"repository {action} is not allowed if model control mode is not EXPLICIT")
 
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Execute ``request`` and return its answer. See :meth:`Reception.infer`."""
+        return self._reception.infer(request)
+
+    def infer_here(self, request: InferRequest, patient: bool) -> InferResponse | None:
+        """The same if it is better done on this thread, else None. See :meth:`Reception.infer_here`."""
+        return self._reception.infer_here(request, patient)
+
+    def submit(self, request: InferRequest) -> None:
+        """Take ``request`` over; it is answered through its sender. Never raises. See :meth:`Reception.submit`."""
+        self._reception.submit(request)
+
+    def cancel(self, request: InferRequest) -> None:
+        """Give up a request that was submitted; see :meth:`InferRequest.cancel`."""
+        request.cancel()
+
+    def find(self, request: InferRequest) -> ServedModel:
+        """The version that ``request`` would go to. See :meth:`Reception.find`."""
+        return self._reception.find(request)
+
+    def check(self, request: InferRequest) -> None:
+        """Refuse ``request`` if it would be refused before its execution. See :meth:`Reception.check`."""
+        self._reception.check(request)
+
     # -- questions -----------------------------------------------------------------------------------------------
 
     def live(self) -> bool:
@@ -360,17 +302,6 @@ class ServingCore:
     def metrics(self) -> list[ModelMetrics]:
         """See :meth:`CoreQueries.metrics`."""
         return self._queries.metrics()
-
-
-def _failure(name: str, future: "Future[LoadReport]") -> str:
-    try:
-        future.result()
-    except RepoAgentError as error:
-        return str(error).rstrip("; \n")  # The slot has logged it.
-    except Exception:
-        logger.exception("loading model '%s' failed unexpectedly", name)
-        return f"loading '{name}' failed unexpectedly"
-    return ""
 
 
 def _all_reasons(failed: Mapping[str, str]) -> str:

@@ -2,20 +2,19 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
-from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.loaded_model import LoadedModel, Retirements
+from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, StateTable, VersionStatus
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
+from repoagent.serving.lifecycle.slot_context import LoadOrder, SlotContext
 from repoagent.serving.requests.model_id import ModelId
-from repoagent.serving.versions.model_builder import BuildError, ModelBuilder
+from repoagent.serving.versions.model_builder import BuildError
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -23,20 +22,9 @@ if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
     from repoagent.storage import Fingerprint, ModelSource
 
-__all__ = ["LoadOrder", "ModelSlot", "SlotContext"]
+__all__ = ["ModelSlot"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOrder:
-    """What a caller wants loaded: the repository's model, or one with this configuration, or made of these files."""
-
-    config: "ModelConfig | None" = None
-    files: Mapping[str, bytes] | None = None
-    needed: bool = False
-    """Another model, or a request, needs it, nobody asked for it by its name. One that was loaded with a configuration
-    or files of somebody's own stays as it is; otherwise what changed in the repository is loaded."""
 
 
 class _PendingLoad:
@@ -51,34 +39,6 @@ class _PendingLoad:
     def cancel(self, reason: str) -> None:
         self.reason = self.reason or reason
         self.cancelled.set()
-
-
-class SlotContext(Protocol):
-    """What the slots of one server share."""
-
-    builder: ModelBuilder
-    retirements: Retirements
-    dependencies: Dependencies
-    drain_timeout_seconds: float
-
-    def source(self, model: ModelId, order: LoadOrder) -> "ModelSource":
-        """Where the files of the model are.
-
-        Raises:
-            RepoAgentError: no repository has the model, or several have.
-        """
-
-    def changed(self, model: str) -> None:
-        """``model`` has been loaded, or lost its members: who follows it is told. Returns soon and does not raise."""
-
-    def run_chain(
-        self, source: "ModelSource", override: "ModelConfig | None", cancelled: threading.Event
-    ) -> "LoadedChain":
-        """Let the agents of the model do their part.
-
-        Raises:
-            RepoAgentError: one of them refused; every agent has been told.
-        """
 
 
 class ModelSlot:

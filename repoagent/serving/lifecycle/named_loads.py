@@ -1,13 +1,15 @@
 """Loads that somebody asks for by name: one model, or all of that name where there are namespaces."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
-from repoagent.serving.lifecycle.model_slot import LoadOrder
 from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
 __all__ = ["NamedLoads", "load_order"]
+
+logger = logging.getLogger(__name__)
 
 
 def load_order(name: str, config: str | bytes | None, files: Mapping[str, bytes] | None) -> LoadOrder:
@@ -84,3 +88,25 @@ class NamedLoads:
             kind = InvalidArgumentError if isinstance(worst, BuildError) else InternalError
             raise kind("".join(f"{str(error).rstrip()}\n" for error in errors)) from worst
         return next((future.result() for future in futures if future.exception()), futures[0].result())
+
+    def load_all(self, names: Iterable[str]) -> dict[str, str]:
+        """Load models by identity, all at once, and return those that failed, and why.
+
+        Ensembles that call them have followed then.
+        """
+        futures = {name: self._table.load(name, LoadOrder()) for name in names}
+        failed = {name: reason for name, future in futures.items() if (reason := _failure(name, future))}
+        for name in futures:
+            self._followers.settle(name)
+        return failed
+
+
+def _failure(name: str, future: "Future[LoadReport]") -> str:
+    try:
+        future.result()
+    except RepoAgentError as error:
+        return str(error).rstrip("; \n")  # The slot has logged it.
+    except Exception:
+        logger.exception("loading model '%s' failed unexpectedly", name)
+        return f"loading '{name}' failed unexpectedly"
+    return ""

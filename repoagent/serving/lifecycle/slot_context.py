@@ -1,0 +1,79 @@
+"""What the slots of one server share, and what is asked of them."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent.config import ModelConfig
+from repoagent.config.suggestions import did_you_mean
+from repoagent.errors import NotFoundError, RepoAgentError
+from repoagent.loader.chain import LoadedChain
+from repoagent.loader.context import Progress
+from repoagent.loader.loader import Loader
+from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.loaded_model import Retirements
+from repoagent.serving.repositories.repository_set import RepositorySet
+from repoagent.serving.requests.model_id import ModelId
+from repoagent.serving.versions.model_builder import ModelBuilder
+from repoagent.storage import MemorySource, ModelSource
+
+__all__ = ["LoadOrder", "SlotContext"]
+
+_FILE_PREFIX: Final = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What a caller wants loaded: the repository's model, or one with this configuration, or made of these files."""
+
+    config: ModelConfig | None = None
+    files: Mapping[str, bytes] | None = None
+    needed: bool = False
+    """Another model, or a request, needs it, nobody asked for it by its name. One that was loaded with a configuration
+    or files of somebody's own stays as it is; otherwise what changed in the repository is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotContext:
+    """What the slots of one server share."""
+
+    repositories: RepositorySet
+    loader: Loader
+    builder: ModelBuilder
+    dependencies: Dependencies
+    retirements: Retirements
+    drain_timeout_seconds: float
+    changed: Callable[[str], None] = lambda _model: None
+    """Called when a model has been loaded, or lost its members: who follows it is told. Returns soon, never raises."""
+    on_progress: Callable[[Progress], None] | None = None
+
+    def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
+        """Where the files of the model are.
+
+        Raises:
+            RepoAgentError: no repository has the model, or several have.
+        """
+        if order.files is not None:
+            files = {path.removeprefix(_FILE_PREFIX): content for path, content in order.files.items()}
+            return MemorySource(model.name, files)
+        try:
+            return self.repositories.find(model)
+        except NotFoundError as error:
+            if order.config is None:
+                raise NotFoundError(f"{error}{self._closest(model)}") from error
+            return MemorySource(model.name, {})  # A configuration alone can be a whole model: an ensemble.
+
+    def _closest(self, model: ModelId) -> str:
+        try:
+            return did_you_mean(model, self.repositories.names())
+        except RepoAgentError:  # what is wrong with the listing is not what was asked
+            return ""
+
+    def run_chain(self, source: ModelSource, override: ModelConfig | None, cancelled: threading.Event) -> LoadedChain:
+        """Let the agents of the model do their part.
+
+        Raises:
+            RepoAgentError: one of them refused; every agent has been told.
+        """
+        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=self.on_progress)
