@@ -20,6 +20,7 @@ from repoagent.errors import (
 )
 from repoagent.serving.ensembles.plan import EnsemblePlan, Step
 from repoagent.serving.ensembles.sequence_marks import SequenceMarks
+from repoagent.serving.ensembles.step_limiter import StepLimiter
 from repoagent.serving.ensembles.step_request import Durations, StepRequest
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
@@ -55,6 +56,8 @@ class _StepSender:
     def send(self, response: InferResponse | None, final: bool) -> None:
         assert self.request is not None
         self._run.post(_Event(self._step, self._scope, response, self.request.marks, self.request if final else None))
+        if not final and self._step.decoupled:
+            self._run.hold_back(self._step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class _Event:
     response: InferResponse | None
     marks: SequenceMarks
     """Those that the step's request had."""
-    ended: InferRequest | None
+    ended: StepRequest | None
     """The step's request, with its times, if no further answer follows."""
 
 
@@ -77,6 +80,7 @@ class RunOutcome:
 
 
 logger = logging.getLogger(__name__)
+_PATIENCE_SECONDS: Final = 300
 _UNSET: Final = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
 
 
@@ -93,8 +97,11 @@ class EnsembleRun:
         version: str,
         submit: Callable[[InferRequest], None],
         done: Callable[[RunOutcome], None],
+        limiters: Sequence[StepLimiter] = (),
     ) -> None:
+        """``limiters`` are those of the steps, by their indexes, if the ensemble limits them; then they submit."""
         self.request = request
+        self._limiters = limiters
         self._plan = plan
         self._version = version
         self._submit = submit
@@ -105,8 +112,13 @@ class EnsembleRun:
         self._lock = threading.Lock()
         self._events: deque[_Event] = deque()
         self._working = False
+        self._worker = 0
+        """The thread that works off the line, if any does."""
+        self._in_line = 0
+        """How many requests to members stand in line for a place."""
+        self._calm = threading.Condition(self._lock)
         # What follows is touched only by the thread that works off the line.
-        self._in_flight: dict[InferRequest, None] = {}
+        self._in_flight: dict[StepRequest, None] = {}
         self._error: RepoAgentError | None = None
         self._incomplete = 0
         self._durations = Durations()
@@ -120,7 +132,7 @@ class EnsembleRun:
     def start(self) -> None:
         """Begin. Returns when nothing can be done on this thread without waiting."""
         self.request.on_cancel = self._tell_steps
-        self._working = True
+        self._working, self._worker = True, threading.get_ident()
         absent = self._plan.inputs - self.request.inputs.keys()  # Optional ones; the request has been checked.
         reshaper = self._plan.reshaper
         inputs = reshaper.to_model(self.request.inputs) if reshaper is not None else self.request.inputs
@@ -136,19 +148,38 @@ class EnsembleRun:
             self._events.append(event)
             if self._working:
                 return
-            self._working = True
+            self._working, self._worker = True, threading.get_ident()
         self._work()
+
+    def hold_back(self, step: Step) -> None:
+        """Have the member of a decoupled ``step``, which has just answered, wait while its answers cannot go on."""
+        if not self._limiters:
+            return
+        with self._calm:
+            if self._worker == threading.get_ident():
+                return  # The member answers while this run calls it: what follows can only begin when it returns.
+            if not self._calm.wait_for(lambda: self.stopped or not (self._events or self._in_line), _PATIENCE_SECONDS):
+                logger.error(
+                    "ensemble '%s': the answers of model '%s' have waited for %d s for a place at the next step; it "
+                    "goes on, in case they wait for each other",
+                    self._plan.name,
+                    step.model_name,
+                    _PATIENCE_SECONDS,
+                )
 
     def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._events:
-                    self._working = False
+                    self._working, self._worker = False, 0
+                    self._calm.notify_all()
                     return
                 event = self._events.popleft()
             self._handle(event)
             if event.ended is not None:
                 del self._in_flight[event.ended]
+                if event.ended.inside:
+                    self._limiters[event.step.index].leave()
                 self._durations.add(Durations.of(event.ended))
                 if not self._in_flight:
                     self._finish()
@@ -181,6 +212,8 @@ class EnsembleRun:
         """Those that wait need not: this is :attr:`stopped`. Called from any thread."""
         for request in list(self._in_flight):
             request.cancel()
+        with self._calm:
+            self._calm.notify_all()
 
     def _new_scope(self, label: int) -> _Scope:
         needed = self._needed
@@ -219,7 +252,18 @@ class EnsembleRun:
         sender = _StepSender(self, step, scope)
         request = sender.request = StepRequest(self, step, inputs, self._marks(step, scope), sender)
         self._in_flight[request] = None
-        self._submit(request)
+        if not self._limiters:
+            self._submit(request)
+            return
+        with self._lock:
+            self._in_line += 1  # Until it is inside: it may be so before this returns.
+        if self._limiters[step.index].enter(request, self._left_line):
+            self._left_line()
+
+    def _left_line(self) -> None:
+        with self._calm:
+            self._in_line -= 1
+            self._calm.notify_all()
 
     def _marks(self, step: Step, scope: _Scope) -> SequenceMarks:
         """The sequence that a call of ``step`` belongs to."""

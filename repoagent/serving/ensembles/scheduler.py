@@ -6,6 +6,7 @@ from collections.abc import Callable
 from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.ensembles.plan import EnsemblePlan
 from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome
+from repoagent.serving.ensembles.step_limiter import StepLimiter
 from repoagent.serving.ensembles.step_request import StepRequest
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -25,13 +26,21 @@ class EnsembleScheduler:
         submit_step: Callable[[InferRequest], None],
         *,
         batching: bool,
+        max_inflight: int = 0,
     ) -> None:
+        """``max_inflight``: how many requests of a step may be at its member at a time; 0 for any number."""
         self._plan = plan
         self._version = str(version)
         self._statistics = statistics
         self._submit_step = submit_step
         self._batching = batching
+        limited = plan.steps if max_inflight else ()
+        self._limiters = tuple(StepLimiter(max_inflight, self._submit_late) for _ in limited)
         self._closed = False
+
+    def _submit_late(self, request: StepRequest) -> None:
+        request.renew_timeout()
+        self._submit_step(request)
 
     @property
     def waiting(self) -> int:
@@ -53,7 +62,7 @@ class EnsembleScheduler:
         def done(outcome: RunOutcome) -> None:
             self._record(request, outcome)
 
-        EnsembleRun(self._plan, request, self._version, self._submit_step, done).start()
+        EnsembleRun(self._plan, request, self._version, self._submit_step, done, self._limiters).start()
 
     def _refuse(self, request: InferRequest) -> None:
         cancelled = request.cancelled

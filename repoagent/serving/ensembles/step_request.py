@@ -57,7 +57,7 @@ class Durations:
 class StepRequest(InferRequest):
     """A request to a member. It is cancelled as soon as the ensemble's own request is, or another step failed."""
 
-    __slots__ = ("_own_cancelled", "_run", "composed", "marks")
+    __slots__ = ("_own_cancelled", "_run", "composed", "inside", "marks")
 
     def __init__(
         self, run: Run, step: Step, inputs: dict[str, Tensor], marks: SequenceMarks, sender: ResponseSender
@@ -65,6 +65,8 @@ class StepRequest(InferRequest):
         origin = run.request
         self._run = run
         self.marks = marks
+        self.inside = False
+        """Whether it has one of the places that a :class:`StepLimiter` gives."""
         self.composed: Durations | None = None
         """Set by a member that is an ensemble itself."""
         super().__init__(
@@ -83,6 +85,10 @@ class StepRequest(InferRequest):
             trace=origin.trace.child() if origin.trace is not None else None,
             volatile=origin.volatile,
         )
+
+    def renew_timeout(self) -> None:
+        """It has stood in line: what is left of the timeout is less than when it was made."""
+        self.timeout_us = _time_left_us(self._run.request)
 
     @property
     def cancelled(self) -> bool:

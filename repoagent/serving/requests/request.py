@@ -37,7 +37,8 @@ class ResponseSender(Protocol):
     def send(self, response: InferResponse | None, final: bool) -> None:
         """Take one response; None with ``final`` is an empty end of a decoupled answer.
 
-        Called from any thread, never twice at once for one request, never after ``final``. Must not block or raise.
+        Called from any thread, never twice at once for one request, never after ``final``. Must not raise. It returns
+        soon, but an ensemble with ``max_inflight_requests`` may hold back who answers more than once.
         """
 
 

@@ -110,7 +110,10 @@ class EnsembleBuilder:
         config.model_transaction_policy.decoupled = plan.decoupled
         statistics = ModelStatistics(self._latencies.start(config))
         batching = config.max_batch_size > 0
-        scheduler = EnsembleScheduler(plan, version, statistics, self._members.submit, batching=batching)
+        max_inflight = config.ensemble_scheduling.max_inflight_requests
+        scheduler = EnsembleScheduler(
+            plan, version, statistics, self._members.submit, batching=batching, max_inflight=max_inflight
+        )
         return ServedModel(
             name,
             version,

@@ -24,6 +24,7 @@ from repoagent.serving.requests.tensor import Tensor
 __all__ = ["RemoteCore", "RemoteRequest", "StreamSender"]
 
 _AHEAD_BYTES: Final = 16 << 20
+_AHEAD_RESPONSES: Final = 64
 """How much a decoupled model may send before it waits for the server."""
 
 
@@ -34,6 +35,7 @@ class RemoteCore:
         self._channel = channel
         self._numbers: Final = itertools.count(1)
         self._ahead = 0
+        self._ahead_responses = 0
         self._calls: dict[int, InferRequest] = {}
         self._questions: dict[int, SimpleQueue[list[Any]]] = {}
 
@@ -77,13 +79,14 @@ class RemoteCore:
         return value
 
     def keep_pace(self, size: int) -> None:
-        """Before ``size`` bytes are sent that nobody waits for: let the server take in what it has not yet.
+        """Before a response of ``size`` bytes is sent: let the server take in what it has not yet.
 
-        Without that, a model could fill the machine's memory while the server is busy.
+        Without that, a model could fill the machine's memory while the server is busy, or holds it back.
         """
         self._ahead += size
-        if self._ahead > _AHEAD_BYTES:
-            self._ahead = size
+        self._ahead_responses += 1
+        if self._ahead > _AHEAD_BYTES or self._ahead_responses > _AHEAD_RESPONSES:
+            self._ahead, self._ahead_responses = size, 1
             self.ask("heard", [])
 
     def tell_metric(self, number: int, operation: str, value: float) -> None:
