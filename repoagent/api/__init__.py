@@ -9,6 +9,15 @@ from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.agent import Agent
 from repoagent.api.model import AgentModel, Cache, Parameters
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
+from repoagent.beneath import (
+    held_beneath,
+    list_beneath,
+    open_beneath,
+    read_beneath,
+    read_small_file,
+    status_beneath,
+    unchanged,
+)
 from repoagent.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -48,6 +57,13 @@ __all__ = [
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
+    "held_beneath",
+    "list_beneath",
+    "open_beneath",
+    "read_beneath",
+    "read_small_file",
+    "status_beneath",
+    "unchanged",
 ]
 
 

@@ -108,7 +108,7 @@ class ChainEntry:
 def open_entry(
     index: int, planned: PlannedAgent, pool: AgentPool, load: LoadContext, recorder: EntryRecorder
 ) -> ChainEntry:
-    """Take the agent from ``pool`` and, if it is a guard, let the load go on with a copy that nobody else can reach.
+    """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that nobody else can reach.
 
     Raises:
         RepoAgentError: one of these failed; nothing is held then.
@@ -116,7 +116,7 @@ def open_entry(
     with measured(recorder, "INITIALIZE", only_failures=True):
         agent = pool.acquire(planned.name)
     try:
-        if agent.guard:
+        if agent.guard or planned.origin == "policy":
             _isolate(load, recorder)
     except BaseException:
         _release(pool, planned.name, recorder)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import repoagent.beneath
+from repoagent import api
 from repoagent.api import ActionReport, Agent, AgentModel, EntryReport, LoadReport, hooks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agents-api.md").read_text()
@@ -37,3 +39,9 @@ def test_there_are_hooks() -> None:
 @pytest.mark.parametrize("kind", [LoadReport, EntryReport, ActionReport])
 def test_every_field_of_a_report_is_named(kind: type) -> None:
     assert f"{kind.__name__}({', '.join(kind.__slots__)})" in PAGE  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", repoagent.beneath.__all__)
+def test_what_opens_files_for_authors_has_a_row(name: str) -> None:
+    if hasattr(api, name):
+        assert f"| `{name}(" in PAGE

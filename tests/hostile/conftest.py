@@ -1,5 +1,6 @@
 """What hostile tests share: a file outside of every model, a repository, and cores over it with any policy."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -75,3 +76,33 @@ def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     synthetic_checkpoint(root / "checkpoint", "llama")
     build(root / "checkpoint", root / "decoder")
     return root / "decoder"
+
+
+Swap = Callable[[str, Callable[[], None]], None]
+
+
+class _Opens:
+    """Calls what a test arranged when a name is about to be opened, after any look at it. Audit hooks never go."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, Callable[[], None]] = {}
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self.wanted or not isinstance(arguments[0], str | Path):
+            return
+        act = self.wanted.pop(Path(arguments[0]).name, None)
+        if act is not None:
+            act()
+
+
+@pytest.fixture(scope="session")
+def _opens() -> _Opens:
+    return _Opens()
+
+
+@pytest.fixture
+def at_open(_opens: _Opens) -> Iterator[Swap]:
+    """``at_open("labels.txt", swap)``: call ``swap`` just before a file of that name is opened the next time."""
+    yield lambda name, act: _opens.wanted.update({name: act})
+    _opens.wanted.clear()

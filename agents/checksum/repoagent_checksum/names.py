@@ -1,12 +1,9 @@
 """File names that come from outside: made plain, shown, and opened without ever leaving the directory."""
 
-import errno
-import os
-import stat
 from io import FileIO
 from pathlib import Path
 
-from repoagent.api import InvalidArgumentError, UnsafePathError
+from repoagent.api import InvalidArgumentError, UnsafePathError, open_beneath, read_beneath
 
 __all__ = ["MAX_TEXT_BYTES", "open_inside", "plain_name", "read_inside", "show"]
 
@@ -48,36 +45,7 @@ def open_inside(root: Path, name: str) -> FileIO:
         OSError: it cannot be opened.
         UnsafePathError: a link, or a special file.
     """
-    *parents, last = name.split("/")
-    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for parent in parents:
-            directory = _step(directory, parent, name, os.O_DIRECTORY)
-        file = _step(directory, last, name, os.O_NONBLOCK)
-        directory = -1
-    finally:
-        if directory >= 0:
-            os.close(directory)
-    return _regular(file, name)
-
-
-def _step(directory: int, part: str, name: str, flags: int) -> int:
-    """Open ``part`` of ``directory``, and close ``directory`` if that worked."""
-    if stat.S_ISLNK(os.stat(part, dir_fd=directory, follow_symlinks=False).st_mode):
-        raise UnsafePathError(f"{show(name)}: {show(part)!r} is a symbolic link, which is never followed")
-    opened = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=directory)
-    os.close(directory)
-    return opened
-
-
-def _regular(file: int, name: str) -> FileIO:
-    mode = os.fstat(file).st_mode
-    if stat.S_ISREG(mode):
-        return FileIO(file, "rb")
-    os.close(file)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    raise UnsafePathError(f"{show(name)} is neither a file nor a directory")
+    return open_beneath(root, name, follow=False)
 
 
 def read_inside(root: Path, name: str, what: str) -> bytes:
@@ -88,18 +56,6 @@ def read_inside(root: Path, name: str, what: str) -> bytes:
         UnsafePathError: a link, or a special file.
     """
     try:
-        with open_inside(root, name) as file:
-            data = _read_at_most(file, MAX_TEXT_BYTES + 1)
+        return read_beneath(root, name, limit=MAX_TEXT_BYTES, follow=False)
     except OSError as error:
         raise InvalidArgumentError(f"{what} {show(name)} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_TEXT_BYTES:
-        raise InvalidArgumentError(f"{what} {show(name)} is larger than {MAX_TEXT_BYTES >> 20} MiB")
-    return data
-
-
-def _read_at_most(file: FileIO, limit: int) -> bytes:
-    pieces = []
-    while limit > 0 and (piece := file.read(limit)):
-        pieces.append(piece)
-        limit -= len(piece)
-    return b"".join(pieces)

@@ -90,7 +90,7 @@ def test_a_file_that_is_too_large_to_read_at_once_is_refused(tmp_path: Path, mon
     (tmp_path / "fits").write_bytes(b"a" * (1 << 20))
     (tmp_path / "large").write_bytes(b"a" * ((1 << 20) + 1))
     assert len(read_inside(tmp_path, "fits", "manifest")) == 1 << 20
-    with pytest.raises(InvalidArgumentError, match="manifest large is larger than 1 MiB"):
+    with pytest.raises(InvalidArgumentError, match="'large' is larger than 1048576 bytes"):
         read_inside(tmp_path, "large", "manifest")
 
 

@@ -30,6 +30,8 @@ class ConvertAgent(Agent):
     """Replaces ONNX models by optimised ones at LOAD. Its README has the parameters."""
 
     api_version = 1
+    guard = True
+    """What was digested must be what is optimised: a result is kept under the digest, for other models as well."""
 
     def load(self, model: AgentModel) -> None:
         """Write the repository with the optimised models and hand it on."""

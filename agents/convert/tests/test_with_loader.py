@@ -86,7 +86,8 @@ def test_the_second_load_takes_the_result_from_the_cache(loader: Loader, model: 
         chain.complete()
         chain.unload()
         chain.unload_complete()
-    assert [note.rpartition(", ")[2] for note in notes] == ["built", "from the cache"]
+    made = [note for note in notes if not note.startswith("private snapshot")]
+    assert [note.rpartition(", ")[2] for note in made] == ["built", "from the cache"]
 
 
 def test_a_changed_file_name_is_honoured(loader: Loader, model: Path) -> None:

@@ -43,7 +43,7 @@ def build_tree(tree: Tree, target: Path, transform: Transform, progress: Progres
         (target / name).mkdir(mode=0o700)
     read = written = 0
     for item in tree.items:
-        sizes = _build(item, target / item.target, transform, _shifted(progress, written))
+        sizes = _build(tree, item, target / item.target, transform, _shifted(progress, written))
         read += sizes.read
         written += sizes.written
         progress(written)
@@ -65,9 +65,10 @@ def _shifted(progress: Progress, start: int) -> Progress:
     return lambda done: progress(start + done)
 
 
-def _build(item: Item, target: Path, transform: Transform, progress: Progress) -> Sizes:
+def _build(tree: Tree, item: Item, target: Path, transform: Transform, progress: Progress) -> Sizes:
     try:
-        return (transform if item.chosen else copy_file)(item.source, target, progress)
+        with tree.held(item) as source:
+            return (transform if item.chosen else copy_file)(source, target, progress)
     except AgeError as error:
         raise InvalidArgumentError(f"{item.name}: {error}") from error
     except OSError as error:

@@ -1,36 +1,44 @@
 """The files of a model: what to transform, what to copy, and how large the result will be."""
 
-import os
+import errno
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import AlreadyExistsError, UnsafePathError
+from repoagent.api import AlreadyExistsError, UnsafePathError, held_beneath, list_beneath, status_beneath
 
 __all__ = ["Item", "Tree", "scan_tree"]
 
 _PAGE: Final = 4096
+_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One file. ``chosen`` ones are transformed into ``target``, the others copied; ``size`` is that of the result."""
 
-    source: Path
     name: str
     target: str
     chosen: bool
     size: int
+    mode: int
+    """The permissions of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
     """``directories`` with parents first; ``items`` sorted by name."""
 
+    root: Path
     directories: tuple[str, ...]
     items: tuple[Item, ...]
+
+    def held(self, item: Item) -> AbstractContextManager[Path]:
+        """A path for the file of ``item``, for a block: of this file beneath the root, whatever became of its name."""
+        return held_beneath(self.root, item.name)
 
     @property
     def size(self) -> int:
@@ -58,50 +66,56 @@ def scan_tree(
         root: A directory; may itself be a link.
         choose: Whether the file of this relative name is to be transformed.
         rename: The name of its result.
-        size: The size of its result, given path and name.
+        size: The size of its result, given a path that leads to the file during the call, and its name.
 
     Raises:
         UnsafePathError: a link that leads out of ``root`` or to a directory, or a file that is none (a device, a
             socket). A link to a file inside is taken for that file.
         AlreadyExistsError: two results would have the same name.
     """
-    real = root.resolve(strict=True)
     directories: list[str] = []
     items: list[Item] = []
-    for name, path, is_directory in _walk(real, ""):
+    for name, is_directory in _walk(root, ""):
         if is_directory:
             directories.append(name)
             continue
-        plain = _regular_size(path, name, real)
-        chosen = choose(name)
-        items.append(Item(path, name, rename(name) if chosen else name, chosen, size(path, name) if chosen else plain))
+        with _held(root, name) as path:
+            status = path.stat()
+            chosen = choose(name)
+            target, made = (rename(name), size(path, name)) if chosen else (name, status.st_size)
+        items.append(Item(name, target, chosen, made, stat.S_IMODE(status.st_mode)))
     _check_clashes(items, directories)
-    return Tree(tuple(directories), tuple(items))
+    return Tree(root, tuple(directories), tuple(items))
 
 
-def _walk(directory: Path, prefix: str) -> Iterator[tuple[str, Path, bool]]:
-    with os.scandir(directory) as listing:
-        entries = sorted(listing, key=lambda entry: entry.name)
-    for entry in entries:
-        name = prefix + entry.name
-        is_directory = entry.is_dir(follow_symlinks=False)
-        yield name, Path(entry.path), is_directory
+def _walk(root: Path, directory: str) -> Iterator[tuple[str, bool]]:
+    for entry in list_beneath(root, directory, follow=False):
+        name = f"{directory}/{entry}" if directory else entry
+        is_directory = _is_directory(root, name)
+        yield name, is_directory
         if is_directory:
-            yield from _walk(Path(entry.path), f"{name}/")
+            yield from _walk(root, name)
 
 
-def _regular_size(path: Path, name: str, root: Path) -> int:
+def _is_directory(root: Path, name: str) -> bool:
     try:
-        real = path.resolve(strict=True)
-    except (OSError, RuntimeError):
-        raise UnsafePathError(f"'{name}' is a link that leads nowhere") from None
-    status = real.stat()
-    if not real.is_relative_to(root):
-        raise UnsafePathError(f"'{name}' is a link that leads out of the model's directory")
-    if not stat.S_ISREG(status.st_mode):
-        what = "a link to a directory" if stat.S_ISDIR(status.st_mode) else "neither a file nor a directory"
-        raise UnsafePathError(f"'{name}' is {what}; a model is made of plain files")
-    return status.st_size
+        return stat.S_ISDIR(status_beneath(root, name, follow=False).st_mode)
+    except UnsafePathError:  # a link, which may be one to a file
+        return False
+
+
+@contextmanager
+def _held(root: Path, name: str) -> Iterator[Path]:
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(held_beneath(root, name))
+        except IsADirectoryError:
+            raise UnsafePathError(f"'{name}' is a link to a directory; a model is made of plain files") from None
+        except OSError as error:
+            if error.errno in _NOWHERE:
+                raise UnsafePathError(f"'{name}' is a link that leads nowhere") from None
+            raise
+        yield path
 
 
 def _check_clashes(items: list[Item], directories: list[str]) -> None:

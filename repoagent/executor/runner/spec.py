@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
+from repoagent.beneath import open_beneath, relative_parts
+from repoagent.errors import UnsafePathError
 from repoagent.executor.runner.folder_fields import Section
 from repoagent.executor.types.errors import CheckError, DecoderError
 
@@ -79,18 +81,19 @@ class DecoderSpec:
 
 def read_spec(folder: Path) -> DecoderSpec:
     """The folder's specification; raises ``DecoderError`` that names the file and the key that is missing or wrong."""
-    path = folder / CONFIG_NAME
-    if not path.is_file():
+    source = str(folder / CONFIG_NAME)
+    try:
+        with open_beneath(folder, CONFIG_NAME) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
         raise DecoderError(
             f"File does not exist. A decoder folder needs {CONFIG_NAME}, as onnxruntime-genai's model builder and "
             "'repoagent.executor.builder' write it",
-            source=str(path),
-        )
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
+            source=source,
+        ) from error
     if len(content) > _MOST_BYTES:
-        raise DecoderError(f"the file has more than {_MOST_BYTES} bytes", source=str(path))
-    return _parse(folder, content, str(path))
+        raise DecoderError(f"the file has more than {_MOST_BYTES} bytes", source=source)
+    return _parse(folder, content, source)
 
 
 def parse_spec(text: str, graph: bytes, weights: Mapping[str, npt.NDArray[Any]]) -> DecoderSpec:
@@ -114,7 +117,7 @@ def _spec(folder: Path, model: Section) -> DecoderSpec:
     layers = decoder.integer("num_hidden_layers", 1, _MOST_LAYERS)
     return DecoderSpec(
         folder=folder,
-        filename=decoder.text("filename"),
+        filename=_file_name(decoder),
         standard=decoder.values.get("type") == STD_TYPE,
         vocab_size=model.integer("vocab_size", 1, _MOST_WIDTH),
         context_length=model.integer("context_length", 2, _MOST_TOKENS),
@@ -130,6 +133,16 @@ def _spec(folder: Path, model: Section) -> DecoderSpec:
         logits=outputs.text("logits"),
         window=_window(decoder, layers),
     )
+
+
+def _file_name(decoder: Section) -> str:
+    """The graph's file; only what the folder holds is the model's own."""
+    name = decoder.text("filename")
+    try:
+        relative_parts(name)
+    except UnsafePathError as error:
+        raise decoder.wrong("filename", "the name of a file in the decoder's folder", name) from error
+    return name
 
 
 def _window(decoder: Section, layers: int) -> SlidingWindow | None:

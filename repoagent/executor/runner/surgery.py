@@ -13,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
+from repoagent.beneath import open_beneath
 from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
@@ -66,17 +67,22 @@ def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora
 
 
 def _load(spec: DecoderSpec) -> Any:
-    path = spec.folder / spec.filename
-    if spec.graph is None and not path.is_file():
-        raise DecoderError(f"{spec.place}: File does not exist")
+    content = _read(spec) if spec.graph is None else spec.graph
     try:
-        if spec.graph is None:
-            return onnx.load(str(path), load_external_data=False)
-        model = onnx.load_model_from_string(spec.graph)
+        model = onnx.load_model_from_string(content)
     except DecodeError as error:
         raise DecoderError(f"{spec.place} is not an ONNX model: {error}") from error
-    _check_weights(model.graph, spec.weights)
+    if spec.graph is not None:
+        _check_weights(model.graph, spec.weights)
     return model
+
+
+def _read(spec: DecoderSpec) -> bytes:
+    try:
+        with open_beneath(spec.folder, spec.filename) as file:
+            return file.readall()
+    except OSError as error:
+        raise DecoderError(f"{spec.place}: File does not exist") from error
 
 
 def _check_weights(graph: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:

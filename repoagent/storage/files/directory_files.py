@@ -2,12 +2,14 @@
 
 import builtins
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from repoagent.beneath import Watched, list_beneath, open_beneath, status_beneath
 from repoagent.errors import NotFoundError, UnavailableError
 from repoagent.storage.paths.paths import join_inside
 
@@ -25,16 +27,25 @@ class DirectoryFiles:
 
     def bytes(self, path: str) -> builtins.bytes:
         """The whole content."""
-        with _faults(path):
-            return join_inside(self.root, path).read_bytes()
+        with _faults(path), open_beneath(self.root, path) as file:
+            return file.readall()
 
     def open(self, path: str) -> BinaryIO:
         """A binary reader; close it."""
         with _faults(path):
-            return join_inside(self.root, path).open("rb")
+            return io.BufferedReader(open_beneath(self.root, path))
+
+    @contextmanager
+    def reading(self, path: str = "") -> Iterator[Path]:
+        """The path itself, and the certainty that it led nowhere else."""
+        with _faults(path):
+            watched = Watched(self.root, path)
+        yield self.local_path(path)
+        with _faults(path):
+            watched.check()
 
     def local_path(self, path: str = "") -> Path:
-        """The path itself."""
+        """The path itself; its owner may change what it leads to."""
         real = join_inside(self.root, path)
         if not os.path.exists(real):
             raise NotFoundError(f"the model has no '{path}'")
@@ -42,12 +53,20 @@ class DirectoryFiles:
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""
-        return os.path.exists(join_inside(self.root, path))
+        try:
+            status_beneath(self.root, path)
+        except OSError:
+            return False
+        return True
 
     def names(self, path: str = "") -> list[str]:
         """The sorted names in a directory; empty if it is none."""
-        real = join_inside(self.root, path)
-        return sorted(os.listdir(real)) if os.path.isdir(real) else []
+        try:
+            return list_beneath(self.root, path)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            raise
 
     def directories(self) -> list[str]:
         """The sorted names of the directories at the top."""

@@ -1,6 +1,7 @@
 """The final repository of a model as a backend sees it."""
 
 import builtins
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -28,6 +29,17 @@ class ModelFiles(Protocol):
         """A real path of the file or directory, valid while the model is loaded.
 
         For a model handed over in memory this is where plaintext would have to be written; it lands on tmpfs.
+        """
+
+    def reading(self, path: str = "") -> AbstractContextManager[Path]:
+        """:meth:`local_path` for a block that opens what lies there by its paths: nothing outside is read.
+
+        Links to the outside and special files are refused before it, and a change of the names after it: what was
+        made in the block is then dropped.
+
+        Raises:
+            UnsafePathError: a link that leaves the model's directory, or a special file.
+            UnavailableError: a name changed while the block ran.
         """
 
     def exists(self, path: str) -> bool:

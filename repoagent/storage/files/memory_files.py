@@ -3,7 +3,8 @@
 import builtins
 import io
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,6 +65,11 @@ class MemoryFiles:
                     self._write(join_inside(self._spilled, name), self._files[name])
                     self._written.add(name)
             return join_inside(self._spilled, path)
+
+    @contextmanager
+    def reading(self, path: str = "") -> Iterator[Path]:
+        """As :meth:`local_path`: nobody else can write there."""
+        yield self.local_path(path)
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""

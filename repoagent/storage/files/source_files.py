@@ -2,7 +2,8 @@
 
 import builtins
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,6 +69,16 @@ class SourceFiles:
         if here is None:
             raise NotFoundError(f"the model has no '{path}'")
         return here[0].local_path(here[1])
+
+    @contextmanager
+    def reading(self, path: str = "") -> Iterator[Path]:
+        """As :meth:`local_path`; a model that is used in place is looked at before and after."""
+        self.local_path(path)
+        here = self._local(path)
+        if here is None:
+            raise NotFoundError(f"the model has no '{path}'")
+        with here[0].reading(here[1]) as place:
+            yield place
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or directory."""

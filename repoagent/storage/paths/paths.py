@@ -1,30 +1,17 @@
-"""Names that come from outside, and the one way to turn them into paths of a model's directory."""
+"""Names that come from outside, checked: as names, and as paths where nobody else can write.
+
+What somebody else may write to is opened with :mod:`repoagent.beneath`, never by a path that was checked before.
+"""
 
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from repoagent.beneath import relative_parts, shown
 from repoagent.errors import UnsafePathError
 
 __all__ = ["check_component", "check_tree", "file_label", "is_text", "join_inside", "object_parts", "relative_parts"]
-
-_SHOWN = 200
-
-
-def relative_parts(relative: str) -> tuple[str, ...]:
-    """Split a relative path with ``/`` into its parts; empty parts and ``.`` drop out, ``""`` gives none.
-
-    Raises:
-        UnsafePathError: absolute, with ``..`` or NUL, or not encodable as a file name.
-    """
-    _check_text(relative)
-    if relative.startswith("/"):
-        raise UnsafePathError(f"{_shown(relative)} is an absolute path; expected a path inside the model's directory")
-    parts = tuple(part for part in relative.split("/") if part not in ("", "."))
-    if ".." in parts:
-        raise UnsafePathError(f"{_shown(relative)} contains '..'; expected a path inside the model's directory")
-    return parts
 
 
 def object_parts(name: str) -> tuple[str, ...]:
@@ -35,7 +22,7 @@ def object_parts(name: str) -> tuple[str, ...]:
     """
     parts = relative_parts(name)
     if "/".join(parts) != name or not parts:
-        raise UnsafePathError(f"{_shown(name)} is not a plain relative path (an empty part, '.' or a final '/')")
+        raise UnsafePathError(f"{shown(name)} is not a plain relative path (an empty part, '.' or a final '/')")
     return parts
 
 
@@ -46,7 +33,7 @@ def check_component(name: str) -> str:
         UnsafePathError: it is empty, ``.``, ``..``, or holds ``/`` or NUL.
     """
     if len(object_parts(name)) != 1:
-        raise UnsafePathError(f"{_shown(name)} contains '/'; expected one name")
+        raise UnsafePathError(f"{shown(name)} contains '/'; expected one name")
     return name
 
 
@@ -61,11 +48,11 @@ def check_tree(names: Iterable[str]) -> None:
     for name in names:
         parts = object_parts(name)
         if name in files:
-            raise UnsafePathError(f"{_shown(name)} is there twice")
+            raise UnsafePathError(f"{shown(name)} is there twice")
         files.add(name)
         directories.update("/".join(parts[:count]) for count in range(1, len(parts)))
     for name in sorted(files & directories):
-        raise UnsafePathError(f"{_shown(name)} is both a file and a directory")
+        raise UnsafePathError(f"{shown(name)} is both a file and a directory")
 
 
 def join_inside(root: Path | str, relative: str) -> Path:
@@ -81,7 +68,7 @@ def join_inside(root: Path | str, relative: str) -> Path:
     path = Path(root).joinpath(*parts)
     real_root = os.path.realpath(root)
     if not _is_below(os.path.realpath(path), real_root):
-        raise UnsafePathError(f"{_shown(relative)} is a link that leaves the model's directory")
+        raise UnsafePathError(f"{shown(relative)} is a link that leaves the model's directory")
     return path
 
 
@@ -101,16 +88,3 @@ def file_label(text: str) -> str:
 
 def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
-
-
-def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise UnsafePathError(f"{_shown(text)} contains a NUL character")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        raise UnsafePathError(f"{_shown(text)} cannot be a file name: it is not valid Unicode") from None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

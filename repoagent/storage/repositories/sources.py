@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from repoagent.api.actions import ArtifactType
+from repoagent.beneath import open_beneath, read_up_to
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import ConfigError, NotFoundError
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.paths.paths import check_tree, join_inside, object_parts
+from repoagent.storage.paths.paths import check_tree, object_parts
 from repoagent.storage.repositories.filesystems import is_local, open_patiently
 from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.listing import list_directories, list_files
@@ -61,18 +63,22 @@ class ModelSource:
         """What all files look like now (path, size, and mtime or ETag). Errors as in :meth:`entries`."""
         return fingerprint_of(self.entries())
 
-    def read_config_text(self, filename: str = "config.pbtxt") -> str | None:
+    def read_config_text(
+        self, filename: str = "config.pbtxt", *, limit: int = DEFAULT_LIMITS.config_bytes
+    ) -> str | None:
         """The text of the configuration file; None if there is none.
 
         Raises:
-            ConfigError: it is not UTF-8.
+            ConfigError: it is not UTF-8, or has more than ``limit`` bytes.
             UnsafePathError: ``filename`` leads out of the model's directory.
         """
         try:
             with storage_faults("read", f"{self.location}/{filename}"):
-                content: bytes = self.fs.cat_file(self._path(filename))
+                content = self._read(filename, limit + 1)
         except NotFoundError:
             return None
+        if len(content) > limit:
+            raise ConfigError(f"more than {limit} bytes ({Limits.flag('config_bytes')})", source=filename)
         try:
             return content.decode()
         except UnicodeDecodeError as error:
@@ -84,10 +90,15 @@ class ModelSource:
             names = list_directories(self.fs, self.root)
         return version_numbers(names)
 
-    def _path(self, relative: str) -> str:
+    def _read(self, relative: str, most: int) -> bytes:
+        """The first ``most`` bytes of a file."""
         if not self.is_remote:
-            return str(join_inside(self.root, relative))
-        return "/".join([self.root.rstrip("/"), *object_parts(relative)])
+            with open_beneath(self.root, relative) as file:
+                return read_up_to(file, most)
+        path = "/".join([self.root.rstrip("/"), *object_parts(relative)])
+        with self.fs.open(path, "rb") as stream:
+            content: bytes = stream.read(most)
+        return content
 
 
 class MemorySource(ModelSource):

@@ -6,11 +6,12 @@ No message here holds a key, or anything that could be one: what is not a refere
 import os
 import re
 import shlex
-import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
+from repoagent.beneath import read_small_file
+from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.storage.secrets.environment import mark_secret
 from repoagent.storage.secrets.programs import run_program
@@ -33,7 +34,7 @@ class _CancellableProvider(Protocol):
 
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):(.+)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LARGEST_FILE: Final = 1 << 20
+_LARGEST_FILE: Final = DEFAULT_LIMITS.key_file_bytes
 _EXEC_SECONDS: Final = 30.0
 
 
@@ -95,20 +96,11 @@ def _from_file(uri: str) -> bytes:
     if not path.startswith("/") or path.startswith("//") or "\0" in path:
         raise InvalidArgumentError("the reference file:... has no absolute path; expected file:/path")
     try:
-        return _read_small_file(path)
+        return read_small_file(path, limit=_LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"there is no file for the key reference file:{path}") from None
     except OSError as error:
         raise UnavailableError(f"cannot read the key reference file:{path}: {error.strerror}") from None
-
-
-def _read_small_file(path: str) -> bytes:
-    # Without O_NONBLOCK a named pipe would keep us here.
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
-            raise InvalidArgumentError(f"file:{path} is not a regular file of at most {_LARGEST_FILE} bytes")
-        return file.read(_LARGEST_FILE)
 
 
 def _refuse_command(_uri: str) -> bytes:

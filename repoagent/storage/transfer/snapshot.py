@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from repoagent.beneath import check_file
 from repoagent.errors import CancelledError, UnsafePathError
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.paths.trees import tree_size
@@ -61,7 +62,9 @@ def _open_entry(directory: int, name: str, path: str) -> int:
     # Without O_NONBLOCK a named pipe that takes the file's place now would keep us here.
     fd = os.open(name, _READ | os.O_NONBLOCK, dir_fd=directory)
     try:
-        _check_kind(os.fstat(fd), path)
+        status = os.fstat(fd)
+        if not stat.S_ISDIR(status.st_mode):
+            check_file(status, directory, path)
     except UnsafePathError:
         os.close(fd)
         raise

@@ -83,8 +83,11 @@ def test_a_missing_guard_is_only_reported_in_mode_warn(guarded: Guarded) -> None
 def test_a_backend_that_an_agent_switches_to_is_judged_too(guarded: Guarded) -> None:
     bench = guarded(backends=("onnxruntime",))
 
+    switched: list[str] = []
+
     def switch(model: AgentModel, _: object) -> None:
-        if model.location == source.location:
+        if not switched:
+            switched.append(model.location)
             place = model.acquire_location()
             config = model.config
             assert config is not None

@@ -87,7 +87,7 @@ def _progress_bar(label: str, total: int) -> Iterator[Progress]:
 def _copy_modes(tree: Tree, target: Path) -> None:
     # Ciphertext may be as public as its source was; plaintext stays for the owner only.
     for item in tree.items:
-        shutil.copymode(item.source, target / item.target)
+        (target / item.target).chmod(item.mode)
     target.chmod(0o755 & ~_umask())
     for name in tree.directories:
         (target / name).chmod(0o755 & ~_umask())

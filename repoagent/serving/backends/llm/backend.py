@@ -1,6 +1,7 @@
 """Loading language models: a version directory with a decoder folder and its tokenizer."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -59,4 +60,9 @@ class LlmBackend:
             )
         from repoagent.serving.backends.llm.model import LlmModel  # With it come the executor and the tokenizers.
 
-        return LlmModel(config, files.local_path(str(version)), str(version))
+        with ExitStack() as undo:
+            with files.reading(str(version)) as folder:
+                model = LlmModel(config, folder, str(version))
+                undo.callback(model.close)
+            undo.pop_all()
+        return model

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import tokenizers
 
+from repoagent.beneath import read_beneath
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
 __all__ = ["TOKENIZER_NAME", "Tokenizer"]
@@ -29,21 +31,24 @@ class Tokenizer:
         self._skip_special = skip_special
 
     @classmethod
-    def load(cls, folder: Path, *, add_special: bool = True, skip_special: bool = True) -> "Tokenizer":
+    def load(
+        cls, folder: Path, *, add_special: bool = True, skip_special: bool = True, limits: Limits = DEFAULT_LIMITS
+    ) -> "Tokenizer":
         """The tokenizer of a decoder folder.
 
         Raises:
             UnavailableError: there is no file.
             InvalidArgumentError: it cannot be read.
         """
-        path = folder / TOKENIZER_NAME
-        if not path.is_file():
+        try:
+            content = read_beneath(folder, TOKENIZER_NAME, limit=limits.text_file_bytes)
+        except OSError as error:
             raise UnavailableError(
                 f"unable to find '{folder.name}/{TOKENIZER_NAME}': put the model's tokenizer beside its decoder, as a "
                 "file of Hugging Face's tokenizers"
-            )
+            ) from error
         try:
-            inner = tokenizers.Tokenizer.from_file(str(path))
+            inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # The library raises no class of its own.
             raise InvalidArgumentError(f"'{folder.name}/{TOKENIZER_NAME}' is no tokenizer: {error}") from error
         return cls(inner, add_special=add_special, skip_special=skip_special)

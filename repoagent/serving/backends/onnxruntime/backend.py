@@ -69,19 +69,13 @@ class OnnxRuntimeBackend:
     def _open(self, config: "ModelConfig", files: ModelFiles, version: int, options: Any) -> Any:
         directory, path = self._place(config, files, version)
         neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
-        contents: dict[str, bytes] = {}
-        model: str | bytes
         if neighbours and not isinstance(files, MemoryFiles):
-            model = str(files.local_path(directory) / path.rpartition("/")[2])
-        else:
-            model = files.bytes(path)
-            contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
-            confine(options)
+            with files.reading(directory) as place:
+                return _session(str(place / path.rpartition("/")[2]), options)
+        contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
         add_external_data(options, contents)
-        try:
-            return onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS))
-        except Exception as error:
-            raise translate(error) from error
+        confine(options)
+        return _session(files.bytes(path), options)
 
     def _place(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:
         """The model's file, and the directory relative to which it names files with weights ("external data").
@@ -98,6 +92,13 @@ class OnnxRuntimeBackend:
             if self.default_model_filename not in inside:
                 raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
         return directory, path
+
+
+def _session(model: str | bytes, options: Any) -> Any:
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS))
+    except Exception as error:
+        raise translate(error) from error
 
 
 class OnnxRuntimeModel:

@@ -1,0 +1,38 @@
+"""Files beneath a root, whatever their names are and whatever changes meanwhile.
+
+Every name that comes from a model, a configuration or a client passes through here. :func:`open_beneath` opens it;
+:func:`unchanged` is for what a library can only open by its path.
+"""
+
+from repoagent.beneath.opening import (
+    check_file,
+    held_beneath,
+    list_beneath,
+    open_beneath,
+    open_directory,
+    read_at_most,
+    read_beneath,
+    read_small_file,
+    read_up_to,
+    relative_parts,
+    shown,
+    status_beneath,
+)
+from repoagent.beneath.unchanged import Watched, unchanged
+
+__all__ = [
+    "Watched",
+    "check_file",
+    "held_beneath",
+    "list_beneath",
+    "open_beneath",
+    "open_directory",
+    "read_at_most",
+    "read_beneath",
+    "read_small_file",
+    "read_up_to",
+    "relative_parts",
+    "shown",
+    "status_beneath",
+    "unchanged",
+]

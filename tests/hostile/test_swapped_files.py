@@ -1,0 +1,195 @@
+"""T3: a file of a model is replaced by a link in the moment between the look at it and its opening."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from repoagent_decrypt.age.files import encrypt_file
+from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+
+from repoagent.errors import RepoAgentError
+from repoagent.serving.core import ServingCore
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
+from tests.hostile.conftest import SECRET, NewCore, Swap
+
+CONFIG = """
+backend: "onnxruntime" name: "m"
+input { name: "x" data_type: TYPE_FP32 dims: [4] }
+output { name: "y" data_type: TYPE_FP32 dims: [4] label_filename: "labels.txt" }
+"""
+
+
+def identity_model() -> bytes:
+    tensor = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", tensor[:1], tensor[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+@pytest.fixture
+def model(repository: Path) -> Path:
+    directory = repository / "m"
+    (directory / "1").mkdir(parents=True)
+    (directory / "1" / "model.onnx").write_bytes(identity_model())
+    (directory / "config.pbtxt").write_text(CONFIG)
+    (directory / "labels.txt").write_text("a\nb\nc\nd\n")
+    return directory
+
+
+def to_link(path: Path, target: Path) -> Callable[[], None]:
+    def swap() -> None:
+        path.unlink()
+        path.symlink_to(target)
+
+    return swap
+
+
+def directory_to_link(path: Path, target: Path) -> Callable[[], None]:
+    def swap() -> None:
+        path.rename(path.with_name("aside"))
+        path.symlink_to(target)
+
+    return swap
+
+
+def refuses(core: ServingCore) -> str:
+    """The error of a load, which must not have what lies outside."""
+    with pytest.raises(RepoAgentError) as raised:
+        core.load("m")
+    assert SECRET.decode() not in str(raised.value)
+    assert not core.model_ready("m")
+    return str(raised.value)
+
+
+def test_a_file_with_labels(model: Path, outside: Path, new_core: NewCore, at_open: Swap) -> None:
+    at_open("labels.txt", to_link(model / "labels.txt", outside))
+    refuses(new_core())
+
+
+@pytest.mark.parametrize("moment", ["texts", "key.txt"])
+def test_a_directory_on_the_way_to_the_labels(
+    moment: str, model: Path, outside: Path, new_core: NewCore, at_open: Swap
+) -> None:
+    """Swapped before the directory is opened the load is refused; later it reads on in the one that it opened."""
+    (model / "texts").mkdir()
+    (model / "labels.txt").rename(model / "texts" / "key.txt")
+    (model / "config.pbtxt").write_text(CONFIG.replace("labels.txt", "texts/key.txt"))
+    at_open(moment, directory_to_link(model / "texts", outside.parent))
+    core = new_core()
+    if moment == "texts":
+        refuses(core)
+        return
+    core.load("m")
+    request = InferRequest("m", {"x": Tensor.of(np.zeros(4, np.float32))})
+    core.infer(request)
+    assert request.classes is not None
+    assert request.classes.label("y", 0) == b"a"
+
+
+def test_the_configuration(model: Path, outside: Path, new_core: NewCore, at_open: Swap) -> None:
+    outside.write_text(CONFIG + "# of somebody else")
+    at_open("config.pbtxt", to_link(model / "config.pbtxt", outside))
+    refuses(new_core())
+
+
+def test_the_model_itself(model: Path, outside: Path, new_core: NewCore, at_open: Swap) -> None:
+    outside.write_bytes(identity_model())
+    at_open("model.onnx", to_link(model / "1" / "model.onnx", outside))
+    refuses(new_core())
+
+
+def test_the_data_of_a_warm_up(model: Path, outside: Path, new_core: NewCore, at_open: Swap) -> None:
+    (model / "warmup").mkdir()
+    np.zeros(4, np.float32).tofile(model / "warmup" / "data.bin")
+    with (model / "config.pbtxt").open("a") as file:
+        file.write(
+            'model_warmup { name: "w" inputs { key: "x" value { data_type: TYPE_FP32 dims: [4] '
+            'input_data_file: "data.bin" } } }'
+        )
+    at_open("data.bin", to_link(model / "warmup" / "data.bin", outside))
+    refuses(new_core())
+
+
+def test_weights_that_onnx_runtime_opens_by_their_path(
+    model: Path, outside: Path, new_core: NewCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library opens a name itself: that it led elsewhere for a moment is seen afterwards."""
+    loaded = onnx.load_model_from_string(identity_model())
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    weights.external_data.add(key="location", value="w.bin")
+    loaded.graph.initializer.append(weights)
+    loaded.graph.node[0].op_type = "Add"
+    loaded.graph.node[0].input.append("w")
+    (model / "1" / "model.onnx").write_bytes(loaded.SerializeToString())
+    np.zeros(4, np.float32).tofile(model / "1" / "w.bin")
+    core = new_core()
+    core.load("m")
+    core.unload("m")
+    from repoagent.serving.backends.onnxruntime import backend
+
+    inner = backend._session
+
+    def flipped(source: str | bytes, options: object) -> object:
+        kept = model / "1" / "kept"
+        (model / "1" / "w.bin").rename(kept)
+        shutil.copy(outside, model / "1" / "w.bin")
+        session = inner(source, options)
+        kept.rename(model / "1" / "w.bin")
+        return session
+
+    monkeypatch.setattr(backend, "_session", flipped)
+    assert "changed while it was read" in refuses(core)
+
+
+@pytest.fixture
+def encrypted(model: Path, tmp_path: Path) -> str:
+    """The model encrypted, and the policy that demands its decryption; the labels are in plain text."""
+    identity = X25519Identity.generate()
+    key = tmp_path / "model.key"
+    key.write_text(identity.export())
+    encrypt_file(model / "1" / "model.onnx", model / "1" / "model.onnx.age", [identity.recipient])
+    (model / "1" / "model.onnx").unlink()
+    return (
+        '[[rule]]\nmodels = ["*"]\nmode = "enforce"\n'
+        f'before = [{{ agent = "decrypt", parameters = {{ identity = "file:{key}" }} }}]\n'
+    )
+
+
+def test_a_file_beside_encrypted_ones_under_a_policy(
+    model: Path, outside: Path, encrypted: str, new_core: NewCore, at_open: Swap
+) -> None:
+    core = new_core(policy=encrypted, allow_swap=True)
+    core.load("m")
+    core.unload("m")
+    at_open("labels.txt", to_link(model / "labels.txt", outside))
+    refuses(core)
+
+
+def test_a_file_beside_encrypted_ones_without_a_policy(
+    model: Path, outside: Path, encrypted: str, new_core: NewCore, at_open: Swap, tmp_path: Path
+) -> None:
+    with (model / "config.pbtxt").open("a") as file:
+        file.write(
+            'model_repository_agents { agents [{ name: "decrypt" parameters { key: "identity" '
+            f'value: "file:{tmp_path / "model.key"}" }} }}] }}'
+        )
+    core = new_core(allow_swap=True)
+    core.load("m")
+    core.unload("m")
+    at_open("labels.txt", to_link(model / "labels.txt", outside))
+    refuses(core)
+
+
+def test_what_a_demanded_agent_saw_is_what_is_loaded(
+    model: Path, outside: Path, encrypted: str, new_core: NewCore, tmp_path: Path
+) -> None:
+    core = new_core(policy=encrypted, allow_swap=True)
+    core.load("m")
+    report = core.report("m")
+    assert report is not None
+    assert any("private snapshot" in note for entry in report.entries for one in entry.actions for note in one.notes)
