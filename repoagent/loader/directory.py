@@ -11,9 +11,10 @@ from typing import Final, NoReturn
 from repoagent.api.agent import Agent
 from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
 from repoagent.loader.candidates import Candidate
+from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.storage.paths.paths import is_text
 
-__all__ = ["DEFAULT_DIRECTORY", "directory_candidates"]
+__all__ = ["DEFAULT_DIRECTORY", "directory_candidates", "module_name"]
 
 DEFAULT_DIRECTORY: Final = Path("/opt/tritonserver/repoagents")
 _MODULE_PREFIX = "_repoagent_directory_agent_"
@@ -80,18 +81,24 @@ def _load_file(name: str, file: Path) -> object:
 
 def _import_privately(name: str, file: Path) -> ModuleType:
     """Run ``file`` as a package of its own, so that ``from . import helper`` finds the files beside it."""
-    module_name = _MODULE_PREFIX + "".join(char if char.isalnum() else "_" for char in name)
-    spec = importlib.util.spec_from_file_location(module_name, file, submodule_search_locations=[str(file.parent)])
+    module = module_name(name)
+    spec = importlib.util.spec_from_file_location(module, file, submodule_search_locations=[str(file.parent)])
     if spec is None or spec.loader is None:
         raise AgentError(name, f"{file} cannot be imported as Python source")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses, pickle and relative imports look it up there
+    PINNED_CODE.secure(spec)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded  # dataclasses, pickle and relative imports look it up there
     try:
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(loaded)
     except BaseException:
-        del sys.modules[module_name]
+        del sys.modules[module]
         raise
-    return module
+    return loaded
+
+
+def module_name(agent: str) -> str:
+    """The name under which an agent of a directory is imported; two agents never share one."""
+    return _MODULE_PREFIX + "".join(char if char.isalnum() else f"_{ord(char):x}_" for char in agent)
 
 
 def _only_agent_class(name: str, module: ModuleType, file: Path) -> type[Agent]:

@@ -1,20 +1,20 @@
 """Whether an agent is one of those that a rule allows. Decided before its code is imported: importing is running."""
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
-from importlib.metadata import Distribution, distribution
-from pathlib import Path
 
 from repoagent.loader.discovery import AgentInfo
+from repoagent.loader.pinned_code import PINNED_CODE
+from repoagent.loader.policy.code import code_of
 from repoagent.loader.policy.rules import AllowedAgent
 
-__all__ = ["code_digest", "objection"]
+__all__ = ["objection"]
 
 
 def objection(info: AgentInfo, allowed: Sequence[AllowedAgent] | None) -> str | None:
-    """Why ``info`` may not be used, or None if it may. ``allowed`` None allows every agent."""
+    """Why ``info`` may not be used, or None if it may. ``allowed`` None allows every agent.
+
+    Of an agent that is allowed by its digest, only code with that digest is imported from now on.
+    """
     if allowed is None:
         return None
     named = [entry for entry in allowed if entry.name == info.name]
@@ -43,42 +43,10 @@ def _version_fits(version: str | None, wanted: str) -> bool:
 
 def _digest_mismatch(info: AgentInfo, wanted: str) -> str | None:
     try:
-        found = code_digest(info)
-    except ValueError as error:
+        code = code_of(info)
+    except (OSError, ValueError) as error:
         return str(error)
-    return None if found == wanted else f"its code has the digest {found}, the policy wants {wanted}"
-
-
-def code_digest(info: AgentInfo) -> str:
-    """SHA-256 of the distribution's RECORD, once every file has the digest that RECORD gives; or of ``agent.py``.
-
-    Raises:
-        ValueError: there is nothing to compare with, or a file was changed after it was installed.
-    """
-    if info.distribution is None:
-        return hashlib.sha256(Path(info.target).read_bytes()).hexdigest()
-    installed = distribution(info.distribution)
-    record = _record(installed)
-    _check_files(installed)
-    return hashlib.sha256(record).hexdigest()
-
-
-def _record(installed: Distribution) -> bytes:
-    if json.loads(installed.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
-        raise ValueError("it is an editable installation, whose code RECORD does not cover; install it as a wheel")
-    for path in installed.files or ():
-        if path.match("*.dist-info/RECORD"):
-            return Path(str(path.locate())).read_bytes()
-    raise ValueError("its distribution has no RECORD; install it as a wheel")
-
-
-def _check_files(installed: Distribution) -> None:
-    for path in installed.files or ():
-        if path.hash is None:
-            continue
-        try:
-            digest = hashlib.new(path.hash.mode, Path(str(path.locate())).read_bytes()).digest()
-        except OSError:
-            raise ValueError(f"its file {path} is missing") from None
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != path.hash.value:
-            raise ValueError(f"its file {path} was changed after it was installed")
+    if code.digest != wanted:
+        return f"its code has the digest {code.digest}, the policy wants {wanted}"
+    PINNED_CODE.add(code)
+    return None

@@ -37,6 +37,7 @@ class PolicyPlanner:
         self._registry = registry
         self._inner = inner or ConfigPlanner()
         _hide_keys(policy)
+        _pin_code(policy, registry)
 
     def plan(self, model_name: str, config: ModelConfig | None, *, overridden: bool = False) -> Sequence[PlannedAgent]:
         """The demanded agents before, the model's own, the demanded agents after.
@@ -82,6 +83,14 @@ class PolicyPlanner:
         if rule.mode is Mode.ENFORCE:
             raise error
         logger.warning("policy %s, model '%s' (mode warn): %s", self._policy.source, model_name, error)
+
+
+def _pin_code(policy: Policy, registry: AgentRegistry) -> None:
+    """Before any agent is imported; what does not fit a digest is refused when a model asks for it."""
+    installed = {info.name: info for info in registry.list()}
+    for entry in (entry for rule in policy.rules for entry in rule.agents or () if entry.record_sha256):
+        if entry.name in installed:
+            objection(installed[entry.name], [entry])
 
 
 def _hide_keys(policy: Policy) -> None:

@@ -39,7 +39,7 @@ class AllowedAgent:
     version: str | None = None
     record_sha256: str | None = None
     """SHA-256 (hex) of the distribution's ``RECORD``, which lists the digest of each of its files. For an agent of
-    ``--repoagent-directory``: of its ``agent.py``."""
+    ``--repoagent-directory``: of the list of all files in its directory."""
 
     def describe(self) -> str:
         """The entry as a person reads it."""

@@ -1,13 +1,21 @@
 """An installed package with two agents, a registry over it, and a way to make a planner from the text of a policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.loader.discovery import AgentInfo, AgentRegistry
+from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy import PolicyPlanner, read_policy
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_pinned() -> Iterator[None]:
+    """Pins are of the process, and other tests import other copies of the same packages."""
+    yield
+    PINNED_CODE.clear()
 
 
 class KnownAgents(AgentRegistry):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from repoagent.loader.discovery import AgentInfo
-from repoagent.loader.policy.allowed_agents import code_digest, objection
+from repoagent.loader.policy.allowed_agents import objection
+from repoagent.loader.policy.code import code_of
 from repoagent.loader.policy.rules import AllowedAgent
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
@@ -35,7 +36,7 @@ def installed() -> AgentInfo:
 def test_the_digest_is_that_of_the_record(site: Path) -> None:
     (record,) = site.glob("*.dist-info/RECORD")
     digest = hashlib.sha256(record.read_bytes()).hexdigest()
-    assert code_digest(installed()) == digest
+    assert code_of(installed()).digest == digest
     assert objection(installed(), [AllowedAgent("sizelimit", record_sha256=digest)]) is None
 
 
@@ -48,7 +49,7 @@ def test_another_digest_is_refused(site: Path) -> None:
 def test_code_that_was_changed_after_the_installation_is_refused(site: Path) -> None:
     module = site / "repoagent_sizelimit" / "__init__.py"
     original = module.read_bytes()
-    digest = code_digest(installed())
+    digest = code_of(installed()).digest
     module.write_bytes(original + b"# one more line\n")
     try:
         assert "was changed after it was installed" in str(
@@ -65,12 +66,25 @@ def test_an_editable_installation_cannot_be_pinned() -> None:
         "checksum", "0.1.0", "repoagent-checksum", "package", "repoagent_checksum:ChecksumAgent", "available"
     )
     with pytest.raises(ValueError, match="editable"):
-        code_digest(info)
+        code_of(info)
 
 
-def test_an_agent_of_a_directory_is_pinned_by_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "agent.py"
-    file.write_text("# code")
-    info = AgentInfo("mine", None, None, "directory", str(file), "available")
-    digest = hashlib.sha256(b"# code").hexdigest()
-    assert objection(info, [AllowedAgent("mine", record_sha256=digest)]) is None
+def test_an_agent_of_a_directory_is_pinned_by_all_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("agent.py", "helper.py", "data/words.txt"):
+        (tmp_path / name).write_text(f"# {name}")
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "helper.cpython-311.pyc").write_bytes(b"compiled")
+    info = AgentInfo("mine", None, None, "directory", str(tmp_path / "agent.py"), "available")
+    listed = "find . -type f ! -path '*/__pycache__/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+    printed = subprocess.run(["sh", "-c", listed], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert objection(info, [AllowedAgent("mine", record_sha256=printed.split()[0])]) is None
+    (tmp_path / "helper.py").write_text("# another")
+    assert "the policy wants" in str(objection(info, [AllowedAgent("mine", record_sha256=printed.split()[0])]))
+
+
+def test_an_agent_of_a_directory_with_a_link_cannot_be_pinned(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("# code")
+    (tmp_path / "helper.py").symlink_to("/etc/hostname")
+    info = AgentInfo("mine", None, None, "directory", str(tmp_path / "agent.py"), "available")
+    assert "'helper.py' is a link" in str(objection(info, [AllowedAgent("mine", record_sha256="0" * 64)]))
