@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def check(
     logging.getLogger("repoagent.loader").addFilter(lambda record: record.exc_info is not None)
     with ExitStack() as resources:
         plugins = resources.enter_context(PluginManager())
-        source = _source(model_dir)
+        source = _source(model_dir, plugins.registry("filesystems"))
         line = progress_line()
         loader = open_loader(options, plugins, resources)
         interrupted = _interrupt_flag()
@@ -117,7 +118,7 @@ def _require_version(chain: "LoadedChain") -> None:
     raise error
 
 
-def _source(model_dir: str) -> "ModelSource":
+def _source(model_dir: str, filesystems: Mapping[str, str]) -> "ModelSource":
     """The model as a repository of its parent directory sees it."""
     from repoagent.storage import Repository
 
@@ -125,7 +126,9 @@ def _source(model_dir: str) -> "ModelSource":
     if "://" not in trimmed:
         trimmed = os.path.abspath(trimmed)
     parent, _, name = trimmed.rpartition("/")
-    source = Repository.open(parent or "/").model(name)
+    if parent.endswith(":/"):
+        parent += "/"  # a model at the top of a filesystem
+    source = Repository.open(parent or "/", filesystems=filesystems).model(name)
     if source is None:
         raise NotFoundError(f"there is no model directory {model_dir}")
     return source

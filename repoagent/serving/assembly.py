@@ -21,6 +21,7 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.named_loads import NamedLoads
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.lifecycle.repository_follower import Follower
+from repoagent.serving.lifecycle.retry_pauses import RetryPauses
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
 from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.lifecycle.unloader import Unloader
@@ -125,7 +126,7 @@ def assemble(
         context,
         loads,
         unloader,
-        Follower(table, repositories, unloader, loads.load_all),
+        Follower(table, repositories, unloader, loads.load_all, RetryPauses(options.poll_seconds)),
         CoreQueries(table, repositories, options.server_id),
         demand,
         tracer,

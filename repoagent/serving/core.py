@@ -193,7 +193,8 @@ class ServingCore:
     def poll(self) -> None:
         """Compare the repositories with what is loaded: load what is new or changed, unload what is gone.
 
-        A model whose load failed is tried again when its files change. Returns when everything is done.
+        A model whose load failed is tried again when its files change, and after pauses that grow. Returns when
+        everything is done.
 
         Raises:
             RepoAgentError: a repository could never be listed; then nothing was done.

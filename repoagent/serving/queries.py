@@ -145,7 +145,7 @@ class CoreQueries:
         ]
 
     def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
-        """``POST v2/repository/index``: every model of the repositories and every one that was ever loaded.
+        """``POST v2/repository/index``: every model of the repositories, and every other one that is not unloaded.
 
         While a repository cannot be listed, those of its models that are not loaded say so.
         """
@@ -153,6 +153,8 @@ class CoreQueries:
         listed = {} if ready_only else self._repositories.listing()
         entries = []
         for name in sorted({*(slot.id for slot in slots.values()), *listed}):
+            if name in slots and name not in listed and _unloaded(slots[name]):
+                continue
             known = _slot_entries(slots[name], ready_only) if name in slots else []
             entries += known or ([] if ready_only else [_listed_entry(name, listed.get(name, ""))])
         return entries
@@ -161,6 +163,13 @@ class CoreQueries:
 def _listed_entry(model: ModelId, reason: str) -> dict[str, str]:
     state = {"state": ModelState.UNAVAILABLE.value, "reason": reason} if reason else {}
     return {**_identified(model), **state}
+
+
+def _unloaded(slot: ModelSlot) -> bool:
+    """Whether all that there is to say of a model is that it was unloaded."""
+    return all(
+        status.state is ModelState.UNAVAILABLE and status.reason.startswith(UNLOADED) for _, status in slot.statuses()
+    )
 
 
 def _slot_entries(slot: ModelSlot, ready_only: bool) -> list[dict[str, str]]:

@@ -1,7 +1,10 @@
 """Where a server is in its life."""
 
 import enum
+import os
 import threading
+import weakref
+from typing import Final
 
 from repoagent.errors import UnavailableError
 
@@ -16,6 +19,8 @@ class ServerState(enum.Enum):
     READY = "ready"
     EXITING = "exiting"
     STOPPED = "stopped"
+    LEFT_BEHIND = "in the process that this one was forked from"
+    """A forked child has a copy of the core and none of its threads: it cannot use it, nor may it unload anything."""
 
 
 class ServerLife:
@@ -24,6 +29,7 @@ class ServerLife:
     def __init__(self) -> None:
         self.state = ServerState.INITIALIZED
         self._lock = threading.Lock()
+        _lives.add(self)
 
     def enter(self, state: ServerState, expected: ServerState) -> None:
         """Go on to ``state``.
@@ -39,7 +45,7 @@ class ServerLife:
     def begin_exit(self) -> bool:
         """Go on to EXITING from wherever it is; False if somebody has done so before."""
         with self._lock:
-            if self.state in (ServerState.EXITING, ServerState.STOPPED):
+            if self.state in (ServerState.EXITING, ServerState.STOPPED, ServerState.LEFT_BEHIND):
                 return False
             self.state = ServerState.EXITING
             return True
@@ -52,3 +58,20 @@ class ServerLife:
     def not_ready(self) -> UnavailableError:
         """The error for whoever needs a server that is READY."""
         return UnavailableError(f"Server not ready: it is {self.state.value}")
+
+    def leave_behind(self) -> None:
+        """This is a forked child. Only one that was never started can be used here."""
+        self._lock = threading.Lock()
+        if self.state is not ServerState.INITIALIZED:
+            self.state = ServerState.LEFT_BEHIND
+
+
+_lives: Final[weakref.WeakSet[ServerLife]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for life in list(_lives):
+        life.leave_behind()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -102,3 +102,34 @@ def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert output.startswith("told\n")
     assert errors.endswith("interrupted\n")
+
+
+@pytest.mark.parametrize("url", ["zoo://models/m", "zoo://models/m/"])
+def test_a_filesystem_of_a_plugin_is_read(tmp_path: Path, url: str) -> None:
+    site = tmp_path / "site"
+    info = site / "zoo-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: zoo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[repoagent.plugins]\nzoo = zoo\n")
+    (site / "zoo.py").write_text(
+        "from fsspec.implementations.memory import MemoryFileSystem\n"
+        "from repoagent.api.hooks import hookimpl\n\n"
+        "class Zoo(MemoryFileSystem):\n"
+        "    protocol = 'zoo'\n"
+        "    store = {}\n"
+        "    pseudo_dirs = ['']\n\n"
+        "Zoo().pipe_file('/models/m/1/model.onnx', b'1')\n"
+        "Zoo().pipe_file('/models/m/config.pbtxt', b'backend: \"onnxruntime\"')\n\n"
+        "@hookimpl\n"
+        "def register_filesystems():\n"
+        "    return {'zoo': 'zoo:Zoo'}\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "repoagent", "check", url, f"--workspace-directory={tmp_path / 'work'}"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "m: ok\n"

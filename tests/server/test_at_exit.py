@@ -136,6 +136,24 @@ def test_the_end_of_a_forked_child_unloads_nothing(program: Program) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("end", ["server.stop()", "server.__exit__()", "server.unload('m')"])
+def test_a_forked_child_can_end_and_use_nothing_of_its_parents_server(program: Program, end: str) -> None:
+    errors = program.run(
+        f"""
+        child = os.fork()
+        if child == 0:
+            {end}
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == {1 if "unload" in end else 7}
+        assert open("log").read().split() == ["LOAD", "LOAD_COMPLETE"]
+        assert server.ready()
+        """
+    )
+    assert ("it is in the process that this one was forked from" in errors) is ("unload" in end)
+    assert program.actions == LIFE
+
+
+@pytest.mark.slow
 def test_a_server_that_a_forked_child_starts_ends_with_the_child(program: Program) -> None:
     program.run(
         """

@@ -55,6 +55,8 @@ class ModelSlot:
         """Whether somebody asked for it by name, rather than an ensemble that needs it."""
         self.composed = False
         """Whether the model that was last tried is an ensemble."""
+        self.failed = False
+        """Whether the last load failed, and nothing has been unloaded since."""
         self.leases = 0
         """How many holders rely on its staying loaded."""
         self.attempted: object = None
@@ -92,6 +94,13 @@ class ModelSlot:
         """Nothing is or was loaded here, and nothing is about to be."""
         with self._lock:
             return self.loaded is None and not self._pending and not self._states.statuses()
+
+    @property
+    def gone(self) -> bool:
+        """Nothing is loaded here, on its way in or out, or about to be; a load may have failed."""
+        with self._lock:
+            states = {status.state for _, status in self._states.statuses()}
+            return self.loaded is None and not self._pending and states <= {ModelState.UNAVAILABLE}
 
     # -- orders -------------------------------------------------------------------------------------------------
 
@@ -186,11 +195,11 @@ class ModelSlot:
                 "let go of it"
             )
 
-    def cancel(self) -> None:
+    def cancel(self, reason: str = UNLOADED) -> None:
         """Cancel every load that has not ended."""
         with self._lock:
             for pending in self._pending:
-                pending.cancel(UNLOADED)
+                pending.cancel(reason)
 
     def abandon(self, error: RepoAgentError) -> None:
         """End what is queued, and what is under way for those who wait for it, with ``error``."""
@@ -202,12 +211,14 @@ class ModelSlot:
         try:
             report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
+            self.failed = not pending.cancelled.is_set()
             logger.error("%s", str(error).rstrip())  # Texts of Triton's, and of backends, end with a new line.
             raise
         finally:
             self._context.dependencies.forget(self.name)
             self._over(pending)
         self.explicit |= not order.needed
+        self.failed = False
         return report
 
     def _load_if_needed(self, order: LoadOrder, pending: _PendingLoad) -> "LoadReport":
@@ -249,13 +260,13 @@ class ModelSlot:
             chain = self._context.run_chain(source, override, pending.cancelled)
         except RepoAgentError as error:
             self.report = error.report
-            raise self._refused(error, pending) from error
+            raise self._reported(self._refused(error, pending)) from error
         try:
             model = self._build(chain, key, pending, overridden=override is not None)
         except Exception as error:
             chain.fail(error)
             self.report = chain.report
-            raise self._failed(error, pending) from error
+            raise self._reported(self._failed(error, pending)) from error
         self._switch(model)
         return chain.report
 
@@ -325,7 +336,7 @@ class ModelSlot:
                 self.refuse_if_leased()
             old, self.loaded = self.loaded, None
             self._released.notify_all()
-        self.explicit = False
+        self.explicit = self.failed = False
         if old is None:
             done = threading.Event()
             done.set()
@@ -378,6 +389,10 @@ class ModelSlot:
             if state is not ModelState.READY:
                 self._states.move(version, ModelState.READY)
             self._owners[version] = model
+
+    def _reported(self, error: RepoAgentError) -> RepoAgentError:
+        error.report = self.report
+        return error
 
     def _outdated(self, pending: _PendingLoad) -> CancelledError:
         if pending.reason != UNLOADED:

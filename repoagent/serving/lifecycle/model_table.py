@@ -84,7 +84,7 @@ class ModelTable:
         with self._lock:
             self._closed = True
             for slot in self._slots.values():
-                slot.cancel()
+                slot.cancel("the server is stopping")
 
     def abandon(self) -> None:
         """End the calls whose loads and unloads have not ended: the server does not wait for them any longer."""
@@ -99,9 +99,16 @@ class ModelTable:
 
     def forget_if_empty(self, name: str) -> None:
         """Drop the slot of a name that turned out to be no model, so that wrong names do not pile up."""
+        self._forget_if(name, lambda slot: slot.empty)
+
+    def forget_if_gone(self, name: str) -> None:
+        """Drop the slot of a model that no repository has any more, once nothing of it is loaded."""
+        self._forget_if(name, lambda slot: slot.gone)
+
+    def _forget_if(self, name: str, condition: Callable[[ModelSlot], bool]) -> None:
         with self._lock:
             slot = self._slots.get(str(name))
-            if slot is not None and slot.empty:
+            if slot is not None and condition(slot):
                 del self._slots[str(name)]
                 if slot.id.namespace:
                     self._namesakes[slot.id.name] = tuple(s for s in self._namesakes[slot.id.name] if s is not slot)

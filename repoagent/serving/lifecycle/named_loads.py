@@ -28,11 +28,15 @@ def load_order(name: str, config: str | bytes | None, files: Mapping[str, bytes]
     Raises:
         InvalidArgumentError: the configuration cannot be read, or there are files and no configuration.
     """
-    order = LoadOrder(_override(name, config), dict(files) if files else None)
-    if order.files is not None and order.config is None:
-        raise InvalidArgumentError(
-            f"failed to load '{name}', override model directory requires providing config override"
-        )
+    try:
+        order = LoadOrder(_override(name, config), dict(files) if files else None)
+        if order.files is not None and order.config is None:
+            raise InvalidArgumentError(
+                f"failed to load '{name}', override model directory requires providing config override"
+            )
+    except InvalidArgumentError as error:
+        logger.error("%s", error)
+        raise
     return order
 
 
@@ -63,6 +67,7 @@ class NamedLoads:
             return self._repositories.ids(name) or [ModelId.of(name)]
         except RepoAgentError as error:
             text = f"failed to load '{name}', failed to poll from model repository: {error}"
+            logger.error("%s", text)
             raise InternalError(text) from error
 
     def load(self, name: str, order: LoadOrder) -> "LoadReport":
@@ -86,7 +91,9 @@ class NamedLoads:
             # A refusal of an agent weighs more than a model that does not load: its status is the server's fault.
             worst = min(errors, key=lambda error: isinstance(error, BuildError))
             kind = InvalidArgumentError if isinstance(worst, BuildError) else InternalError
-            raise kind("".join(f"{str(error).rstrip()}\n" for error in errors)) from worst
+            error = kind("".join(f"{str(error).rstrip()}\n" for error in errors))
+            error.report = worst.report if isinstance(worst, RepoAgentError) else None
+            raise error from worst
         return next((future.result() for future in futures if future.exception()), futures[0].result())
 
     def load_all(self, names: Iterable[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.model_table import ModelTable
+from repoagent.serving.lifecycle.retry_pauses import RetryPauses
 from repoagent.serving.lifecycle.unloader import Unloader
 from repoagent.serving.repositories.repository_set import RepositorySet
 
@@ -22,30 +23,36 @@ class Follower:
         repositories: RepositorySet,
         unloader: Unloader,
         load_all: Callable[[Iterable[str]], object],
+        pauses: RetryPauses,
     ) -> None:
         self._table = table
         self._repositories = repositories
         self._unloader = unloader
         self._load_all = load_all
+        self._pauses = pauses
         self._reasons: frozenset[str] = frozenset()
 
     def follow(self) -> None:
         """Load what is new or changed, unload what is gone; return when everything is done.
 
-        A model whose load failed is tried again when its files change, an ensemble when anything does. The models of
-        a repository that cannot be listed stay as they are.
+        A model whose load failed is tried again when its files change, an ensemble when anything does, and both after
+        pauses that grow. The models of a repository that cannot be listed stay as they are.
 
         Raises:
             RepoAgentError: a repository could never be listed; then nothing was done.
         """
         listing = self._repositories.listing()
         self._note(reason for reason in listing.values() if reason)
-        changed: list[str] = [name for name, reason in sorted(listing.items()) if not reason and self._changed(name)]
+        there = [name for name, reason in sorted(listing.items()) if not reason]
+        changed: list[str] = [name for name in there if self._changed(name)]
+        changed += self._due_again(set(there).difference(changed))
         known = set(listing)
-        for name in [slot.name for slot in self._table.slots() if slot.loaded is not None and slot.name not in known]:
-            self._unload_gone(name)
+        for slot in [slot for slot in self._table.slots() if slot.name not in known]:
+            if slot.loaded is not None:
+                self._unload_gone(slot.name)
+            self._table.forget_if_gone(slot.name)
         if changed:
-            changed += self._failed_ensembles(known.difference(changed))
+            changed += self._failed_ensembles(set(there).difference(changed))
         self._load_all(changed)
 
     def _note(self, reasons: Iterable[str]) -> None:
@@ -63,6 +70,12 @@ class Follower:
         except RepoAgentError as error:
             logger.warning("failed to poll model '%s': %s", name, error)
             return False
+
+    def _due_again(self, unchanged: Iterable[str]) -> list[str]:
+        slots = (self._table.get(name) for name in sorted(unchanged))
+        failed = [slot.name for slot in slots if slot is not None and slot.failed]
+        self._pauses.forget_others(failed)
+        return [name for name in failed if self._pauses.due(name)]
 
     def _unload_gone(self, name: str) -> None:
         try:

@@ -79,7 +79,7 @@ def test_a_signal_during_a_load_cancels_it_and_all_agents_hear(world: "World", i
     assert server.stop() == 0
     reply = load()
     assert reply.status_code == 400
-    assert "load failed for model 'loading': Newer operation has been applied" in reply.json()["error"]
+    assert "load failed for model 'loading': the server is stopping" in reply.json()["error"]
     assert world.calls("loading") == [*CANCELLED[:2] * 2, *["agent LOAD_FAIL"] * 2, *["agent model_finalize"] * 2]
     assert world.calls("ready") == LOADED + UNLOADED
     assert world.leftovers(server) == []

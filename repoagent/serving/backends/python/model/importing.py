@@ -13,6 +13,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import ModelContext, entered
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.fault_text import fault_text
 from repoagent.serving.backends.python.model.own_modules import OwnModules
 from repoagent.serving.backends.python.model.utils import UTILS_NAME, bound_utils
 
@@ -61,7 +62,7 @@ def import_model(path: Path, context: ModelContext, *, alone: bool = False) -> I
         if isinstance(error, RepoAgentError):
             raise
         let_interrupt_pass(error)
-        raise InternalError(f"{type(error).__name__}: {error}") from error
+        raise InternalError(fault_text(error, context)) from error
 
 
 def _execute(path: Path, modules: OwnModules) -> ImportedModel:

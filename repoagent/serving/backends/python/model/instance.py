@@ -10,6 +10,7 @@ from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.model.context import ModelContext, entered
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
 from repoagent.serving.backends.python.model.event_loop import EventLoop
+from repoagent.serving.backends.python.model.fault_text import fault_text
 from repoagent.serving.backends.python.model.importing import ImportedModel
 from repoagent.serving.backends.python.model.messages import (
     FINAL,
@@ -176,5 +177,5 @@ class PythonInstance:
             hint = " (in process, inputs belong to others as well: copy them, or set EXECUTION to 'process')"
         return InternalError(
             f"Failed to process the request(s) for model instance '{self._name}', message: "
-            f"{type(error).__name__}: {error}{hint}"
+            f"{fault_text(error, self._context, hint)}"
         )

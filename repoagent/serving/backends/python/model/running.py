@@ -7,6 +7,7 @@ from typing import Any
 from repoagent.errors import InternalError
 from repoagent.serving.backends.python.model.context import ModelContext, entered
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
+from repoagent.serving.backends.python.model.fault_text import fault_text
 from repoagent.serving.backends.python.model.importing import ImportedModel, import_model
 from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.model_config import ModelConfig
@@ -57,7 +58,7 @@ def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelCon
             result = complete(config)
         except BaseException as error:
             let_interrupt_pass(error)
-            raise InternalError(f"{type(error).__name__}: {error}") from error
+            raise InternalError(fault_text(error, context)) from error
     if not isinstance(result, ModelConfig):
         raise InternalError(
             f"auto_complete_config of model '{context.model_name}' must return the ModelConfig that it was given, "
@@ -74,7 +75,7 @@ def _initialized(imported: ImportedModel, context: ModelContext, arguments: dict
                 model.initialize(arguments)
         except BaseException as error:
             let_interrupt_pass(error)
-            raise InternalError(f"{type(error).__name__}: {error}") from error
+            raise InternalError(fault_text(error, context)) from error
     if not callable(getattr(model, "execute", None)):
         raise InternalError(f"the class TritonPythonModel of model '{context.model_name}' has no execute")
     return model

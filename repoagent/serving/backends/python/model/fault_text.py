@@ -1,0 +1,27 @@
+"""What a client reads of an exception in a model's code: its text, and the lines of the model that it came through."""
+
+import traceback
+from pathlib import Path
+from typing import Final
+
+from repoagent.serving.backends.python.model.context import ModelContext
+
+__all__ = ["fault_text"]
+
+_LONGEST: Final = 10
+"""Lines of the model that are shown; the innermost come first."""
+
+
+def fault_text(error: BaseException, context: ModelContext, hint: str = "") -> str:
+    """``NameError: name 'x' is not defined`` and, as in Triton, ``At:`` with file, line and function.
+
+    Files are named below the model's directory. Frames of other files are left out: their paths are the server's.
+    """
+    root = context.model_dir.parent.resolve()
+    lines = []
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename).resolve()
+        if path.is_relative_to(root):
+            lines.append(f"  {path.relative_to(root)}({frame.lineno}): {frame.name}\n")
+    at = "\n\nAt:\n" + "".join(lines[:_LONGEST]) if lines else ""
+    return f"{type(error).__name__}: {error}{hint}{at}"
