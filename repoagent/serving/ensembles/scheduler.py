@@ -8,7 +8,8 @@ from repoagent.serving.ensembles.plan import EnsemblePlan
 from repoagent.serving.ensembles.run import EnsembleRun, RunOutcome
 from repoagent.serving.ensembles.step_limiter import StepLimiter
 from repoagent.serving.ensembles.step_request import StepRequest
-from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
+from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.statistics import FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 
@@ -21,19 +22,17 @@ class EnsembleScheduler:
     def __init__(
         self,
         plan: EnsemblePlan,
-        version: int,
-        statistics: ModelStatistics,
+        version: VersionContext,
         submit_step: Callable[[InferRequest], None],
         *,
-        batching: bool,
         max_inflight: int = 0,
     ) -> None:
         """``max_inflight``: how many requests of a step may be at its member at a time; 0 for any number."""
         self._plan = plan
-        self._version = str(version)
-        self._statistics = statistics
+        self._version = str(version.version)
+        self._statistics = version.statistics
         self._submit_step = submit_step
-        self._batching = batching
+        self._batching = version.batching
         limited = plan.steps if max_inflight else ()
         self._limiters = tuple(StepLimiter(max_inflight, self._submit_late) for _ in limited)
         self._closed = False

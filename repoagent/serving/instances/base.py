@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.instances.backend import BackendInstance, DeferringInstance, InstanceSpec
 from repoagent.serving.instances.batches import Batch
+from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.run_time import RunTime, unpredictable
-from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
+from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, submit_and_wait
 
@@ -109,20 +110,15 @@ class NativeInstance:
 
     def __init__(
         self,
-        model_name: str,
-        version: int,
+        context: VersionContext,
         inner: BackendInstance,
-        statistics: ModelStatistics,
-        *,
-        batching: bool = False,
-        decoupled: bool = False,
     ) -> None:
-        self._model_name = model_name
-        self._version = str(version)
+        self._model_name = context.name
+        self._version = str(context.version)
         self._inner = inner
-        self._statistics = statistics
-        self._batching = batching
-        self._decoupled = decoupled
+        self._statistics = context.statistics
+        self._batching = context.batching
+        self._decoupled = context.decoupled
         self.defers = isinstance(inner, DeferringInstance) and inner.defers
         """Whether it takes requests while others that it took are not answered yet."""
         self.run_time = unpredictable()  # It may do anything, also wait for another request.

@@ -8,8 +8,8 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.backend import BatchRunner, ComputingRunner, PlacingRunner
 from repoagent.serving.instances.base import as_repoagent_error, batch_size
 from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
-from repoagent.serving.measuring.run_time import RunTime
-from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
+from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
@@ -28,27 +28,23 @@ class RunnerInstance:
 
     def __init__(
         self,
-        model_name: str,
-        version: int,
+        context: VersionContext,
         runner: BatchRunner,
-        statistics: ModelStatistics,
         *,
-        batching: bool = False,
         reshaper: Reshaper | None = None,
         joiner: Joiner | None = None,
-        run_time: RunTime | None = None,
     ) -> None:
-        self._model_name = model_name
-        self._version = str(version)
+        self._model_name = context.name
+        self._version = str(context.version)
         self._runner = runner
         self._run = runner.run
         self._run_into = runner.run_into if isinstance(runner, PlacingRunner) else None
-        self._statistics = statistics
-        self._record = statistics.record
-        self._batching = batching
+        self._statistics = context.statistics
+        self._record = context.statistics.record
+        self._batching = context.batching
         self._reshaper = reshaper
         self._joiner = joiner or Joiner()
-        self.run_time = run_time or RunTime()
+        self.run_time = context.run_time
         computes = isinstance(runner, ComputingRunner) and runner.only_computes
         self._note = self.run_time.note_computing if computes else self.run_time.note
         self._calls = -1

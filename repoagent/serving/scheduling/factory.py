@@ -1,10 +1,9 @@
 """Choosing the scheduler that a model configuration asks for."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from repoagent.serving.instances.base import Instance, NativeInstance
-from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
@@ -17,41 +16,31 @@ from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.states import SequenceStates
 
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
-
-__all__ = ["new_scheduler", "with_cache"]
+__all__ = ["new_scheduler"]
 
 
 def new_scheduler(
-    name: str,
-    version: int,
-    config: "ModelConfig",
+    version: VersionContext,
     instances: Sequence[Instance],
-    statistics: ModelStatistics,
     *,
     cache: ResponseCache | None = None,
     states: SequenceStates | None = None,
     clock: Clock | None = None,
 ) -> ModelScheduler:
-    """The scheduler for one version of a model, which owns ``instances`` from now on. ``config`` is complete.
+    """The scheduler for one version of a model, which owns ``instances`` from now on.
 
-    ``cache`` is the server's; it is used if ``config`` says so. ``states`` are the model's, of its sequences.
+    ``cache`` is the server's; it is used if the version's configuration says so. ``states`` are those of the model's
+    sequences.
     """
     clock = clock or MonotonicClock()
-    executing = _executing(name, config, instances, statistics, clock, states)
-    scheduler = with_cache(executing, version, config, statistics, cache)
-    return OrderedScheduler(name, scheduler) if config.dynamic_batching.preserve_ordering else scheduler
+    scheduler = _with_cache(_executing(version, instances, clock, states), version, cache)
+    return OrderedScheduler(version.name, scheduler) if version.config.dynamic_batching.preserve_ordering else scheduler
 
 
 def _executing(
-    name: str,
-    config: "ModelConfig",
-    instances: Sequence[Instance],
-    statistics: ModelStatistics,
-    clock: Clock,
-    states: SequenceStates | None,
+    version: VersionContext, instances: Sequence[Instance], clock: Clock, states: SequenceStates | None
 ) -> ModelScheduler:
+    name, config, statistics = version.name, version.config, version.statistics
     if config.HasField("sequence_batching"):
         return SequenceScheduler(name, config, instances, statistics, clock, states)
     if config.HasField("dynamic_batching"):
@@ -68,14 +57,8 @@ def _direct(instances: Sequence[Instance]) -> type[DirectScheduler]:
     return NativeScheduler if native else DirectScheduler
 
 
-def with_cache(
-    scheduler: ModelScheduler,
-    version: int,
-    config: "ModelConfig",
-    statistics: ModelStatistics,
-    cache: ResponseCache | None,
-) -> ModelScheduler:
+def _with_cache(scheduler: ModelScheduler, version: VersionContext, cache: ResponseCache | None) -> ModelScheduler:
     """``scheduler`` behind ``cache``, if both the server and the model want that."""
-    if cache is None or not config.response_cache.enable:
+    if cache is None or not version.config.response_cache.enable:
         return scheduler
-    return CachingScheduler(version, scheduler, cache, statistics, MonotonicClock())
+    return CachingScheduler(version.version, scheduler, cache, version.statistics, MonotonicClock())

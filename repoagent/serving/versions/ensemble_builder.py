@@ -13,6 +13,7 @@ from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.ensembles.fitting import Fits
 from repoagent.serving.ensembles.plan import EnsemblePlan, member_id, member_names
 from repoagent.serving.ensembles.scheduler import EnsembleScheduler
+from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels
@@ -108,19 +109,12 @@ class EnsembleBuilder:
         check_members(config, configs)
         plan = EnsemblePlan.of(config, [member.decoupled for member in members], Fits(config, configs))
         config.model_transaction_policy.decoupled = plan.decoupled
-        statistics = ModelStatistics(self._latencies.start(config))
-        batching = config.max_batch_size > 0
+        context = VersionContext(name, version, config, ModelStatistics(self._latencies.start(config)))
         max_inflight = config.ensemble_scheduling.max_inflight_requests
-        scheduler = EnsembleScheduler(
-            plan, version, statistics, self._members.submit, batching=batching, max_inflight=max_inflight
-        )
         return ServedModel(
-            name,
-            version,
-            config,
+            context,
             backend_model=None,
-            scheduler=scheduler,
-            statistics=statistics,
+            scheduler=EnsembleScheduler(plan, context, self._members.submit, max_inflight=max_inflight),
             labels={**_member_labels(config, members), **labels},
             composition=Composition(tuple(member.serial for member in members), labels),
         )

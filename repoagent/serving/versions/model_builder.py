@@ -4,36 +4,29 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
-from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
-from repoagent.serving.instances.backend import Backend, BackendModel, BatchRunner, InstanceSpec
+from repoagent.serving.instances.backend import Backend, BackendModel
 from repoagent.serving.instances.base import (
-    Instance,
-    NativeInstance,
     as_repoagent_error,
-    group_specs,
 )
-from repoagent.serving.instances.batches import Joiner
 from repoagent.serving.instances.ragged import RaggedJoiner
-from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
-from repoagent.serving.measuring.latencies import Latencies, LatencyOptions
-from repoagent.serving.measuring.run_time import RunTime
+from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.class_labels import read_labels
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.factory import new_scheduler
-from repoagent.serving.scheduling.limited import LimitedInstance
-from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter
+from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.ignored_settings import meaningless_settings
+from repoagent.serving.versions.new_instances import new_instances
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
@@ -178,19 +171,24 @@ class ModelBuilder:
         with ExitStack() as undo:
             model = backend.load(config, files, version)
             undo.callback(model.close)
-            served = _serve(
-                name,
-                version,
-                config,
-                files,
-                model,
-                keeps_files=backend.keeps_files_open,
-                cache=self.cache,
-                limiter=self.limiter,
-                latencies=self.latencies.start(config),
-            )
+            context = VersionContext(name, version, config, ModelStatistics(self.latencies.start(config)))
+            served = self._serve(context, files, model, keeps_files=backend.keeps_files_open)
             undo.pop_all()
         return served
+
+    def _serve(
+        self, version: VersionContext, files: ModelFiles, model: BackendModel, *, keeps_files: bool
+    ) -> ServedModel:
+        labels = read_labels(version.config, files)
+        states = SequenceStates.of(version.config, files)
+        instances = new_instances(version, model, self.limiter)
+        with ExitStack() as undo:
+            for instance in instances:
+                undo.callback(instance.close)
+            warm_up(version.config, files, instances, states)
+            undo.pop_all()
+        scheduler = new_scheduler(version, instances, cache=self.cache, states=states)
+        return ServedModel(version, backend_model=model, scheduler=scheduler, keeps_files=keeps_files, labels=labels)
 
     def _build_ensemble(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
         if self.ensembles is None:
@@ -222,97 +220,6 @@ class ModelBuilder:
         config = normalize(config, files=names, gpus=backend.gpus())
         self.admit(name, config)
         return config, backend
-
-
-def _serve(
-    name: str,
-    version: int,
-    config: ModelConfig,
-    files: ModelFiles,
-    model: BackendModel,
-    *,
-    keeps_files: bool,
-    cache: ResponseCache | None,
-    limiter: RateLimiter | None,
-    latencies: Latencies | None,
-) -> ServedModel:
-    statistics = ModelStatistics(latencies)
-    labels = read_labels(config, files)
-    states = SequenceStates.of(config, files)
-    with ExitStack() as undo:
-        instances: list[Instance] = []
-        run_time = RunTime()
-        for group in config.instance_group:
-            for spec in group_specs(group):
-                make = partial(_instance, name, version, config, model, spec, statistics, run_time)
-                instances.append(_limited(make, group, spec, limiter))
-                undo.callback(instances[-1].close)
-        warm_up(config, files, instances, states)
-        undo.pop_all()
-    scheduler = new_scheduler(name, version, config, instances, statistics, cache=cache, states=states)
-    return ServedModel(
-        name,
-        version,
-        config,
-        backend_model=model,
-        scheduler=scheduler,
-        statistics=statistics,
-        keeps_files=keeps_files,
-        labels=labels,
-    )
-
-
-def _instance(
-    name: str,
-    version: int,
-    config: ModelConfig,
-    model: BackendModel,
-    spec: InstanceSpec,
-    statistics: ModelStatistics,
-    run_time: RunTime,
-) -> Instance:
-    inner = model.create_instance(spec)
-    batching = config.max_batch_size > 0
-    if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
-        joiner = RaggedJoiner.of(config)
-        return RaggedInstance(name, version, inner, statistics, batching=True, joiner=joiner, run_time=run_time)
-    if isinstance(inner, BatchRunner):
-        return RunnerInstance(
-            name,
-            version,
-            inner,
-            statistics,
-            batching=batching,
-            reshaper=Reshaper.of(config),
-            joiner=Joiner.of(config),
-            run_time=run_time,
-        )
-    if config.batch_input or config.batch_output:
-        inner.close()
-        raise UnsupportedError(
-            f"model '{name}' asks for batch_input or batch_output, which mean nothing to backend '{config.backend}': "
-            "its models get the requests of a batch one by one"
-        )
-    decoupled = config.model_transaction_policy.decoupled
-    return NativeInstance(name, version, inner, statistics, batching=batching, decoupled=decoupled)
-
-
-def _limited(
-    make: Callable[[], Instance],
-    group: ModelInstanceGroup,
-    spec: InstanceSpec,
-    limiter: RateLimiter | None,
-) -> Instance:
-    """A new instance; it waits for the resources that its group names, if the server has a limiter."""
-    demand = Demand.of(group.rate_limiter, spec.device_id) if limiter is not None else None
-    if limiter is None or demand is None:
-        return make()
-    with ExitStack() as undo:
-        ticket = limiter.ticket(demand)
-        undo.callback(ticket.close)
-        instance = LimitedInstance(make(), ticket)
-        undo.pop_all()
-    return instance
 
 
 def _refuse_unsupported(name: str, config: ModelConfig) -> None:

@@ -3,20 +3,17 @@
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.instances.backend import BackendModel, FragileModel
-from repoagent.serving.measuring.statistics import ModelStatistics
+from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
 from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.versions.gate import Gate
-
-if TYPE_CHECKING:
-    from repoagent.config import ModelConfig
 
 __all__ = ["Composition", "RetiredError", "ServedModel"]
 
@@ -50,13 +47,10 @@ class ServedModel:
 
     def __init__(
         self,
-        name: str,
-        version: int,
-        config: "ModelConfig",
+        context: VersionContext,
         *,
         backend_model: BackendModel | None,
         scheduler: ModelScheduler,
-        statistics: ModelStatistics,
         keeps_files: bool = False,
         labels: Labels = NO_LABELS,
         composition: Composition | None = None,
@@ -65,18 +59,18 @@ class ServedModel:
         """No other loaded version of this process has the same."""
         self.composition = composition
         """Of an ensemble: what it was made of."""
-        self.name = name
-        self.version = version
-        self.config = config
-        self.statistics = statistics
-        self.decoupled: bool = config.model_transaction_policy.decoupled
+        self.name = context.name
+        self.version = context.version
+        self.config = context.config
+        self.statistics = context.statistics
+        self.decoupled = context.decoupled
         self.keeps_files = keeps_files
         """Whether the backend goes on reading the model's files while it serves."""
-        self.classes = OutputClasses(config.max_batch_size > 0, labels)
+        self.classes = OutputClasses(context.batching, labels)
         """Given to every request that this version takes."""
         self._backend_model = backend_model
         self._scheduler = scheduler
-        checker = RequestChecker(name, config)
+        checker = RequestChecker(context.name, context.config)
         self.check: Final = checker.check
         """Refuses requests that do not fit the model; see :meth:`RequestChecker.check`."""
         self._size_if_valid = checker.size_if_valid

@@ -12,6 +12,7 @@ from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.reshape import Reshaper
+from tests.serving.version_contexts import version_of
 
 RequestMaker = Callable[..., InferRequest]
 
@@ -37,7 +38,7 @@ def test_groups_multiply_counts_and_devices() -> None:
 
 def test_a_runner_answers_with_its_outputs_and_is_counted(new_runner: Any, request_of: RequestMaker) -> None:
     statistics = ModelStatistics()
-    instance = RunnerInstance("m", 2, new_runner(1), statistics, batching=True)
+    instance = RunnerInstance(version_of(statistics, version=2, batching=True), new_runner(1))
     response = instance.call(request_of(values=np.ones((3, 4)), id="r"))
     assert (response.model_name, response.model_version, response.id) == ("m", "2", "r")
     np.testing.assert_array_equal(response.outputs["y"].array, np.full((3, 4), 2))
@@ -63,7 +64,7 @@ def test_waiting_for_the_interpreter_makes_a_model_slow_unless_it_only_computes(
 ) -> None:
     runner = new_runner(1)
     runner.only_computes = only_computes
-    instance = RunnerInstance("m", 1, runner, ModelStatistics(), batching=True)
+    instance = RunnerInstance(version_of(batching=True), runner)
     wall, processor = Ticks(5_000_000), Ticks(1000)
     monkeypatch.setattr("repoagent.serving.instances.runner_instances.time.monotonic_ns", wall)
     monkeypatch.setattr("repoagent.serving.instances.runner_instances.time.thread_time_ns", processor)
@@ -78,7 +79,7 @@ def test_what_a_runner_raises_becomes_an_error_of_ours_and_is_counted(
     new_runner: Any, request_of: RequestMaker, new_sender: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     statistics, runner = ModelStatistics(), new_runner()
-    instance = RunnerInstance("m", 1, runner, statistics)
+    instance = RunnerInstance(version_of(statistics), runner)
     runner.error = ZeroDivisionError("by zero")
     with pytest.raises(InternalError, match="ZeroDivisionError: by zero"):
         instance.call(request_of())
@@ -107,7 +108,7 @@ def test_reshapes_are_applied_on_both_sides(new_runner: Any, request_of: Request
         return run(inputs, outputs)
 
     runner.run = watched
-    instance = RunnerInstance("m", 1, runner, ModelStatistics(), batching=True, reshaper=Reshaper.of(config))
+    instance = RunnerInstance(version_of(batching=True), runner, reshaper=Reshaper.of(config))
     assert instance.call(request_of(values=np.ones((3, 4)))).outputs["y"].shape == (3, 1, 4)
     assert seen == [(3, 2, 2)]
 
@@ -140,7 +141,7 @@ def test_a_native_instance_can_be_called_synchronously(request_of: RequestMaker,
     native.answers = [InferResponse("m", "1", id="r")]
     own = new_sender()
     request = request_of(sender=own)
-    instance = NativeInstance("m", 1, native, statistics)
+    instance = NativeInstance(version_of(statistics), native)
     assert instance.call(request).id == "r"
     assert own.sent.empty()
     assert request.sender is own
@@ -154,21 +155,21 @@ def test_a_native_instance_that_raises_answers_those_that_have_no_answer_yet(
     native, statistics = Native(), ModelStatistics()
     native.error = RuntimeError("half way")
     sender = new_sender()
-    NativeInstance("m", 1, native, statistics).execute([request_of(sender=sender)])
+    NativeInstance(version_of(statistics), native).execute([request_of(sender=sender)])
     assert str(sender.final().error) == "RuntimeError: half way"
     native.answers = [InferResponse("m", "1")]
-    NativeInstance("m", 1, native, statistics).execute([request_of(sender=sender)])
+    NativeInstance(version_of(statistics), native).execute([request_of(sender=sender)])
     assert sender.final().error is None
     assert sender.sent.empty()
 
 
 def test_a_rehearsal_counts_nothing_and_raises_what_went_wrong(new_runner: Any, request_of: RequestMaker) -> None:
     statistics, runner, native = ModelStatistics(), new_runner(), Native()
-    RunnerInstance("m", 1, runner, statistics).rehearse(request_of())
+    RunnerInstance(version_of(statistics), runner).rehearse(request_of())
     native.answers = [InferResponse("m", "1")]
-    NativeInstance("m", 1, native, statistics).rehearse(request_of())
+    NativeInstance(version_of(statistics), native).rehearse(request_of())
     assert statistics.snapshot().success == 0
     assert runner.calls == len(native.requests) == 1
     native.answers = [InferResponse("m", "1", error=InternalError("cold"))]
     with pytest.raises(RepoAgentError, match="cold"):
-        NativeInstance("m", 1, native, statistics).rehearse(request_of())
+        NativeInstance(version_of(statistics), native).rehearse(request_of())

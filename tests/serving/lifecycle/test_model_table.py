@@ -31,8 +31,9 @@ class Nowhere:
 
 @pytest.fixture
 def table() -> Any:
+    context: Any = Nowhere()
     with ThreadPoolExecutor(1) as pool:
-        yield ModelTable(lambda name: ModelSlot(name, Nowhere(), SerialQueue(pool)))
+        yield ModelTable(lambda name: ModelSlot(name, context, SerialQueue(pool)))
 
 
 def test_the_name_of_no_model_is_forgotten_after_its_load(table: ModelTable) -> None:

@@ -20,6 +20,7 @@ from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.factory import new_scheduler
+from tests.serving.version_contexts import version_of
 
 MS = 1_000_000
 PATIENCE = 60.0
@@ -148,19 +149,15 @@ class Bench:
         self.run_time = run_time or RunTime()
         self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
         self.scheduler: ModelScheduler = new_scheduler(
-            "m",
-            1,
-            self.config,
+            version_of(self.statistics, config=self.config),
             [self._instance(runner) for runner in self.runners],
-            self.statistics,
             cache=cache,
             clock=self.clock,
         )
 
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
-        batching = self.config.max_batch_size > 0
-        joiner = Joiner.of(self.config)
-        return RunnerInstance("m", 1, runner, self.statistics, batching=batching, joiner=joiner, run_time=self.run_time)
+        version = version_of(self.statistics, config=self.config, run_time=self.run_time)
+        return RunnerInstance(version, runner, joiner=Joiner.of(self.config))
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)

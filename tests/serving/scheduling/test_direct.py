@@ -10,6 +10,7 @@ from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.direct import DirectScheduler
+from tests.serving.version_contexts import version_of
 
 RequestMaker = Callable[..., InferRequest]
 
@@ -27,7 +28,7 @@ def runners(new_runner: Any) -> list[Any]:
 @pytest.fixture
 def one(runners: list[Any], statistics: ModelStatistics) -> Any:
     """A scheduler with a single instance over ``runners[0]``."""
-    scheduler = DirectScheduler("m", [RunnerInstance("m", 1, runners[0], statistics)], statistics)
+    scheduler = DirectScheduler("m", [RunnerInstance(version_of(statistics), runners[0])], statistics)
     yield scheduler
     scheduler.close()
 
@@ -84,7 +85,7 @@ def test_a_quick_model_is_executed_where_its_request_was_submitted(
 def test_one_slow_run_sends_the_following_requests_to_the_workers(
     runners: list[Any], request_of: RequestMaker, statistics: ModelStatistics, clock: Clock
 ) -> None:
-    instance = RunnerInstance("m", 1, runners[0], statistics)
+    instance = RunnerInstance(version_of(statistics), runners[0])
     seen = [instance.run_time.quick]
     instance.call(request_of())
     seen.append(instance.run_time.quick)
@@ -102,7 +103,7 @@ def test_one_slow_run_sends_the_following_requests_to_the_workers(
 def test_a_slow_run_now_and_then_does_not_change_what_is_usual(
     runners: list[Any], request_of: RequestMaker, statistics: ModelStatistics, clock: Clock
 ) -> None:
-    instance = RunnerInstance("m", 1, runners[0], statistics)
+    instance = RunnerInstance(version_of(statistics), runners[0])
     scheduler = DirectScheduler("m", [instance], statistics)
     seen = [scheduler.executes_here(False)]
     for _ in range(20):
@@ -118,7 +119,7 @@ def test_a_slow_run_now_and_then_does_not_change_what_is_usual(
 def test_a_model_that_is_slow_each_time_is_not_quick(
     runners: list[Any], request_of: RequestMaker, statistics: ModelStatistics, clock: Clock
 ) -> None:
-    instance = RunnerInstance("m", 1, runners[0], statistics)
+    instance = RunnerInstance(version_of(statistics), runners[0])
     for _ in range(20):
         instance.call(request_of())
     assert instance.run_time.brief
@@ -155,7 +156,7 @@ def test_a_worker_that_wakes_up_takes_all_that_waits(
 def test_several_instances_work_at_once(
     runners: list[Any], statistics: ModelStatistics, request_of: RequestMaker, new_sender: Any
 ) -> None:
-    scheduler = DirectScheduler("m", [RunnerInstance("m", 1, r, statistics) for r in runners], statistics)
+    scheduler = DirectScheduler("m", [RunnerInstance(version_of(statistics), r) for r in runners], statistics)
     hold = threading.Event()
     for runner in runners:
         runner.hold = hold

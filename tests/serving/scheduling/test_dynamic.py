@@ -11,6 +11,7 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.factory import new_scheduler
+from tests.serving.version_contexts import version_of
 
 PLAIN = "max_batch_size: 8 dynamic_batching { }"
 TIMEOUT = "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000 } }"
@@ -230,8 +231,8 @@ class ListModel:
 
 def test_a_native_backend_gets_the_batch_as_a_list_of_requests(config_of: Any, new_sender: Any) -> None:
     model, statistics = ListModel(), ModelStatistics()
-    instance = NativeInstance("m", 1, model, statistics, batching=True)
-    scheduler = new_scheduler("m", 1, config_of(PLAIN), [instance], statistics)
+    instance = NativeInstance(version_of(statistics, batching=True), model)
+    scheduler = new_scheduler(version_of(statistics, config=config_of(PLAIN)), [instance])
     sender = new_sender()
     for name in "abc":
         scheduler.submit(InferRequest("m", {"x": _row()}, sender, id=name))

@@ -8,6 +8,7 @@ from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.scheduling.direct import DirectScheduler
 from repoagent.serving.versions.served_model import RetiredError, ServedModel
+from tests.serving.version_contexts import version_of
 
 CONFIG = """
 name: "m"
@@ -30,9 +31,10 @@ class NoModel:
 def make(new_runner: Any) -> Any:
     def served(extra: str = "") -> ServedModel:
         statistics = ModelStatistics()
-        scheduler = DirectScheduler("m", [RunnerInstance("m", 1, new_runner(), statistics)], statistics)
+        scheduler = DirectScheduler("m", [RunnerInstance(version_of(statistics), new_runner())], statistics)
         config = read_text(CONFIG + extra)
-        return ServedModel("m", 1, config, backend_model=NoModel(), scheduler=scheduler, statistics=statistics)
+        version = version_of(statistics, config=config)
+        return ServedModel(version, backend_model=NoModel(), scheduler=scheduler)
 
     return served
 

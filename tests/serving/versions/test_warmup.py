@@ -8,11 +8,11 @@ from repoagent.config import read_text
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances.base import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
-from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor_files import parse_bytes_tensor
 from repoagent.serving.scheduling.states import SequenceStates
 from repoagent.serving.versions.warmup import warm_up
+from tests.serving.version_contexts import version_of
 
 INPUT = 'inputs { key: "x" value: { data_type: %s dims: [ 2, 2 ] %s } }'
 
@@ -34,7 +34,7 @@ def seen(new_runner: Any) -> tuple[list[Any], list[Any]]:
             return {}
 
         runner.run = run
-        instances.append(RunnerInstance("m", 1, runner, ModelStatistics(), batching=True))
+        instances.append(RunnerInstance(version_of(batching=True), runner))
     return arrays, instances
 
 
@@ -100,7 +100,7 @@ model_warmup {
         return {}
 
     runner.run = run
-    warm_up(found, files, [RunnerInstance("m", 1, runner, ModelStatistics())], SequenceStates.of(found, files))
+    warm_up(found, files, [RunnerInstance(version_of(), runner)], SequenceStates.of(found, files))
     zeros, ones = [[0], [0]], [[1], [1]]
     assert given == [{"x": zeros, "ready": zeros, "start": ones, "id": ones, "s": 2 * [[[0, 0]]]}]
 
@@ -125,8 +125,7 @@ class Streaming:
 def test_a_decoupled_model_may_give_any_number_of_answers(memory_files: Callable[..., Any]) -> None:
     sample = config(INPUT % ("TYPE_FP32", "zero_data: true"))
     good, bad = (
-        NativeInstance("m", 1, Streaming(error), ModelStatistics(), decoupled=True)
-        for error in (None, InternalError("not yet"))
+        NativeInstance(version_of(decoupled=True), Streaming(error)) for error in (None, InternalError("not yet"))
     )
     warm_up(sample, memory_files({}), [good])
     with pytest.raises(InternalError, match="sample 's' of model 'm': not yet"):
@@ -144,7 +143,7 @@ def test_a_model_that_fails_on_a_sample_is_told_with_the_sample(
 ) -> None:
     runner = new_runner()
     runner.error = InternalError("too cold")
-    instance = RunnerInstance("m", 1, runner, ModelStatistics())
+    instance = RunnerInstance(version_of(), runner)
     with pytest.raises(InternalError, match="failed to run warmup sample 's' of model 'm': too cold"):
         warm_up(config(INPUT % ("TYPE_FP32", "zero_data: true")), memory_files({}), [instance])
 
