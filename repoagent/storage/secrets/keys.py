@@ -3,6 +3,7 @@
 No message here holds a key, or anything that could be one: what is not a reference may be the key itself.
 """
 
+import logging
 import os
 import re
 import shlex
@@ -17,6 +18,8 @@ from repoagent.storage.secrets.environment import mark_secret
 from repoagent.storage.secrets.programs import run_program
 
 __all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
+
+logger = logging.getLogger(__name__)
 
 KeyProvider = Callable[[str], bytes]
 """Takes the whole reference, scheme included, and returns the secret as it is stored, a final newline included.
@@ -97,10 +100,11 @@ def _from_file(uri: str) -> bytes:
         raise InvalidArgumentError("the reference file:... has no absolute path; expected file:/path")
     try:
         return read_small_file(path, limit=_LARGEST_FILE)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"there is no file for the key reference file:{path}") from None
-    except OSError as error:
-        raise UnavailableError(f"cannot read the key reference file:{path}: {error.strerror}") from None
+    except (OSError, InvalidArgumentError) as error:
+        # One text, whatever is wrong: those who write references are not to learn what there is on this machine.
+        reason = error.strerror if isinstance(error, OSError) else error
+        logger.warning("the key reference file:%s cannot be used: %s", path, reason)
+        raise NotFoundError(f"there is no usable file for the key reference file:{path}; the log says why") from None
 
 
 def _refuse_command(_uri: str) -> bytes:

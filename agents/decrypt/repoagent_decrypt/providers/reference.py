@@ -2,15 +2,18 @@
 
 import base64
 import binascii
+import logging
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError
+from repoagent.api import InvalidArgumentError, NotFoundError, read_small_file
 
 __all__ = ["CIPHERTEXT_OPTIONS", "Reference", "ciphertext_bytes", "ciphertext_text", "parse_reference"]
+
+logger = logging.getLogger("repoagent.agents.decrypt")
 
 CIPHERTEXT_OPTIONS: Final = frozenset({"ciphertext", "ciphertext-file"})
 _LARGEST: Final = 1 << 20
@@ -29,15 +32,17 @@ class Reference:
     def __str__(self) -> str:
         return f"{self.scheme}:{'//' + self.host if self.host or self.path.startswith('/') else ''}{self.path}"
 
-    def parts(self) -> list[str]:
-        """The segments of the path, decoded.
+    def parts(self, *, slashes: bool = False) -> list[str]:
+        """The segments of the path, decoded; with ``slashes`` they may hold slashes, which were written ``%2F``.
 
         Raises:
-            InvalidArgumentError: one is empty, ``.`` or ``..``.
+            InvalidArgumentError: one is empty, ``.`` or ``..``, before it was decoded or after.
         """
         parts = [unquote(part) for part in self.path.removeprefix("/").split("/")]
-        if any(part in {"", ".", ".."} for part in parts):
+        if any(segment in {"", ".", ".."} for part in parts for segment in part.split("/")):
             raise InvalidArgumentError(f"the key reference {self} has an empty or relative part in its path")
+        if not slashes and any("/" in part for part in parts):
+            raise InvalidArgumentError(f"the key reference {self} has a part with a slash (%2F) in it")
         return parts
 
 
@@ -65,19 +70,28 @@ def parse_reference(uri: str, *, options: Collection[str] = (), prefixes: Collec
     return Reference(split.scheme, unquote(split.netloc), split.path, found, unquote(split.fragment))
 
 
-def ciphertext_text(reference: Reference) -> str:
-    """The text given by the option ``ciphertext``, or in the file of ``ciphertext-file``.
+def ciphertext_text(reference: Reference, form: re.Pattern[str]) -> str:
+    """The text given by the option ``ciphertext``, or in the file of ``ciphertext-file``; all of it is of ``form``.
+
+    A model may name any file of the machine: what is not a ciphertext is neither sent anywhere nor described.
 
     Raises:
-        InvalidArgumentError: not exactly one of the two, or no text.
+        InvalidArgumentError: not exactly one of the two, or a text of another form.
+        NotFoundError: the file cannot be read, or has another form.
     """
     _check_one(reference)
     if "ciphertext" in reference.options:
-        return reference.options["ciphertext"]
+        if not form.fullmatch(text := reference.options["ciphertext"]):
+            raise InvalidArgumentError(f"the ciphertext of the key reference {reference} has not the form of one")
+        return text
+    content = _read(reference)
     try:
-        return _read(reference).decode("ascii").strip()
+        text = content.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise InvalidArgumentError(f"the ciphertext file of the key reference {reference} is not text") from None
+        raise _unusable(reference, "it is not text") from None
+    if not form.fullmatch(text):
+        raise _unusable(reference, "it is not a ciphertext")
+    return text
 
 
 def ciphertext_bytes(reference: Reference) -> bytes:
@@ -103,11 +117,14 @@ def _check_one(reference: Reference) -> None:
 
 
 def _read(reference: Reference) -> bytes:
-    path = Path(reference.options["ciphertext-file"])
     try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST)
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no ciphertext file {path} for the key reference {reference}") from None
-    except OSError as error:
-        raise UnavailableError(f"cannot read the ciphertext file {path}: {error.strerror}") from None
+        return read_small_file(reference.options["ciphertext-file"], limit=_LARGEST)
+    except (OSError, ValueError, InvalidArgumentError) as error:
+        raise _unusable(reference, getattr(error, "strerror", None) or str(error)) from None
+
+
+def _unusable(reference: Reference, reason: str) -> NotFoundError:
+    """One text, whatever is wrong: it goes to those who may have written the reference. The log has the reason."""
+    path = reference.options["ciphertext-file"]
+    logger.warning("the ciphertext file %r of the key reference %s cannot be used: %s", path, reference, reason)
+    return NotFoundError(f"there is no usable ciphertext file for the key reference {reference}; the log says why")

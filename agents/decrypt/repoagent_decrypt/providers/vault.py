@@ -7,7 +7,9 @@ Address and credentials are HashiCorp's own: ``VAULT_ADDR``, ``VAULT_TOKEN`` or 
 import base64
 import binascii
 import json
+import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +26,10 @@ from repoagent_decrypt.providers.reference import (
 
 __all__ = ["fetch"]
 
+logger = logging.getLogger("repoagent.agents.decrypt")
+
 _SERVICE: Final = "Vault"
+_WRAPPED: Final = re.compile(r"vault:v[1-9][0-9]*:[A-Za-z0-9+/_=-]+")
 _FORM: Final = "vault:kv/MOUNT/PATH#FIELD or vault:transit/MOUNT/KEY?ciphertext-file=/path"
 
 
@@ -59,7 +64,7 @@ def _from_transit(reference: Reference) -> bytes:
     _, mount, *path = _parts(reference)
     if len(path) != 1 or reference.field:
         raise InvalidArgumentError(f"the key reference {reference} should look like {_FORM}")
-    body = json.dumps({"ciphertext": ciphertext_text(reference)}).encode()
+    body = json.dumps({"ciphertext": ciphertext_text(reference, _WRAPPED)}).encode()
     plaintext = _ask(reference, f"{mount}/decrypt/{path[0]}", body).get("plaintext")
     try:
         return base64.b64decode(plaintext if isinstance(plaintext, str) else "!", validate=True)
@@ -68,7 +73,7 @@ def _from_transit(reference: Reference) -> bytes:
 
 
 def _parts(reference: Reference) -> list[str]:
-    parts = reference.parts()
+    parts = reference.parts(slashes=True)
     if len(parts) < 3 or reference.host:
         raise InvalidArgumentError(f"the key reference {reference} should look like {_FORM}")
     # A mount may have slashes of its own, given as %2F; they are slashes in Vault's URLs.
@@ -85,7 +90,9 @@ def _ask(reference: Reference, path: str, body: bytes | None) -> Mapping[str, An
     if answer.status == 404:
         raise NotFoundError(f"Vault has nothing for the key reference {reference}")
     if answer.status != 200:
-        raise UnavailableError(f"Vault refuses the key reference {reference} (HTTP {answer.status}{_why(answer)})")
+        # Vault's words are for the operator: the reference may be another's, and they go where its writer reads them.
+        logger.warning("Vault refuses the key reference %s (HTTP %d%s)", reference, answer.status, _why(answer))
+        raise UnavailableError(f"Vault refuses the key reference {reference} (HTTP {answer.status})")
     data = _json(answer).get("data")
     return data if isinstance(data, Mapping) else {}
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,57 @@ def test_transit_unwraps_a_key(vault: Any, tmp_path: Path) -> None:
     (tmp_path / "key.wrapped").write_text(wrapped + "\n")
     assert fetch(f"vault:transit/transit/models?ciphertext-file={tmp_path}/key.wrapped") == b"AGE-SECRET" * 3
     assert fetch(f"vault:transit/transit/models?ciphertext={wrapped}") == b"AGE-SECRET" * 3
-    with pytest.raises(UnavailableError, match="HTTP 400: invalid ciphertext"):
+
+
+def test_what_is_not_wrapped_by_vault_is_not_sent_to_it(
+    vault: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "private").write_text("-----BEGIN PRIVATE KEY-----")
+    (tmp_path / "binary").write_bytes(b"\xff\x00")
+    (tmp_path / "two").write_text("vault:v1:AAAA\nroot:x:0:0")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "large").write_bytes(b"x" * (2 << 20))
+    os.mkfifo(tmp_path / "pipe")
+    texts = set()
+    for name in ("private", "binary", "two", "directory", "large", "pipe", "absent", "binary/below", "nul%00"):
+        with pytest.raises(NotFoundError) as error:
+            fetch(f"vault:transit/transit/models?ciphertext-file={tmp_path}/{name}")
+        texts.add(str(error.value))
+    assert texts == {
+        "there is no usable ciphertext file for the key reference vault:transit/transit/models; the log says why"
+    }
+    with pytest.raises(InvalidArgumentError, match="has not the form of one"):
         fetch("vault:transit/transit/models?ciphertext=garbage")
+    assert not vault.asked
+    assert "No such file or directory" in caplog.text
 
 
-def test_a_bad_token_is_refused_without_showing_it(vault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["kv/secret%2F..%2F..%2Fsys/raw", "kv/secret/%2e%2e/x", "kv/secret/a%2F..%2Fb", "kv/%2Fsecret/a", "kv/secret/a%2F",
+     "transit/transit%2F..%2Fother/models", "kv/secret/a%2F%2Fb", "kv/secret/.%2Fb"],
+)  # fmt: skip
+def test_an_escaped_slash_hides_no_relative_part(path: str, vault: Any) -> None:
+    option = "?ciphertext=vault:v1:AAAA" if path.startswith("transit") else "#x"
+    with pytest.raises(InvalidArgumentError, match="empty or relative part"):
+        fetch(f"vault:{path}{option}")
+    assert not vault.asked
+
+
+def test_a_key_that_was_rotated_is_unwrapped(vault: Any) -> None:
+    with pytest.raises(UnavailableError, match=r"\(HTTP 400\)$"):
+        fetch("vault:transit/transit/models?ciphertext=vault:v2:AAAA")
+    assert json.loads(vault.asked[0].body) == {"ciphertext": "vault:v2:AAAA"}
+
+
+def test_a_bad_token_is_refused_without_showing_it(
+    vault: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("VAULT_TOKEN", "hvs.wrong")
-    with pytest.raises(UnavailableError, match="HTTP 403: permission denied") as error:
+    with pytest.raises(UnavailableError, match=r"\(HTTP 403\)$") as error:
         fetch("vault:kv/secret/models/digits#age")
-    assert "hvs.wrong" not in str(error.value)
+    assert "permission denied" in caplog.text
+    assert "hvs.wrong" not in str(error.value) + caplog.text
 
 
 def test_the_token_of_vault_login_is_used(vault: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
