@@ -7,6 +7,7 @@ the program's own handlers send them.
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -19,9 +20,22 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogFormat, LogLevel
 from repoagent.server.json_logs import JsonFormatter
 
-__all__ = ["FORMATS", "LogMessage", "ServerLog", "TritonFormatter", "log_message", "open_log_file", "server_log"]
+__all__ = [
+    "FORMATS",
+    "LogCallback",
+    "LogMessage",
+    "ServerLog",
+    "TritonFormatter",
+    "log_message",
+    "open_log_file",
+    "server_log",
+]
+
+LogCallback = Callable[[LogLevel, str, int, int, str], None]
+"""Takes a record: level, file name, line, microseconds since 1970, message (with the traceback, if it has one)."""
 
 _LOGGER: Final = "repoagent"
+_PLAIN: Final = logging.Formatter()
 _LETTERS: Final = {logging.CRITICAL: "E", logging.ERROR: "E", logging.WARNING: "W", logging.INFO: "I"}
 _LEVELS: Final = {
     LogLevel.INFO: logging.INFO,
@@ -77,6 +91,8 @@ class ServerLog(logging.Handler):
         self._path = ""
         self._file: TextIO | None = None
         self._failing = False
+        self._callback: LogCallback | None = None
+        self._inside = threading.local()
         self._enabled = dict.fromkeys(LogLevel, False)
         self.verbose = 0
         self.around: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -107,6 +123,7 @@ class ServerLog(logging.Handler):
             logger.removeHandler(self)
             logger.setLevel(logging.NOTSET)
         self._loggers = []
+        self.set_callback(None)
         self.set_file(None)
 
     def enabled(self, level: LogLevel) -> bool:
@@ -148,6 +165,31 @@ class ServerLog(logging.Handler):
         if old is not None:
             with suppress(OSError):  # What was left to be written cannot be; somebody has been told.
                 old.close()
+
+    def set_callback(self, callback: LogCallback | None) -> None:
+        """Hand records to ``callback`` instead of writing lines, on the thread that logs; None writes lines again."""
+        self._callback = callback
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Not under the handler's lock if there is a callback: it may wait for a thread that logs as well."""
+        callback = self._callback
+        if callback is None:
+            return super().handle(record)
+        if self.filter(record) and self._enabled[_level_of(record)] and not getattr(self._inside, "callback", False):
+            self._hand_over(callback, record)
+        return True
+
+    def _hand_over(self, callback: LogCallback, record: logging.LogRecord) -> None:
+        self._inside.callback = True  # What a callback logs here itself would come back to it.
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + _PLAIN.formatException(record.exc_info)
+            callback(_level_of(record), record.filename, record.lineno, int(record.created * 1e6), text)
+        except Exception:
+            self.handleError(record)
+        finally:
+            self._inside.callback = False
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

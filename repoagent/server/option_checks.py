@@ -1,7 +1,7 @@
 """Whether the values of options can be what they are to be, before anything is started with them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -67,6 +67,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (dict, Mapping):
         key, item = arguments
         return isinstance(value, Mapping) and all(_fits(k, key) and _fits(v, item) for k, v in value.items())
+    if origin is Callable:
+        return callable(value)
     return isinstance(value, (int, float) if hint is float else hint)
 
 

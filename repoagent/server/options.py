@@ -1,6 +1,6 @@
 """The settings of a server, under the names and with the defaults of Triton's ``tritonserver.Options``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +10,7 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.server.enums import (
     InstanceGroupKind,
     LogFormat,
+    LogLevel,
     ModelControlMode,
     RateLimitMode,
 )
@@ -102,6 +103,9 @@ class Options:
     host_policies: dict[str, dict[str, str]] = field(default_factory=dict)
     metrics_configuration: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    log_callback: Callable[[LogLevel, str, int, int, str], None] | None = field(default=None, kw_only=True)
+    """Gets each record of the levels that are on, instead of a line: level, file name, line, microseconds since 1970
+    and message. As in Triton it is that of the process: each start of a server sets it, or takes it away."""
     poll_interval: float = field(default=15, kw_only=True)
     """POLL only: how often the repositories are looked at."""
     drain_timeout: float = field(default=30, kw_only=True)

@@ -325,6 +325,7 @@ def _configure_log(options: Options) -> None:
     info = options.log_info or options.log_verbose > 0
     warn = options.log_warn or info
     open_log_file(options.log_file)
+    log.set_callback(options.log_callback)
     log.set_format(options.log_format)
     log.set_verbose(options.log_verbose)
     log.enable(LogLevel.INFO, info)

@@ -2,6 +2,8 @@ import io
 import logging
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ def log(tmp_path: Path) -> Iterator[ServerLog]:
 
 
 def _reset(log: ServerLog) -> None:
+    log.set_callback(None)
     log.set_file(None)
     log.set_format(LogFormat.DEFAULT)
     log.set_verbose(0)
@@ -123,3 +126,67 @@ def test_every_level_of_the_options_brings_those_above_it(log: ServerLog, reposi
         assert [log.enabled(level) for level in LogLevel] == [False, True, True, False]
     with Server(model_repository=str(repository), **options):
         assert not any(log.enabled(level) for level in LogLevel)
+
+
+def test_a_callback_gets_the_records_of_a_server_instead_of_lines(
+    log: ServerLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records: list[tuple[Any, ...]] = []
+    (tmp_path / "models").mkdir()
+    options: dict[str, Any] = {"model_repository": tmp_path / "models", "workspace_directory": str(tmp_path / "work")}
+    before = time.time_ns() // 1000
+    with Server(**options, log_warn=True, log_callback=lambda *record: records.append(record)):
+        log_message(LogLevel.ERROR, "file.py", 7, "bad")
+        log_message(LogLevel.INFO, "file.py", 8, "not asked for")
+    assert capsys.readouterr().err == ""
+    ((level, name, line, stamp, message),) = [record for record in records if record[1] == "file.py"]
+    assert (level, name, line, message) == (LogLevel.ERROR, "file.py", 7, "bad")
+    assert before <= stamp <= time.time_ns() // 1000
+    with Server(**options, log_warn=True):
+        log_message(LogLevel.ERROR, "file.py", 9, "a line again")
+    assert "a line again" in capsys.readouterr().err
+    assert len([record for record in records if record[1] == "file.py"]) == 1
+
+
+def test_a_callback_that_logs_or_raises_harms_nobody(log: ServerLog, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def callback(level: LogLevel, filename: str, line: int, timestamp_us: int, message: str) -> None:
+        seen.append(message)
+        log_message(LogLevel.ERROR, "callback", 1, "from inside")
+        raise RuntimeError("the callback is broken")
+
+    log.enable(LogLevel.ERROR, True)
+    log.set_callback(callback)
+    for _ in range(2):
+        log_message(LogLevel.ERROR, "file", 1, "one")
+    assert seen == ["one", "one"]
+    assert "the callback is broken" in capsys.readouterr().err
+
+
+def test_a_callback_can_wait_for_another_thread_that_logs(log: ServerLog) -> None:
+    seen: list[str] = []
+    log.enable(LogLevel.ERROR, True)
+
+    def callback(*record: Any) -> None:
+        seen.append(record[-1])
+        if record[-1] == "outer":
+            other = threading.Thread(target=log_message, args=(LogLevel.ERROR, "file", 1, "other"), daemon=True)
+            other.start()
+            other.join(60)
+
+    log.set_callback(callback)
+    log_message(LogLevel.ERROR, "file", 1, "outer")
+    assert seen == ["outer", "other"]
+
+
+def test_a_record_with_a_traceback_has_it_in_its_message(log: ServerLog) -> None:
+    seen: list[str] = []
+    log.enable(LogLevel.ERROR, True)
+    log.set_callback(lambda *record: seen.append(record[-1]))
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("repoagent.test").exception("it failed")
+    assert seen[0].startswith("it failed\nTraceback ")
+    assert seen[0].endswith("ValueError: why")

@@ -174,7 +174,8 @@ CLASSES = {
     "set_cuda_memory_pool_byte_size set_response_cache_byte_size set_cache_config set_cache_directory "
     "set_min_supported_compute_capability set_exit_on_error set_strict_readiness set_exit_timeout "
     "set_buffer_manager_thread_count set_model_load_thread_count set_model_load_retry_count set_model_namespacing "
-    "set_enable_peer_access set_log_file set_log_info set_log_warn set_log_error set_log_format set_log_verbose "
+    "set_enable_peer_access set_log_file set_log_callback set_log_info set_log_warn set_log_error set_log_format "
+    "set_log_verbose "
     "set_metrics set_gpu_metrics set_cpu_metrics set_metrics_interval set_backend_directory set_repo_agent_directory "
     "set_model_load_device_limit set_backend_config set_host_policy set_metrics_config",
     "Server": "_ptr stop register_model_repository unregister_model_repository poll_model_repository is_live is_ready "

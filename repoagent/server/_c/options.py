@@ -5,7 +5,7 @@ from typing import Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
-from repoagent.server.logs import open_log_file, server_log
+from repoagent.server.logs import LogCallback, open_log_file, server_log
 from repoagent.server.options import (
     ModelLoadDeviceLimit,
     Options,
@@ -131,6 +131,10 @@ class ServerOptions:
         """
         open_log_file(path)
         self.options.log_file = path or None
+
+    def set_log_callback(self, callback: LogCallback | None) -> None:
+        """Hand records to ``callback`` instead of writing lines, from the start of the server on."""
+        self.options.log_callback = callback
 
     def set_log_info(self, on: bool) -> None:
         """Write informational messages."""
