@@ -50,7 +50,10 @@ class ErrorCode(enum.IntEnum):
 
 
 class RepoAgentError(Exception):
-    """Base of every error that the project raises on purpose. ``str(error)`` is the text that a client may see."""
+    """Base of every error that the project raises on purpose.
+
+    A client sees ``str(error)`` without private paths (:mod:`repoagent.public_text`); a secret is in none.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
     report: Any = None

@@ -5,13 +5,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.public_text import hide
 from repoagent.storage.cache.cache_store import CacheStore, name_of
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 
 __all__ = ["Cache", "CacheScope"]
+
+_PRIVATE_NAMES: Final = 2
+"""``objects``, and the digest of a key."""
 
 
 class Cache:
@@ -35,6 +40,7 @@ class Cache:
         if quota is not None and quota < 0:
             raise InvalidArgumentError(f"the cache quota is {quota} bytes; expected 0 or more, or none")
         self._path = path.resolve() if path is not None else default_cache_path(os.environ)
+        hide(self._path, "cache", depth=_PRIVATE_NAMES)
         self._quota = quota
         self._lock = threading.Lock()
         self._store: CacheStore | None = None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.public_text import hide
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.paths import check_component, is_text
 from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
@@ -26,6 +27,8 @@ class Repository:
 
     def __init__(self, url: RepositoryUrl, fs: Any, calls: RemoteCalls | None = None) -> None:
         self._url = url
+        if url.is_local:
+            hide(url.path, "repository")
         self._fs = fs
         self._calls = calls
         self._unspeakable: set[str] = set()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.public_text import hide
 from repoagent.storage.paths.paths import file_label
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
@@ -19,6 +20,8 @@ from repoagent.storage.workspaces.process_root import ProcessRoot, sweep_memory,
 
 __all__ = ["Workspace", "WorkspaceRoot"]
 
+_PRIVATE_NAMES: Final = 3
+"""A process, a load, a label."""
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - checked to be a tmpfs; our directory in it is private
 
 
@@ -53,6 +56,8 @@ class WorkspaceRoot:
         disk = path.resolve() if path is not None else default_workspace_path(os.environ)
         self._memory_dir = confidential_dir or _SHARED_MEMORY
         memory = self._memory_dir / f"repoagent-{os.geteuid()}"
+        hide(disk, "workspace", depth=_PRIVATE_NAMES)
+        hide(memory, "workspace", depth=_PRIVATE_NAMES)
         self._allow_swap = allow_swap
         self._proc = proc
         self._disk = ProcessRoot(disk, wipe=False, free=free)

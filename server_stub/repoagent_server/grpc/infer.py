@@ -21,6 +21,7 @@ from repoagent_server.handlers.server import check_version
 from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
+from repoagent_server.shared.told import told as said
 
 __all__ = ["InferCalls"]
 
@@ -315,10 +316,10 @@ def _told(error: Exception) -> RepoAgentError:
 
 def _status(error: Exception) -> tuple[Any, str]:
     told = _told(error)
-    return STATUS[told.code], told.message
+    return STATUS[told.code], said(told)
 
 
 def _error_message(error: RepoAgentError, request_id: str) -> pb.ModelStreamInferResponse:
-    message = pb.ModelStreamInferResponse(error_message=error.message)
+    message = pb.ModelStreamInferResponse(error_message=said(error))
     message.infer_response.id = request_id
     return message

@@ -21,6 +21,7 @@ from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.told import told
 
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 
@@ -107,7 +108,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, method, message)
             except RepoAgentError as error:
-                await context.abort(STATUS[error.code], details(error.message))
+                await context.abort(STATUS[error.code], details(told(error)))
             finally:
                 self._in_flight.finished()
 

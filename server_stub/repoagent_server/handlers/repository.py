@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from repoagent.errors import InternalError, NotFoundError, UnsupportedError
+from repoagent.public_text import public_values
 from repoagent_server.shared.core import Core
 
 __all__ = ["LoadParameters", "RepositoryHandler"]
@@ -44,7 +45,8 @@ class RepositoryHandler:
         self._allow_load_parameters = allow_load_parameters
 
     def index(self, ready_only: bool) -> list[dict[str, Any]]:
-        return self._core.index(ready_only=ready_only)
+        entries: list[dict[str, Any]] = public_values(self._core.index(ready_only=ready_only))
+        return entries
 
     def load(self, model: str, parameters: LoadParameters) -> None:
         """Load or reload ``model``.
@@ -69,4 +71,5 @@ class RepositoryHandler:
         report = self._core.report(model)
         if report is None:
             raise NotFoundError(f"no load of model '{model}' has been reported yet")
-        return report.to_dict()
+        document: dict[str, Any] = public_values(report.to_dict())
+        return document

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
+from repoagent_server.shared.told import told
 
 __all__ = [
     "EVENTS",
@@ -130,5 +131,5 @@ def json_response(document: object, status: int = 200) -> Response:
 def error_response(error: RepoAgentError | str, status: int | None = None) -> Response:
     """``{"error": ...}`` with the status that belongs to the error's code, unless another one is given."""
     if isinstance(error, RepoAgentError):
-        return json_response({"error": error.message}, status or STATUS_OF[error.code])
+        return json_response({"error": told(error)}, status or STATUS_OF[error.code])
     return json_response({"error": error}, status or 400)

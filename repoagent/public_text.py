@@ -1,0 +1,61 @@
+"""What an answer to a client may say: no path of a private place of this machine.
+
+Whoever makes or opens such a place names it with :func:`hide`; the front ends send no text that did not pass through
+:func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left, which is what a client
+knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
+"""
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["hide", "public_text", "public_values"]
+
+_BEFORE: Final = r"(?<![^\s'\"`(\[<=:,])"
+_TAIL: Final = r"(?P<tail>(?:/[^\s'\"`]*)?)(?![\w.-])"
+_HELD: Final = re.compile(r"/proc/self/fd/\d+")
+_ENDINGS: Final = ".,:;)]>"
+
+_places: dict[str, tuple[re.Pattern[str], str, int]] = {}
+_lock: Final = threading.Lock()
+
+
+def hide(place: Path | str, what: str, *, depth: int = 0) -> None:
+    """Let no answer have the path of ``place``.
+
+    Args:
+        place: A directory; it need not exist yet.
+        what: What stands in its place: "workspace" becomes ``<workspace>``.
+        depth: How many directories below it are private names as well.
+    """
+    for path in {str(place), os.path.abspath(place), os.path.realpath(place)}:
+        if path not in ("/", ".", "") and path not in _places:
+            pattern = re.compile(_BEFORE + re.escape(path.rstrip("/")) + _TAIL)
+            with _lock:
+                _places[path] = (pattern, f"<{what}>", depth)
+
+
+def public_text(text: str) -> str:
+    """``text`` without the paths of private places."""
+    for path, (pattern, what, depth) in sorted(_places.copy().items(), reverse=True):
+        if path in text:
+            text = pattern.sub(lambda match, what=what, depth=depth: _public(match, what, depth), text)  # type: ignore[misc]
+    return _HELD.sub("<file>", text) if "/proc/self/fd/" in text else text
+
+
+def public_values(value: Any) -> Any:
+    """A document with every text in it made public; what is not a mapping, a list or a text stays as it is."""
+    if isinstance(value, str):
+        return public_text(value)
+    if isinstance(value, dict):
+        return {key: public_values(inner) for key, inner in value.items()}
+    return [public_values(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _public(match: re.Match[str], what: str, depth: int) -> str:
+    tail = match["tail"]
+    path = tail.rstrip(_ENDINGS)
+    left = path.strip("/").split("/")[depth:] if path.strip("/") else []
+    return ("/".join(left) or what) + tail[len(path) :]

@@ -1,0 +1,11 @@
+"""What a client is told of an error: the one place from which texts of errors go into answers."""
+
+from repoagent.errors import RepoAgentError
+from repoagent.public_text import public_text
+
+__all__ = ["told"]
+
+
+def told(error: RepoAgentError) -> str:
+    """The message without the paths of private places of this machine."""
+    return public_text(error.message)
