@@ -18,6 +18,7 @@ from repoagent.serving.requests.tensor import Array
 __all__ = [
     "Fragment",
     "JsonObject",
+    "UnreadableError",
     "array_fragment",
     "dumps",
     "dumps_with_arrays",
@@ -25,6 +26,15 @@ __all__ = [
     "loads",
     "loads_ordered",
 ]
+
+class UnreadableError(InternalError):
+    """A document does not parse: ``reason`` at byte ``offset``."""
+
+    def __init__(self, reason: str, offset: int) -> None:
+        super().__init__(f"failed to parse the request JSON buffer: {reason} at {offset}")
+        self.reason = reason
+        self.offset = offset
+
 
 Fragment = orjson.Fragment
 """A part of a document that is written already."""
@@ -167,9 +177,8 @@ def _first_number_too_big(text: str) -> int:
     return next((match.start() for match in numbers if math.isinf(float(match.group()))), 0)
 
 
-def _unreadable(reason: str, text: str, position: int) -> InternalError:
-    offset = len(text[:position].encode("utf-8", "surrogateescape"))
-    return InternalError(f"failed to parse the request JSON buffer: {reason} at {offset}")
+def _unreadable(reason: str, text: str, position: int) -> UnreadableError:
+    return UnreadableError(reason, len(text[:position].encode("utf-8", "surrogateescape")))
 
 
 _REASONS: Final = {

@@ -1,0 +1,21 @@
+"""The values of a JSON array that is too long to be read in one go."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Values"]
+
+
+@dataclass(slots=True)
+class Values:
+    """An array in pieces, each a list without lists in it. Nobody holds the interpreter for longer than one takes."""
+
+    pieces: list[list[Any]] = field(default_factory=list)
+    count: int = 0
+    nested: bool = False
+    """Whether it was written with arrays in it; only their values are here."""
+
+    def add(self, piece: list[Any]) -> None:
+        """Append values."""
+        self.pieces.append(piece)
+        self.count += len(piece)
