@@ -37,6 +37,10 @@ class Limits:
     scrypt_work_factor: int = _limit(
         20, "The largest scrypt work factor of encrypted files: N takes 2^N KiB of memory; a model may ask for less."
     )
+    request_tensors: int = _limit(10_000, "The most inputs, and the most outputs, that one request may name.")
+    request_parameters: int = _limit(10_000, "The most parameters of one request.")
+    classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
+    json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -162,6 +162,7 @@ class KServeHttp(_Service):
             metrics=self._server.metrics,
             forward_headers=options.header_forward_pattern,
             regions=_regions(self._server, options.allow_client_shm),
+            limits=self._server.options.limits,
         )
         return HttpFrontend(endpoint, service)
 
@@ -218,6 +219,7 @@ def asgi_app(
         max_input_size=max_body,
         forward_headers=forward_headers,
         regions=_regions(server, allow_client_shm),
+        limits=server.options.limits,
     )
     return AsgiApp(service, max_body=max_body)
 

@@ -17,6 +17,8 @@ __all__ = ["Buffer", "bytes_array", "pack_bytes", "tensor_array", "unpack_bytes"
 Buffer = bytes | bytearray | memoryview
 
 _LENGTH: Final = struct.Struct("<I")
+_AT_ONCE: Final = 1 << 16
+"""Elements that are handled in one go."""
 
 
 def view(info: TypeInfo, body: Buffer, offset: int, shape: Sequence[int]) -> Array:
@@ -82,13 +84,18 @@ def _elements(data: memoryview, name: str, label: RequestLabel) -> Iterator[byte
 def bytes_array(elements: Sequence[bytes]) -> Array:
     """One-dimensional array of objects. (NumPy would make fixed-width strings, which lose NULs at the end.)"""
     array = np.empty(len(elements), np.object_)
-    array[:] = elements
+    for start in range(0, len(elements), _AT_ONCE):  # others have a turn in between
+        array[start : start + _AT_ONCE] = elements[start : start + _AT_ONCE]
     return array
 
 
 def pack_bytes(elements: Iterable[bytes]) -> bytes:
     """The other way round."""
+    packed = bytearray()
     parts: list[bytes] = []
     for element in elements:
         parts += (_LENGTH.pack(len(element)), element)
-    return b"".join(parts)
+        if len(parts) >= _AT_ONCE:
+            packed += b"".join(parts)
+            parts.clear()
+    return bytes(packed) + b"".join(parts) if packed else b"".join(parts)

@@ -4,12 +4,13 @@ Members are handled in the order in which they are written, as Triton does, so t
 the same answer. Of members that share a name the value of the first one counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
@@ -17,20 +18,27 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import as_string, complaint
 from repoagent_server.codec.json_data import array_of_values
-from repoagent_server.codec.json_text import JsonObject, loads_ordered
-from repoagent_server.codec.parameters import parameter_value
+from repoagent_server.codec.json_text import JsonObject, loads_ordered, too_deep
+from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
+from repoagent_server.codec.parameters import check_parameters, parameter_value
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.values import Values
 
 __all__ = ["read_generate"]
 
 _NESTED: Final = "parameters"
-_MAX_DEPTH: Final = 100
 _LENGTH_SIZE: Final = 4
 """Bytes in front of each element of a BYTES tensor."""
 
 
 def read_generate(
-    body: Buffer, metadata: Mapping[str, Any], model: str, version: str, max_input_size: int
+    body: Buffer,
+    metadata: Mapping[str, Any],
+    model: str,
+    version: str,
+    max_input_size: int,
+    limits: Limits = DEFAULT_LIMITS,
+    look: Callable[[], None] | None = None,
 ) -> InferRequest:
     """Parse the request in ``body`` for the model that ``metadata`` describes.
 
@@ -40,20 +48,24 @@ def read_generate(
         model: Its name.
         version: The version wanted, or "".
         max_input_size: How many bytes the tensors may have together.
+        limits: How many members the JSON may have.
+        look: Called between the pieces of a long body; what it raises ends the reading.
 
     Raises:
         InternalError: the JSON does not parse, or has something of the wrong type.
         InvalidArgumentError: the contents make no sense, or are too large.
     """
-    document = loads_ordered(body)
+    short = len(body) < LONG_JSON
+    document = loads_ordered(body) if short else read_long(body, frame_within(limits), ordered=True, look=look)
     if type(document) is not JsonObject:
         raise InternalError("attempt to get members for non-object")
     request = InferRequest(model, {}, None, version)
+    check_parameters(len(document), limits)
     first = _first_values(document)
     if "id" in first:
         request.id = as_string(first["id"], "Unable to parse 'id': ")
     inputs = {item["name"]: (BY_NAME[item["datatype"]], item["shape"]) for item in metadata["inputs"]}
-    _Reader(request, inputs, max_input_size).read(document)
+    _Reader(request, inputs, max_input_size, limits).read(document)
     return request
 
 
@@ -65,11 +77,16 @@ class _Reader:
     """Fills one request."""
 
     def __init__(
-        self, request: InferRequest, inputs: Mapping[str, tuple[TypeInfo, list[int]]], max_input_size: int
+        self,
+        request: InferRequest,
+        inputs: Mapping[str, tuple[TypeInfo, list[int]]],
+        max_input_size: int,
+        limits: Limits,
     ) -> None:
         self._request = request
         self._inputs = inputs
         self._max_input_size = max_input_size
+        self._limits = limits
         self._consumed = 0
         self._label = RequestLabel(request.model_name, request.id)
 
@@ -86,6 +103,7 @@ class _Reader:
             raise InvalidArgumentError(f"Keyword '{_NESTED}' for nested schema also given as input tensor name")
         if type(value) is not JsonObject:
             raise InternalError(f"Expected JSON object for keyword: '{_NESTED}': {complaint('object')}")
+        check_parameters(len(value), self._limits)
         first = _first_values(value)
         try:
             for name, _ in value:
@@ -98,9 +116,9 @@ class _Reader:
             self._request.parameters[name] = parameter_value(name, value)
             return
         info, dims = self._inputs[name]
-        values = value if type(value) is list else [value]
+        values: list[Any] | Values = value if isinstance(value, Values) else value if type(value) is list else [value]
         shape = _shape(name, dims, len(values))
-        self._count(name, _byte_size(name, info, values))
+        self._count(name, _byte_size(name, info, values, self._limits.json_depth))
         array = array_of_values(info, values)
         if name in self._request.inputs:
             raise self._label.error(f"input '{name}' already exists in request")
@@ -134,22 +152,24 @@ def _shaped(array: Array, shape: list[int]) -> Array:
     return array.reshape(shape) if array.size else np.empty((), array.dtype)
 
 
-def _byte_size(name: str, info: TypeInfo, values: list[Any]) -> int:
+def _byte_size(name: str, info: TypeInfo, values: list[Any] | Values, max_depth: int) -> int:
     if info.json is JsonKind.NONE:
         raise InvalidArgumentError(f"input '{name}' has unsupported datatype {info.name}")
+    if isinstance(values, Values):
+        return sum(_byte_size(name, info, piece, max_depth) for piece in values.pieces)
     if info.json is not JsonKind.STRING:
         return len(values) * info.size
-    _check_depth(values)
+    _check_depth(values, max_depth)
     return sum(
         _LENGTH_SIZE + len(value.encode("utf-8", "surrogateescape")) for value in values if isinstance(value, str)
     )
 
 
-def _check_depth(values: list[Any]) -> None:
+def _check_depth(values: list[Any], max_depth: int) -> None:
     depth = 0
     level = [value for value in values if type(value) is list]
     while level:
         depth += 1
-        if depth >= _MAX_DEPTH:
-            raise InvalidArgumentError(f"JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
+        if depth >= max_depth:
+            raise too_deep(max_depth)
         level = [inner for outer in level for inner in outer if type(inner) is list]

@@ -4,11 +4,12 @@ The order of the checks is Triton's (id, parameters, inputs, outputs), so that a
 same answer. Whether the model exists, and has such inputs, is the core's business.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
@@ -27,9 +28,12 @@ from repoagent_server.codec.fields import (
 )
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
+from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.shapes import MAX_DIMENSIONS, too_many_dimensions
+from repoagent_server.codec.values import Values
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["OutputForm", "read_infer"]
@@ -52,11 +56,18 @@ _ALL_BINARY: Final = OutputForm(default_binary=True)
 
 
 def read_infer(
-    body: Buffer, header_length: int, model: str, version: str, regions: Regions = NO_REGIONS
+    body: Buffer,
+    header_length: int,
+    model: str,
+    version: str,
+    regions: Regions = NO_REGIONS,
+    limits: Limits = DEFAULT_LIMITS,
+    look: Callable[[], None] | None = None,
 ) -> tuple[InferRequest, OutputForm]:
     """Parse the request in ``body``, whose first ``header_length`` bytes are JSON and whose rest is tensors.
 
-    Tensors of fixed-size types are views of ``body``, or of those of ``regions``.
+    Tensors of fixed-size types are views of ``body``, or of those of ``regions``. Long JSON is read piece by piece;
+    ``look`` is called between the pieces, and what it raises ends the reading.
 
     Raises:
         InternalError: the JSON does not parse, or lacks something, or has something of the wrong type.
@@ -65,21 +76,33 @@ def read_infer(
         NotFoundError: it is in a region that is not there.
     """
     text = body if header_length == len(body) else memoryview(body)[:header_length]
-    document = loads(text)
+    document = loads(text) if len(text) < LONG_JSON else read_long(text, frame_within(limits), look=look)
     request = InferRequest(model, {}, None, version)
     label = RequestLabel(model)
     form = _ALL_JSON
     if type(document) is dict:
         if "id" in document:
             request.id = label.request_id = as_string(document["id"], "Unable to parse 'id': ")
-        if "parameters" in document and read_parameters(document["parameters"], request):
+        if "parameters" in document and read_parameters(document["parameters"], request, limits):
             form = _ALL_BINARY
     inputs = array_field(document, "inputs")
-    _read_inputs(inputs, request, _Tail(body, header_length), label, regions, _may_hold_booleans(text))
+    check_tensors("inputs", len(inputs), label, limits)
+    _read_inputs(inputs, request, _Tail(body, header_length), label, regions, _may_hold_booleans(text), limits)
     if "outputs" in document:
         form = OutputForm(form.default_binary)
-        request.requested_outputs = _read_outputs(array_field(document, "outputs"), form, regions)
+        outputs = array_field(document, "outputs")
+        check_tensors("outputs", len(outputs), label, limits)
+        request.requested_outputs = _read_outputs(outputs, form, label, regions)
     return request, form
+
+
+def check_tensors(kind: str, count: int, label: RequestLabel, limits: Limits) -> None:
+    """Refuse more ``inputs`` or ``outputs`` than a request may have."""
+    if count > limits.request_tensors:
+        raise label.error(
+            f"the request has {count} {kind}, and at most {limits.request_tensors} are allowed "
+            f"({limits.flag('request_tensors')})"
+        )
 
 
 def _may_hold_booleans(text: Buffer) -> bool:
@@ -121,6 +144,7 @@ def _read_inputs(
     label: RequestLabel,
     regions: Regions,
     may_hold_booleans: bool,
+    limits: Limits,
 ) -> None:
     inputs = request.inputs
     for item in items:
@@ -145,8 +169,10 @@ def _read_inputs(
                     if size is MISSING
                     else _from_tail(info, size, shape, name, tail, label)
                 )
-            elif type(data) is list:
-                array = array_from_json(info, data, shape, prod(shape), name, label, may_hold_booleans)
+            elif type(data) is list or type(data) is Values:
+                array = array_from_json(
+                    info, data, shape, prod(shape), name, label, may_hold_booleans, limits.json_depth
+                )
             else:
                 raise InternalError(f"Unable to parse 'data': {complaint('array')}")
         except (ValueError, OverflowError):
@@ -175,6 +201,8 @@ def _shape(members: dict[str, Any]) -> list[int]:
     shape = members.get("shape")
     if type(shape) is not list:
         shape = array_field(members, "shape")
+    if len(shape) > MAX_DIMENSIONS:
+        raise too_many_dimensions(members["name"], len(shape))
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_UNSIGNED:
             as_unsigned(size, "Unable to parse 'shape': ")
@@ -224,8 +252,8 @@ def _span(parameters: Any, regions: Regions) -> Span:
     return regions.span(region, offset, size)
 
 
-def _read_outputs(items: list[Any], form: OutputForm, regions: Regions) -> tuple[str, ...]:
-    """The names; of outputs that share one the first counts, as in Triton."""
+def _read_outputs(items: list[Any], form: OutputForm, label: RequestLabel, regions: Regions) -> tuple[str, ...]:
+    """The names."""
     for item in items:
         parameters = find(item, "parameters")
         shared = find(parameters, "shared_memory_region") is not MISSING
@@ -237,7 +265,7 @@ def _read_outputs(items: list[Any], form: OutputForm, regions: Regions) -> tuple
         binary = MISSING if shared else find(parameters, "binary_data")
         wanted = binary is not MISSING and as_bool(binary, "Unable to parse 'binary_data': ")
         if name in form.binary:
-            continue
+            raise label.error(f"output '{name}' already exists in request")
         form.binary[name] = wanted
         if count:
             form.wishes.classes[name] = count

@@ -1,6 +1,6 @@
 """An inference response as JSON, with the outputs that are wanted in binary behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,11 +11,28 @@ from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, pack_bytes
 from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
 from repoagent_server.codec.infer_request import OutputForm
-from repoagent_server.codec.json_text import Fragment, array_fragment, dumps_with_arrays, fragment
+from repoagent_server.codec.json_text import (
+    LONG_ARRAY,
+    Fragment,
+    array_fragment,
+    dumps_with_arrays,
+    fragment,
+    list_fragment,
+)
 
-__all__ = ["json_values", "write_infer"]
+__all__ = ["is_long", "json_values", "write_infer"]
 
 _NO_PARTS: Final[tuple[Buffer, ...]] = ()
+
+
+def is_long(response: InferResponse, form: OutputForm) -> bool:
+    """Whether writing ``response`` takes long: many values as JSON, or many elements of BYTES, one by one."""
+    for name, tensor in response.outputs.items():
+        if tensor.array.size > LONG_ARRAY:
+            binary = name in form.wishes.spans or form.binary.get(name, form.default_binary)
+            if not binary or BY_TYPE[tensor.data_type].json is JsonKind.STRING:
+                return True
+    return False
 
 
 def write_infer(response: InferResponse, form: OutputForm) -> tuple[bytes, Sequence[Buffer]]:
@@ -46,7 +63,7 @@ def write_infer(response: InferResponse, form: OutputForm) -> tuple[bytes, Seque
             output["parameters"] = {"binary_data_size": len(part)}
             if len(part):
                 parts = [part] if parts is None else [*parts, part]
-        elif info.code and array.dtype is info.dtype:
+        elif info.code and array.dtype is info.dtype and array.size <= LONG_ARRAY:
             output["data"] = array.ravel()
         else:
             output["data"] = _flat_values(info, array)
@@ -55,7 +72,7 @@ def write_infer(response: InferResponse, form: OutputForm) -> tuple[bytes, Seque
 
 def _raw(info: TypeInfo, array: Array) -> Buffer:
     if info.json is JsonKind.STRING:
-        return pack_bytes(_as_bytes(element) for element in array.ravel().tolist())
+        return pack_bytes(_elements(array))
     if array.size == 0:
         return b""
     contiguous: Any = np.ascontiguousarray(array, info.dtype)
@@ -79,11 +96,17 @@ def _flat_values(info: TypeInfo, array: Array) -> Array | Fragment:
             f"sending {info.name} data via JSON is not supported. Please use the binary data format for output"
         )
     if info.json is JsonKind.STRING:
-        texts = [_as_bytes(element).decode("utf-8", "surrogateescape") for element in array.ravel().tolist()]
-        return fragment(texts)
+        return list_fragment(element.decode("utf-8", "surrogateescape") for element in _elements(array))
     if array.dtype != info.dtype:
         array = array.astype(info.dtype)
-    return array.ravel()
+    flat = array.ravel()
+    return flat if flat.size <= LONG_ARRAY else array_fragment(flat)
+
+
+def _elements(array: Array) -> Iterator[bytes]:
+    flat = array.ravel()
+    for start in range(0, flat.size, LONG_ARRAY):
+        yield from map(_as_bytes, flat[start : start + LONG_ARRAY].tolist())
 
 
 def _as_bytes(element: bytes | str) -> bytes:

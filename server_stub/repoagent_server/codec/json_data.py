@@ -10,24 +10,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.config.limits import DEFAULT_LIMITS
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import complaint
+from repoagent_server.codec.json_text import too_deep
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.values import Values
 
 __all__ = ["array_from_json", "array_of_values"]
 
 
 def array_from_json(
     info: TypeInfo,
-    data: list[Any],
+    data: list[Any] | Values,
     shape: Sequence[int],
     count: int,
     name: str,
     label: RequestLabel,
     may_hold_booleans: bool = True,
+    max_depth: int = DEFAULT_LIMITS.json_depth,
 ) -> Array:
     """Make the array of input ``name``: ``count`` values of type ``info`` in ``data``, shaped as ``shape``.
 
@@ -35,37 +39,70 @@ def array_from_json(
     through then: the packing refuses all that is no number, except booleans.
 
     Raises:
-        InvalidArgumentError: the type has no JSON form, or a value is out of its range.
+        InvalidArgumentError: the type has no JSON form, a value is out of its range, or lists are nested more than
+            ``max_depth`` deep.
         InternalError: a value of another type, or more or fewer values than the shape has (Triton's codes).
     """
+    if isinstance(data, Values):
+        return _array_of_pieces(info, data, count, name, label).reshape(shape)
     if not may_hold_booleans and info.code and 0 < count == len(data) <= _PACKED:
         try:
             array: Array = np.ndarray(shape, info.dtype, struct.pack(f"{count}{info.code}", *data))
             return array
         except (struct.error, OverflowError):
             pass  # there is something wrong with a value, or it is nested: below it is looked into
+    form = _form(info, name)
+    if count == 0:
+        return np.empty(shape, info.dtype)
+    flat = _flat(data, form, max_depth)
+    if len(flat) != count:
+        raise _wrong_count(info, name, label, count, len(flat))
+    return form.build(info, flat).reshape(shape)
+
+
+def _array_of_pieces(info: TypeInfo, values: Values, count: int, name: str, label: RequestLabel) -> Array:
+    """The same of an array that was read in pieces, one by one, which are let go of meanwhile."""
+    form = _form(info, name)
+    if count and count != len(values):
+        raise _wrong_count(info, name, label, count, len(values))
+    array = np.empty(count, info.dtype)
+    position = 0
+    for piece in values.taken() if count else ():
+        if not form.types.issuperset(map(type, piece)):
+            raise InternalError(form.complaint)
+        array[position : position + len(piece)] = form.build(info, piece) if piece else ()
+        position += len(piece)
+    return array
+
+
+def _form(info: TypeInfo, name: str) -> "_Form":
     form = _FORMS.get(info.name)
     if form is None:
         raise InvalidArgumentError(
             f"receiving {info.name} data via JSON is not supported. Please use the binary data format for input {name}"
         )
-    if count == 0:
-        return np.empty(shape, info.dtype)
-    flat = _flat(data, form)
-    if len(flat) != count:
-        if info.json is JsonKind.STRING:
-            raise label.wrong_count(name, count, len(flat))
-        raise InternalError("Unable to parse 'data': Shape does not match true shape of 'data' field")
-    return form.build(info, flat).reshape(shape)
+    return form
 
 
-def array_of_values(info: TypeInfo, values: list[Any]) -> Array:
+def _wrong_count(info: TypeInfo, name: str, label: RequestLabel, expected: int, found: int) -> RepoAgentError:
+    if info.json is JsonKind.STRING:
+        return label.wrong_count(name, expected, found)
+    return InternalError("Unable to parse 'data': Shape does not match true shape of 'data' field")
+
+
+def array_of_values(info: TypeInfo, values: list[Any] | Values) -> Array:
     """A one-dimensional array of ``values``, none of which may be a list. The type must have a JSON form.
 
     Raises:
         InternalError: a value of another type; the text is that of Triton's accessors.
         InvalidArgumentError: a number that does not fit the type.
     """
+    if isinstance(values, Values):
+        if values.nested:
+            raise InternalError(_FORMS[info.name].complaint.removeprefix(_WHERE))
+        count = len(values)
+        arrays = [array_of_values(info, piece) for piece in values.taken()]
+        return np.concatenate(arrays) if count else np.empty(0, info.dtype)
     form = _FORMS[info.name]
     negative = info.json is JsonKind.UNSIGNED and any(type(value) is int and value < 0 for value in values)
     if negative or not form.types.issuperset(map(type, values)):
@@ -141,21 +178,27 @@ _KINDS: Final = {
 _FORMS: Final = {name: _KINDS[info.json] for name, info in BY_NAME.items() if info.json is not JsonKind.NONE}
 
 
-def _flat(data: list[Any], form: _Form) -> list[Any]:
+def _flat(data: list[Any], form: _Form, max_depth: int) -> list[Any]:
     """The values of ``data``, all of the types of ``form``, without the lists around them."""
     # The first test is the cheap one: a comparison by identity for each value, no set to be filled.
+    depth = 1
     while countOf(map(type, data), form.usual) != len(data) and not form.types.issuperset(map(type, data)):
         kinds = set(map(type, data))
         if list not in kinds:
             raise InternalError(form.complaint)
         # One level at a time is fast where lists are nested evenly, and never ends where they are not.
-        data = list(chain.from_iterable(data)) if kinds == {list} else list(_leaves(data))
+        data = list(chain.from_iterable(data)) if kinds == {list} else list(_leaves(data, depth, max_depth))
+        depth += 1
+        if depth > max_depth:
+            raise too_deep(max_depth)
     return data
 
 
-def _leaves(data: list[Any]) -> Iterator[Any]:
+def _leaves(data: list[Any], depth: int, max_depth: int) -> Iterator[Any]:
     stack = [iter(data)]
     while stack:
+        if len(stack) + depth - 1 > max_depth:
+            raise too_deep(max_depth)
         for item in stack[-1]:
             if type(item) is list:
                 stack.append(iter(item))

@@ -6,16 +6,19 @@ tries the fast road first and takes the other one only when it must.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
-from repoagent.errors import InternalError
+from repoagent.config.limits import DEFAULT_LIMITS
+from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.requests.tensor import Array
 
 __all__ = [
+    "LONG_ARRAY",
     "Fragment",
     "JsonObject",
     "UnreadableError",
@@ -23,9 +26,17 @@ __all__ = [
     "dumps",
     "dumps_with_arrays",
     "fragment",
+    "list_fragment",
     "loads",
     "loads_ordered",
+    "too_deep",
 ]
+
+
+def too_deep(limit: int = DEFAULT_LIMITS.json_depth) -> InvalidArgumentError:
+    """The error for arrays or objects that are nested too deeply (Triton's text)."""
+    return InvalidArgumentError(f"JSON nesting depth exceeds maximum allowed limit ({limit})")
+
 
 class UnreadableError(InternalError):
     """A document does not parse: ``reason`` at byte ``offset``."""
@@ -45,6 +56,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
     Raises:
         InternalError: it is none; the text says what is wrong and at which byte.
+        InvalidArgumentError: it is nested so deeply that it cannot be read.
     """
     try:
         return orjson.loads(data)
@@ -95,6 +107,9 @@ def _may_hold_null(text: bytes) -> bool:
     return text.find(b"l", start) >= 0 and text.find(b"u", start) >= 0 and text.find(b"null", start) >= 0
 
 
+LONG_ARRAY: Final = 1 << 16
+"""How many values are written in one go."""
+
 _FIRST_ARRAY: Final = b'"data":'
 
 
@@ -104,15 +119,29 @@ def fragment(document: Any) -> Fragment:
 
 
 def array_fragment(array: Array) -> Fragment:
-    """A contiguous one-dimensional array of numbers or booleans as a part of a document.
+    """A contiguous one-dimensional array of numbers or booleans as a part of a document, a long one piece by piece.
 
     What is not finite is written as Triton writes it: ``NaN``, ``Infinity``, ``-Infinity``.
     """
+    cuts = range(0, array.size, LONG_ARRAY)
+    if len(cuts) <= 1:
+        return Fragment(_array_text(array))
+    return Fragment(b"[%b]" % b",".join(_array_text(array[start : start + LONG_ARRAY])[1:-1] for start in cuts))
+
+
+def list_fragment(texts: Iterable[str]) -> Fragment:
+    """``texts``, however many, as a list: written piece by piece, so that others have a turn in between."""
+    texts = iter(texts)
+    pieces = [dumps(piece)[1:-1] for piece in iter(lambda: list(islice(texts, LONG_ARRAY)), [])]
+    return Fragment(b"[%b]" % b",".join(pieces))
+
+
+def _array_text(array: Array) -> bytes:
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     # orjson writes null for what is not finite; no number has a "u" in it.
     if array.dtype.kind == "f" and b"u" in text:
         text = _dumps_leniently(array.tolist())
-    return Fragment(text)
+    return text
 
 
 def _dumps_leniently(document: Any) -> bytes:
@@ -142,7 +171,7 @@ def _loads_leniently(text: str, objects: Callable[[list[tuple[str, Any]]], Any] 
     except json.JSONDecodeError as error:
         raise _unreadable(*_explain(text, error.msg, error.pos + text.startswith(_BOM))) from None
     except RecursionError:
-        raise InternalError("failed to parse the request JSON buffer: arrays or objects are nested too deep") from None
+        raise too_deep() from None
     except ValueError:
         raise InternalError("failed to parse the request JSON buffer: Number too big to be stored.") from None
 

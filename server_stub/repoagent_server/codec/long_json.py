@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads
+from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
 from repoagent_server.codec.values import Values
 
-__all__ = ["LONG_JSON", "Frame", "read_long"]
+__all__ = ["LONG_JSON", "Frame", "frame_within", "read_long"]
 
 LONG_JSON: Final = 1 << 18
 """Documents from this size, in bytes, are better read here and on a thread."""
@@ -35,6 +36,7 @@ _TEXT: Final = re.compile(
 _HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _ESCAPE_SIZE: Final = 6
 _CONTINUATIONS: Final = 4
+_MEMBERS_OF_A_TENSOR: Final = 10
 _BLANK: Final = ord("_")
 _COMMA, _QUOTE, _COLON = b',":'
 _OPEN, _CLOSE, _BEGIN, _END = b"[]{}"
@@ -44,13 +46,19 @@ _OPEN, _CLOSE, _BEGIN, _END = b"[]{}"
 class Frame:
     """What the frame of a document may be: all that is not in a long array."""
 
-    members: int = 100_000
+    members: int
     """Members of objects and objects in arrays, all together."""
-    depth: int = 100
+    depth: int
+
+
+def frame_within(limits: Limits) -> Frame:
+    """What the frame of an inference request may be: an input or output is an object of some members."""
+    tensors = 2 * _MEMBERS_OF_A_TENSOR * limits.request_tensors
+    return Frame(tensors + limits.request_parameters, limits.json_depth)
 
 
 def read_long(
-    data: Buffer, frame: Frame, *, ordered: bool = False, look: Callable[[], None] = lambda: None
+    data: Buffer, frame: Frame, *, ordered: bool = False, look: Callable[[], None] | None = None
 ) -> dict[str, Any] | JsonObject | Any:
     """The document in ``data`` as ``loads`` gives it, but with :class:`Values` for long arrays of values.
 
@@ -65,8 +73,12 @@ def read_long(
         InvalidArgumentError: it has too many members, or is nested too deeply.
     """
     view = memoryview(data)
-    reader = _Reader(view, frame, ordered, look)
-    return reader.document(len(_BOM) if view[: len(_BOM)] == _BOM else 0)
+    reader = _Reader(view, frame, ordered, look or _nothing)
+    return reader.document(len(_BOM) if bytes(view[: len(_BOM)]) == _BOM else 0)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Reader:
@@ -133,7 +145,7 @@ class _Reader:
         self._enter(depth)
         first = self._next(position + 1)
         if self._data[first] != _BEGIN:
-            return self._values(position, depth)
+            return self._values(position)
         items: list[Any] = []
         position = first
         while True:
@@ -147,7 +159,7 @@ class _Reader:
                 raise UnreadableError("Missing a comma or ']' after an array element.", position)
             position = self._next(position + 1)
 
-    def _values(self, position: int, above: int) -> tuple[list[Any] | Values, int]:
+    def _values(self, position: int) -> tuple[list[Any] | Values, int]:
         """An array of values, window by window; one that ends in the first is the list that was written.
 
         A window that ends within arrays is closed by as many brackets, and the next one opened by as many: each is a
@@ -159,8 +171,8 @@ class _Reader:
             self._look()
             window = bytes(self._data[position : position + _WINDOW])
             cut = _cut(window, depth)
-            if cut.deepest + above - 1 > self._frame.depth:
-                raise self._too_deep()
+            if cut.deepest > self._frame.depth:
+                raise too_deep(self._frame.depth)
             if cut.size == 0:
                 piece, position, depth = self._long_item(window, position, depth)
                 values.nested |= depth > 1
@@ -247,10 +259,7 @@ class _Reader:
 
     def _enter(self, depth: int) -> None:
         if depth > self._frame.depth:
-            raise self._too_deep()
-
-    def _too_deep(self) -> InvalidArgumentError:
-        return InvalidArgumentError(f"JSON nesting depth exceeds maximum allowed limit ({self._frame.depth})")
+            raise too_deep(self._frame.depth)
 
     def _count(self) -> None:
         self._members += 1

@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent_server.codec.fields import as_bool, as_string, as_unsigned, members
 
-__all__ = ["parameter_value", "read_parameters"]
+__all__ = ["check_parameters", "parameter_value", "read_parameters"]
 
 _INT64: Final = range(-(2**63), 2**63)
 
 
-def read_parameters(value: object, request: InferRequest) -> bool:
+def read_parameters(value: object, request: InferRequest, limits: Limits = DEFAULT_LIMITS) -> bool:
     """Put the members of ``value`` into ``request``; True if unnamed outputs are wanted in binary.
 
     Raises:
@@ -23,6 +24,7 @@ def read_parameters(value: object, request: InferRequest) -> bool:
         items = members(value).items()
     except InternalError as error:
         raise InternalError(f"failed to get request params.: {error}") from None
+    check_parameters(len(items), limits)
     binary = False
     for name, member in items:
         if name == "binary_data_output":
@@ -32,6 +34,15 @@ def read_parameters(value: object, request: InferRequest) -> bool:
         else:
             request.parameters[name] = _plain(name, member)
     return binary
+
+
+def check_parameters(count: int, limits: Limits) -> None:
+    """Refuse more parameters than a request may have."""
+    if count > limits.request_parameters:
+        raise InvalidArgumentError(
+            f"the request has {count} parameters, and at most {limits.request_parameters} are allowed "
+            f"({limits.flag('request_parameters')})"
+        )
 
 
 def _sequence_id(request: InferRequest, value: Any) -> None:

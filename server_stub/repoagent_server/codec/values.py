@@ -1,5 +1,6 @@
 """The values of a JSON array that is too long to be read in one go."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,18 @@ class Values:
     """An array in pieces, each a list without lists in it. Nobody holds the interpreter for longer than one takes."""
 
     pieces: list[list[Any]] = field(default_factory=list)
-    count: int = 0
     nested: bool = False
     """Whether it was written with arrays in it; only their values are here."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
 
     def add(self, piece: list[Any]) -> None:
         """Append values."""
         self.pieces.append(piece)
-        self.count += len(piece)
+
+    def taken(self) -> Iterator[list[Any]]:
+        """The pieces, each forgotten here once the next is asked for."""
+        pieces, self.pieces = self.pieces[::-1], []
+        while pieces:
+            yield pieces.pop()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest, ResponseSender
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
@@ -38,7 +39,8 @@ _NO_CONTEXT: Final = CallContext()
 class Inference:
     """Prepares requests and hands them to the core. Belongs to the event loop that ``mailbox`` leads to.
 
-    ``mailbox`` is the way back for the answers, ``regions`` the shared memory that clients may name.
+    ``mailbox`` is the way back for the answers, ``regions`` the shared memory that clients may name,
+    ``limits`` how much one request may hold.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class Inference:
         mailbox: Mailbox,
         regions: Regions = NO_REGIONS,
         forwarding: HeaderForwarding | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.core = core
         self.mailbox = mailbox
         self.regions = regions
+        self.limits = limits
         self._forwarding = forwarding or HeaderForwarding()
 
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:

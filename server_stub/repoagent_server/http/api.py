@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
@@ -13,6 +14,7 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.coding import CodedRoute
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
+from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
@@ -35,6 +37,7 @@ def api_service(
     restrictions: Restrictions | None = None,
     forward_headers: str = "",
     regions: Regions = NO_REGIONS,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -45,6 +48,7 @@ def api_service(
         max_input_size: How many bytes the tensors of a request may have once its body is decoded.
         restrictions: What needs a header.
         regions: The shared memory that clients may register.
+        limits: How much one request may hold.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -54,9 +58,10 @@ def api_service(
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        inference = Inference(core, Mailbox(loop), regions, forwarding)
-        generate = GenerateRoutes(inference, max_input_size)
-        infer = CodedRoute(InferRoute(inference, loop), loop, pools.work, max_input_size)
+        inference = Inference(core, Mailbox(loop), regions, forwarding, limits)
+        long = LongWork(loop, pools.long)
+        generate = GenerateRoutes(inference, max_input_size, long)
+        infer = CodedRoute(InferRoute(inference, loop, long), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
         if metrics is not None:
             routes.append(_metrics_route(metrics))

@@ -109,7 +109,7 @@ class HttpFrontend:
             service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
             server = _Server(service, connections, self._endpoint, own)
-            server.on_started = lambda: started.set_result(_Running(loop, server, service, connections))
+            server.on_started = lambda: started.set_result(_Running(loop, server, service, connections, pools))
             try:
                 await server.serve(listener)
             except BaseException as error:
@@ -123,9 +123,15 @@ class _Running:
     """A front end that serves."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, server: "_Server", service: HttpService, connections: Connections
+        self,
+        loop: asyncio.AbstractEventLoop,
+        server: "_Server",
+        service: HttpService,
+        connections: Connections,
+        pools: Pools,
     ) -> None:
         self.loop = loop
+        self._pools = pools
         self.server = server
         self._service = service
         self._connections = connections
@@ -133,9 +139,15 @@ class _Running:
     async def refuse(self) -> None:
         self._service.stopping = True
         await self.server.stop_listening()
+        # What is being read on its thread was let in: it reaches the core before the next turn of the loop.
+        await self.loop.run_in_executor(self._pools.long, _nothing)
 
     async def idle(self, timeout: float) -> bool:
         return await self._connections.in_flight.idle(timeout)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Server:

@@ -1,5 +1,6 @@
 """``generate`` and ``generate_stream``: a flat JSON request, and one JSON answer or a stream of events."""
 
+from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
@@ -7,9 +8,11 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.generate_response import write_generate
 from repoagent_server.codec.json_text import dumps
+from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.server import check_version
 from repoagent_server.http.load_report import load_report, wanted_report
+from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import fault
@@ -28,41 +31,59 @@ _IDENTITY: Final = (b"", b"identity")
 class GenerateRoutes:
     """The two routes. One per event loop."""
 
-    def __init__(self, inference: Inference, max_input_size: int) -> None:
+    def __init__(self, inference: Inference, max_input_size: int, long: LongWork) -> None:
         self._inference = inference
+        self._long = long
         self._max_input_size = max_input_size
 
     def once(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate``."""
-        try:
-            answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
-            self._inference.submit(self._prepare(request, params, exchange, answer))
-        except RepoAgentError as error:
-            exchange.respond(error_response(error))
+        answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
+
+        def submit(generate: InferRequest) -> None:
+            self._prepare(generate, request, exchange, answer)
+            self._inference.submit(generate)
+
+        self._read_and(submit, request, params, exchange)
 
     def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
         """``POST v2/models/M/generate_stream``."""
         answer = _Stream(self._inference.mailbox, exchange, wanted_report(request))
-        try:
-            answer.request = generate = self._prepare(request, params, exchange, answer)
-            self._inference.check(generate)  # what it refuses is no event, but a plain answer
-            self._inference.submit(generate)
-        except RepoAgentError as error:
-            exchange.respond(error_response(error))
-        answer.request = None
 
-    def _prepare(self, request: Request, params: Params, exchange: Exchange, answer: Answer) -> InferRequest:
-        generate = self._read(request, params)
+        def submit(generate: InferRequest) -> None:
+            self._prepare(generate, request, exchange, answer)
+            answer.request = generate
+            try:
+                self._inference.check(generate)  # what it refuses is no event, but a plain answer
+                self._inference.submit(generate)
+            finally:
+                answer.request = None
+
+        self._read_and(submit, request, params, exchange)
+
+    def _prepare(self, generate: InferRequest, request: Request, exchange: Exchange, answer: Answer) -> None:
         self._inference.prepare(generate, answer, self._inference.context(lambda: request.headers))
         exchange.on_cancel = generate.cancel
-        return generate
 
-    def _read(self, request: Request, params: Params) -> InferRequest:
+    def _read_and(
+        self, submit: Callable[[InferRequest], None], request: Request, params: Params, exchange: Exchange
+    ) -> None:
+        """Read the request, a long one on a thread, and submit it; an error is the answer."""
+        if len(request.body) >= LONG_JSON:
+            self._long.do(lambda look: self._read(request, params, look), submit, request, exchange)
+            return
+        try:
+            submit(self._read(request, params))
+        except RepoAgentError as error:
+            exchange.respond(error_response(error))
+
+    def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> InferRequest:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:
             raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
-        return read_generate(request.body, metadata, model, version, self._max_input_size)
+        limits = self._inference.limits
+        return read_generate(request.body, metadata, model, version, self._max_input_size, limits, look)
 
 
 class _Once(Answer):

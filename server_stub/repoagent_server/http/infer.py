@@ -2,16 +2,20 @@
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputForm, read_infer
-from repoagent_server.codec.infer_response import write_infer
+from repoagent_server.codec.infer_response import is_long, write_infer
+from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.raw_request import read_raw
 from repoagent_server.codec.request_templates import RequestTemplates
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.server import check_version
+from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import OCTETS, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import answer_to, fault
@@ -36,10 +40,11 @@ class InferRoute:
     request that is alone is answered at once, which saves two turns of the loop.
     """
 
-    def __init__(self, inference: Inference, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, inference: Inference, loop: asyncio.AbstractEventLoop, long: LongWork) -> None:
         self._inference = inference
         self._mailbox = inference.mailbox
         self._loop = loop
+        self._long = long
         self._known = RequestTemplates()
         self._waiting: list[tuple[Request, Params, Exchange]] = []
         self._bytes = 0
@@ -80,35 +85,61 @@ class InferRoute:
             exchange.respond(answer_to(error, request))
 
     def _begin(self, request: Request, params: Params, exchange: Exchange) -> InferRequest | None:
-        """Make the core's request; None if there was something wrong with it, which has been answered."""
+        """Make the core's request; None if there was something wrong with it, which has been answered, or if it is
+        long, and submitted later."""
         try:
-            infer, form = self._read(request, params)
-            context = self._inference.context(lambda: request.headers)
-            reply = _Reply(self._mailbox, exchange, form)
-            self._inference.prepare(infer, reply, context, form.wishes, _DECOUPLED)
-            exchange.on_cancel = infer.cancel
-            return infer
+            read = self._read(request, params, exchange)
+            return None if read is None else self._prepare(*read, request, exchange)
         except Exception as error:
             exchange.respond(answer_to(error, request))
             return None
 
-    def _read(self, request: Request, params: Params) -> tuple[InferRequest, OutputForm]:
+    def _prepare(self, infer: InferRequest, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
+        context = self._inference.context(lambda: request.headers)
+        reply = _Reply(self._mailbox, exchange, form, request, self._long)
+        self._inference.prepare(infer, reply, context, form.wishes, _DECOUPLED)
+        exchange.on_cancel = infer.cancel
+        return infer
+
+    def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[InferRequest, OutputForm] | None:
         model, version = params["model"], check_version(params["version"])
+        inference, body = self._inference, request.body
         try:
             _check_encoding(request.frame.encoding)
-            body = request.body
             length = _json_length(request.frame.json_length, len(body))
             if length == 0:
-                return read_raw(body, self._inference.core.model_config(model, version), model, version)
-            known = self._known.read(body, length, model, version)
+                return read_raw(body, inference.core.model_config(model, version), model, version)
+            known = self._known.read(body, length, model, version) if length < LONG_JSON else None
             if known is not None:
                 return known
-            read = read_infer(body, length, model, version, self._inference.regions)
-            self._known.remember(body, length, *read)
-            return read
+            if not _is_long(body, length):
+                read = read_infer(body, length, model, version, inference.regions, inference.limits)
+                self._known.remember(body, length, *read)
+                return read
+            inference.model_metadata(model, version)
         except RepoAgentError:
-            self._inference.model_metadata(model, version)
+            inference.model_metadata(model, version)
             raise
+
+        def read_long(look: Callable[[], None]) -> tuple[InferRequest, OutputForm]:
+            return read_infer(body, length, model, version, inference.regions, inference.limits, look)
+
+        self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
+        return None
+
+    def _submit_read(self, infer: InferRequest, form: OutputForm, request: Request, exchange: Exchange) -> None:
+        self._inference.submit(self._prepare(infer, form, request, exchange))
+
+
+def _is_long(body: Buffer, length: int) -> bool:
+    """Whether a request whose first ``length`` bytes are JSON takes long to read: elements of BYTES are single objects.
+
+    The name of that type could be written with escapes.
+    """
+    if length >= LONG_JSON or len(body) < LONG_JSON:
+        return length >= LONG_JSON
+    head = bytes(body[:length])
+    return b"BYTES" in head or b"\\" in head
 
 
 def _check_encoding(encoding: bytes | None) -> None:
@@ -139,12 +170,16 @@ def _leading_number(text: bytes) -> int:
 class _Reply(Answer):
     """Takes what the core answers to one request. HTTP has room for exactly one response."""
 
-    __slots__ = ("_count", "_exchange", "_form", "_response")
+    __slots__ = ("_count", "_exchange", "_form", "_long", "_request", "_response")
 
-    def __init__(self, mailbox: Mailbox, exchange: Exchange, form: OutputForm) -> None:
+    def __init__(
+        self, mailbox: Mailbox, exchange: Exchange, form: OutputForm, request: Request, long: LongWork
+    ) -> None:
         self._mailbox = mailbox
         self._exchange = exchange
         self._form = form
+        self._request = request
+        self._long = long
         self._response: InferResponse | None = None
         self._count = 0
 
@@ -154,6 +189,9 @@ class _Reply(Answer):
             self._count += 1
         if final:
             try:
+                if self._response is not None and is_long(self._response, self._form):
+                    self._long.do(lambda _: self._result(), self._exchange.respond, self._request, self._exchange)
+                    return
                 answer = self._result()
             except Exception as error:  # a fault of ours must not leave the client without an answer
                 answer = fault(error, "the answer to an inference request could not be written")

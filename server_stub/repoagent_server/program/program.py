@@ -171,6 +171,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
             restrictions=options.http_restrictions,
             forward_headers=options.http_header_forward_pattern,
             regions=regions,
+            limits=options.limits,
         )
         endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
         fronts[_HTTP] = HttpFrontend(endpoint, api)

@@ -56,9 +56,12 @@ def test_nesting_does_not_matter(read: Reader, data: list[Any]) -> None:
 
 def test_deep_nesting_beside_many_values_takes_no_time(read: Reader) -> None:
     deep: list[Any] = [1]
-    for _ in range(900):
+    for _ in range(98):
         deep = [deep]
     assert read("INT64", [*range(200_000), deep], [200_001])[-1] == 1
+    for data in ([*range(200_000), [deep]], [[deep]]):
+        with pytest.raises(InvalidArgumentError, match=r"JSON nesting depth exceeds maximum allowed limit \(100\)"):
+            read("INT64", data, [200_001])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Work on large requests and answers that would keep an event loop from everybody else."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import TypeVar
+
+from repoagent.errors import CancelledError
+from repoagent_server.http.messages import Exchange, Request
+from repoagent_server.http.service import answer_to
+
+__all__ = ["LongWork"]
+
+_T = TypeVar("_T")
+
+
+class LongWork:
+    """Has work done on ``pool`` and goes on with its result on the event loop.
+
+    The pool has one thread, so large requests wait for each other: two at once would only fight for the interpreter,
+    which small requests want as well.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
+        self._loop = loop
+        self._pool = pool
+
+    def do(
+        self,
+        work: Callable[[Callable[[], None]], _T],
+        then: Callable[[_T], None],
+        request: Request,
+        exchange: Exchange,
+    ) -> None:
+        """Call ``work`` on the thread, with what it should call now and then, and ``then`` on the loop.
+
+        What it is given raises once the client has gone. An error, of either, is the answer to ``request``.
+        """
+        gone = threading.Event()
+        exchange.on_cancel = gone.set
+
+        def look() -> None:
+            if gone.is_set():
+                raise CancelledError("the client has gone")
+
+        def attempt() -> _T:
+            look()
+            return work(look)
+
+        def deliver(future: "Future[_T]") -> None:
+            exchange.on_cancel = None
+            try:
+                then(future.result())
+            except Exception as error:
+                exchange.respond(answer_to(error, request))
+
+        try:
+            future = self._pool.submit(attempt)
+        except RuntimeError as error:  # this machine has no thread left
+            exchange.respond(answer_to(error, request))
+            return
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(deliver, done))
