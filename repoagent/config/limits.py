@@ -39,6 +39,9 @@ class Limits:
     )
     request_tensors: int = _limit(10_000, "The most inputs, and the most outputs, that one request may name.")
     request_parameters: int = _limit(10_000, "The most parameters of one request.")
+    typed_elements: int = _limit(
+        1_000_000, "The most elements in the typed contents of one gRPC request that are not packed: those of BYTES."
+    )
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 

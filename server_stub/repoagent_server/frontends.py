@@ -176,7 +176,7 @@ class KServeGrpc(_Service):
         from repoagent_server.grpc.frontend import GrpcFrontend
 
         regions = _regions(self._server, self._options.allow_client_shm)
-        return GrpcFrontend(self._server.core, self._options, regions=regions)
+        return GrpcFrontend(self._server.core, self._options, regions=regions, limits=self._server.options.limits)
 
 
 class Metrics(_Service):

@@ -89,7 +89,7 @@ def read_infer(
     check_tensors("inputs", len(inputs), label, limits)
     _read_inputs(inputs, request, _Tail(body, header_length), label, regions, _may_hold_booleans(text), limits)
     if "outputs" in document:
-        form = OutputForm(form.default_binary)
+        form = OutputForm(form.default_binary, wishes=OutputWishes(max_elements=limits.classes))
         outputs = array_field(document, "outputs")
         check_tensors("outputs", len(outputs), label, limits)
         request.requested_outputs = _read_outputs(outputs, form, label, regions)

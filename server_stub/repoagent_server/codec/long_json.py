@@ -33,7 +33,7 @@ _TEXT: Final = re.compile(
     rb'(?:[^"\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\[^u])*+', re.DOTALL
 )
 """Whole characters and escapes of a string."""
-_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _ESCAPE_SIZE: Final = 6
 _CONTINUATIONS: Final = 4
 _MEMBERS_OF_A_TENSOR: Final = 10
@@ -243,8 +243,9 @@ class _Reader:
             raise UnreadableError("Missing a closing quotation mark in string.", len(data))
         if end == start:
             raise UnreadableError("Incorrect hex digit after \\u escape in string.", start)
-        if _HALF.search(bytes(data[max(start, end - _ESCAPE_SIZE) : end])) and end - start > _ESCAPE_SIZE:
-            return end - _ESCAPE_SIZE
+        half = end - _ESCAPE_SIZE
+        if half > start and _HALF.match(data, half) and _is_escape(bytes(data[start : half + 1])):
+            return half
         for back in range(_CONTINUATIONS):
             if data[end - back] & 0xC0 != 0x80:
                 return end - back
@@ -267,6 +268,11 @@ class _Reader:
             raise InvalidArgumentError(
                 f"the JSON of the request has more than {self._frame.members} members beside the values of tensors"
             )
+
+
+def _is_escape(text: bytes) -> bool:
+    """Whether the backslash at the end of ``text`` is not itself escaped."""
+    return (len(text) - len(text.rstrip(b"\\"))) % 2 == 1
 
 
 @dataclass(frozen=True, slots=True)

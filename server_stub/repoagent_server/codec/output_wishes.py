@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from repoagent.errors import RepoAgentError
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.class_labels import OutputClasses
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent_server.codec.storing import store
@@ -18,6 +19,8 @@ class OutputWishes:
 
     classes: dict[str, int] = field(default_factory=dict)
     """Outputs to be classified, and how many classes are wanted (at least 1)."""
+    max_elements: int = field(default=DEFAULT_LIMITS.classes, compare=False)
+    """How many values an output that is classified may have."""
     spans: dict[str, Span] = field(default_factory=dict)
     """Outputs that go to shared memory instead of into the response."""
 
@@ -38,10 +41,18 @@ class OutputWishes:
         """
         for name, count in self.classes.items():
             if name in response.outputs:
+                self._check_size(name, response.outputs[name].array.size)
                 response.outputs[name] = classify(name, response.outputs[name], count, classes)
         for name, span in self.spans.items():
             if name in response.outputs:
                 store(name, response.outputs[name], span)
+
+    def _check_size(self, name: str, size: int) -> None:
+        if size > self.max_elements:
+            raise InvalidArgumentError(
+                f"output '{name}' has {size} elements, and at most {self.max_elements} can be classified "
+                f"({Limits.flag('classes')})"
+            )
 
 
 class _WishSender:

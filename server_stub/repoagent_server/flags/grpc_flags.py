@@ -7,6 +7,7 @@ import click
 
 from repoagent_server.flags.flags import HEADER_PATTERN, boolean, number
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcOptions
+from repoagent_server.shared.memory import default_message_bytes
 
 __all__ = ["grpc_flags", "take_grpc_options"]
 
@@ -72,11 +73,12 @@ _DECORATORS: Final = (
         help="Milliseconds that a client must leave between pings without data.",
     ),
     number("--grpc-http2-max-ping-strikes", default=2, low=0, help="Bad pings before a connection is closed."),
-    number(
+    click.option(
         "--grpc-max-message-size",
-        default=-1,
-        low=-1,
-        help="Largest message in either direction, in bytes once decompressed; -1 is no limit.",
+        type=click.IntRange(-1, 2**31 - 1),
+        default=default_message_bytes,
+        help="Largest message in either direction, in bytes once decompressed; -1 is no limit.  [default: a sixteenth "
+        "of the memory, from 64 MiB to 2 GiB]",
     ),
     number("--grpc-max-connection-age", default=0, low=0, help="Milliseconds after which to close; 0 is never."),
     number("--grpc-max-connection-age-grace", default=0, low=0, help="Milliseconds more for running calls."),

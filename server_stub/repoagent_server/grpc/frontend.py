@@ -11,6 +11,7 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import UnavailableError
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.reflection import public_pool
@@ -43,12 +44,14 @@ class GrpcFrontend:
         allow_load_parameters: bool = False,
         restrictions: Restrictions | None = None,
         regions: Regions = NO_REGIONS,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._core = core
         self._options = options
         self._allow_load_parameters = allow_load_parameters
         self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._regions = regions
+        self._limits = limits
         self._interceptors = [RestrictedProtocols(SERVICE, restrictions)] if restrictions else []
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
@@ -144,8 +147,8 @@ class GrpcFrontend:
 
     def _make_service(self, pools: Pools) -> GrpcService:
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
-        inference = Inference(self._core, Mailbox(self._loop), self._regions, self._forwarding)
-        calls = InferCalls(inference, self._in_flight)
+        inference = Inference(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._limits)
+        calls = InferCalls(inference, self._in_flight, pools.long)
         return GrpcService(handlers, calls, pools, self._in_flight)
 
     def _bind(self, server: grpc.aio.Server) -> int:

@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from repoagent.errors import InternalError, RepoAgentError, UnsupportedError
+from repoagent.config.limits import Limits
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_response import is_long
 from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
@@ -16,6 +21,7 @@ from repoagent_server.grpc.message_templates import MessageTemplates
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
+from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.handlers.server import check_version
 from repoagent_server.shared.backlog import Backlog
@@ -23,7 +29,7 @@ from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.told import told as said
 
-__all__ = ["InferCalls"]
+__all__ = ["InferCalls", "receive"]
 
 logger = logging.getLogger(__name__)
 _FINAL: Final = "triton_final_response"
@@ -33,24 +39,36 @@ _WAITING_LIMIT: Final = 256
 """Responses of one stream that may wait for a slow client before no more of its requests are read."""
 
 _NO_WISHES: Final = OutputWishes()
+_ALL_BINARY: Final = OutputForm(default_binary=True)
+_T = TypeVar("_T")
 
-Received: TypeAlias = InferRequest | tuple[pb.ModelInferRequest, bytes]
+Received: TypeAlias = InferRequest | tuple[pb.ModelInferRequest, bytes] | bytes
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
 class InferCalls:
     """The two calls that run models. Belongs to one event loop, as ``inference`` does."""
 
-    def __init__(self, inference: Inference, in_flight: InFlight) -> None:
+    def __init__(self, inference: Inference, in_flight: InFlight, long: Executor) -> None:
+        """``long``: where large requests are read and large answers written, one after another."""
         self._inference = inference
+        self._long = long
         self._backlog = Backlog()
         self._in_flight = in_flight
         self._known = MessageTemplates()
         self._writer = ResponseWriter()
 
+    @property
+    def limits(self) -> Limits:
+        """How much one request may hold."""
+        return self._inference.limits
+
     def parse(self, data: bytes) -> Received:
-        """What arrives at :meth:`infer`: the request itself if it is like one that came before."""
-        return self._known.read(data) or (pb.ModelInferRequest.FromString(data), data)
+        """What arrives at :meth:`infer`: the request itself if one like it came before; a large one as it is."""
+        known = self._known.read(data)
+        if known is not None:
+            return known
+        return data if len(data) >= LONG_MESSAGE else (pb.ModelInferRequest.FromString(data), data)
 
     async def infer(self, received: Received, context: Context) -> bytes:
         """ModelInfer. A client that goes away cancels its request."""
@@ -67,20 +85,25 @@ class InferCalls:
         raise AssertionError("abort raises")
 
     async def _infer(self, received: Received, context: Context) -> bytes:
-        asked = self._asked(received)
+        asked = await self._asked(received)
         answer = self._submit(asked, context)
         response = answer.response
         if response is None:
             response = await _or_cancel(answer.wait(), asked.request)
         if response.error is not None:
             raise response.error
+        if is_long(response, _ALL_BINARY):
+            return await _on(self._long, lambda: self._writer.write(response, asked.wishes.spans))
         return self._writer.write(response, asked.wishes.spans)
 
-    def _asked(self, received: Received) -> Asked:
+    async def _asked(self, received: Received) -> Asked:
         if isinstance(received, InferRequest):
             return Asked(received, _NO_WISHES, empty_final=False)
-        message, data = received
-        asked = _read(self._inference, message)
+        if isinstance(received, bytes):
+            message, asked, data = *await read_long(self._inference, received, self._long), received
+        else:
+            message, data = received
+            asked = _read(self._inference, message)
         self._known.remember(data, message, asked.request)
         return asked
 
@@ -92,10 +115,10 @@ class InferCalls:
         inference.submit(asked.request)
         return answer
 
-    async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
+    async def stream(self, messages: AsyncIterator[pb.ModelInferRequest | bytes], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         call = self._inference.context(context.invocation_metadata)
-        stream = _Stream(self._inference, call, self._backlog, self._in_flight)
+        stream = _Stream(self._inference, call, self._backlog, self._in_flight, self._long)
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
         try:
@@ -115,10 +138,41 @@ async def _write(stream: "_Stream", context: Context) -> None:
         await context.write(message)
 
 
+def receive(data: bytes) -> pb.ModelInferRequest | bytes:
+    """What arrives on a stream: a message, or a large one as it is."""
+    return data if len(data) >= LONG_MESSAGE else pb.ModelInferRequest.FromString(data)
+
+
+async def read_long(inference: Inference, data: bytes, long: Executor) -> tuple[pb.ModelInferRequest, Asked]:
+    """Parse a large message: on the thread of ``long`` where that takes long.
+
+    Raises:
+        RepoAgentError: there is something wrong with it.
+    """
+    if check_infer(data, inference.limits) >= LONG_MESSAGE:
+        message = await _on(long, lambda: _parse(data))
+    else:
+        message = _parse(data)
+    if any(entry.datatype == "BYTES" or entry.HasField("contents") for entry in message.inputs):
+        return message, await _on(long, lambda: _read(inference, message))
+    return message, _read(inference, message)
+
+
+def _parse(data: bytes) -> pb.ModelInferRequest:
+    try:
+        return pb.ModelInferRequest.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"the message is not valid: {error}") from None
+
+
+async def _on(pool: Executor, work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
 def _read(inference: Inference, message: pb.ModelInferRequest) -> Asked:
     version = check_version(message.model_version)
     try:
-        return read_infer(message, inference.regions)
+        return read_infer(message, inference.regions, inference.limits)
     except RepoAgentError:
         inference.model_metadata(message.model_name, version)
         raise
@@ -182,7 +236,9 @@ class _Stream:
         call: CallContext,
         backlog: Backlog,
         in_flight: InFlight,
+        long: Executor,
     ) -> None:
+        self._long = long
         self._inference = inference
         self._call = call
         self._backlog = backlog
@@ -196,11 +252,14 @@ class _Stream:
         self._room.set()
         self._all_read = False
 
-    async def read(self, messages: AsyncIterator[pb.ModelInferRequest]) -> None:
+    async def read(self, messages: AsyncIterator[pb.ModelInferRequest | bytes]) -> None:
         """Submit what the client sends, as long as it also takes what it is sent."""
         async for message in messages:
             await self._room.wait()
-            self._submit(message)
+            if isinstance(message, bytes):
+                await self._submit_long(message)
+            else:
+                self._submit(message)
         self._all_read = True
         self._end_if_done()
 
@@ -241,12 +300,23 @@ class _Stream:
             self._in_flight.finished()
         self._end_if_done()
 
+    async def _submit_long(self, data: bytes) -> None:
+        try:
+            _, asked = await read_long(self._inference, data, self._long)
+        except Exception as error:
+            self.put(_error_message(_told(error), ""))
+            return
+        self._start(asked)
+
     def _submit(self, message: pb.ModelInferRequest) -> None:
         try:
             asked = _read(self._inference, message)
         except Exception as error:
             self.put(_error_message(_told(error), message.id))
             return
+        self._start(asked)
+
+    def _start(self, asked: Asked) -> None:
         request = asked.request
         self._running[request] = None
         self._in_flight.started()
@@ -255,7 +325,7 @@ class _Stream:
         try:
             self._inference.submit(request)
         except Exception as error:
-            self.put(_error_message(_told(error), message.id))
+            self.put(_error_message(_told(error), request.id))
             self.finished(request)
         sender.accepted = True
 

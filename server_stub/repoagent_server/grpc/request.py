@@ -4,13 +4,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import tensor_array
 from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
+from repoagent_server.codec.infer_request import check_tensors
 from repoagent_server.codec.output_wishes import OutputWishes
+from repoagent_server.codec.parameters import check_parameters
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.shapes import MAX_DIMENSIONS, too_many_dimensions
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
 from repoagent_server.grpc.shared_memory import read_span
@@ -35,7 +39,7 @@ class Asked:
     """A stream wants an empty final response."""
 
 
-def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS) -> Asked:
+def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS, limits: Limits = DEFAULT_LIMITS) -> Asked:
     """What ``message`` asks for.
 
     Raw tensors are views of the message's own bytes, those in shared memory of ``regions``.
@@ -48,11 +52,14 @@ def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS) -> 
     name = message.model_name
     request = InferRequest(name, {}, None, check_version(message.model_version), id=message.id)
     label = RequestLabel(name, message.id)
+    check_parameters(len(message.parameters), limits)
     empty_final = _read_parameters(message.parameters, request)
+    check_tensors("inputs", len(message.inputs), label, limits)
+    check_tensors("outputs", len(message.outputs), label, limits)
     request.volatile = _read_inputs(message, request.inputs, label, regions)
-    wishes = OutputWishes()
+    wishes = OutputWishes(max_elements=limits.classes)
     if message.outputs:
-        request.requested_outputs = _read_outputs(message.outputs, wishes, regions)
+        request.requested_outputs = _read_outputs(message.outputs, wishes, label, regions)
     return Asked(request, wishes, empty_final)
 
 
@@ -108,6 +115,8 @@ def _raw_contents(message: pb.ModelInferRequest, shared: int, label: RequestLabe
 
 
 def _shape(entry: _Input, label: RequestLabel) -> list[int]:
+    if len(entry.shape) > MAX_DIMENSIONS:
+        raise too_many_dimensions(entry.name, len(entry.shape))
     shape = list(entry.shape)
     if shape and min(shape) < 0:
         raise label.error(
@@ -131,17 +140,21 @@ def _from_raw(info: TypeInfo, raw: Iterator[bytes], shape: list[int], entry: _In
     return tensor_array(info, data, shape, entry.name, label)
 
 
-def _read_outputs(outputs: Iterable[_Output], wishes: OutputWishes, regions: Regions) -> tuple[str, ...]:
-    """The names; of outputs that share one the first counts, as in Triton."""
+def _read_outputs(
+    outputs: Iterable[_Output], wishes: OutputWishes, label: RequestLabel, regions: Regions
+) -> tuple[str, ...]:
+    """The names."""
     names: dict[str, None] = {}
     for output in outputs:
+        if output.name in names:
+            raise label.error(f"output '{output.name}' already exists in request")
         if output.parameters:
             span, count = read_span(output.name, output.parameters, regions), _class_count(output)
             if span is not None and count:
                 raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
-            if span is not None and output.name not in names:
+            if span is not None:
                 wishes.spans[output.name] = span
-            if count and output.name not in names:
+            if count:
                 wishes.classes[output.name] = count
         names[output.name] = None
     return tuple(names)

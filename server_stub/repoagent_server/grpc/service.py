@@ -12,11 +12,12 @@ import grpc
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.infer import Context, InferCalls
+from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.log_settings import log_changes, log_message
 from repoagent_server.grpc.response import STATUS, config_message, statistics_message
 from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
+from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
 from repoagent_server.shared.in_flight import InFlight
@@ -76,7 +77,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         self._calls = calls
         self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._refusing(calls.stream), pb.ModelInferRequest.FromString, pb.ModelStreamInferResponse.SerializeToString
+            self._refusing(calls.stream), receive, pb.ModelStreamInferResponse.SerializeToString
         )
 
     def service(self, handler_call_details: Any) -> Any:
@@ -86,7 +87,16 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         request, response = METHODS[name]
         if name == "ModelInfer":  # it parses by itself what it has not seen before, and answers with bytes
             return grpc.unary_unary_rpc_method_handler(self._refusing(self._calls.infer), self._calls.parse, None)
-        return grpc.unary_unary_rpc_method_handler(self._blocking(name), request.FromString, response.SerializeToString)
+
+        def parse(data: bytes) -> Any:
+            try:
+                if len(data) >= LONG_MESSAGE:
+                    check_fields(data, self._calls.limits.request_parameters)
+                return request.FromString(data)
+            except RepoAgentError as error:
+                return error  # raised here, it would be an error without its text
+
+        return grpc.unary_unary_rpc_method_handler(self._blocking(name), parse, response.SerializeToString)
 
     def _refusing(self, call: _Call) -> _Call:
         """``call``, but not once the server is stopping."""
@@ -106,6 +116,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         async def run(message: Any, context: Context) -> Any:
             self._in_flight.started()
             try:
+                if isinstance(message, RepoAgentError):
+                    raise message
                 return await asyncio.get_running_loop().run_in_executor(pool, method, message)
             except RepoAgentError as error:
                 await context.abort(STATUS[error.code], details(told(error)))

@@ -5,9 +5,9 @@ from typing import Any, Final, TypeVar
 
 from repoagent.errors import UnavailableError, UnsupportedError
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, find
-from repoagent_server.codec.json_text import loads
 from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
 from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.document import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 
@@ -22,7 +22,7 @@ def log_route(handler: LogSettingsHandler) -> Route:
 
     def answer(request: Request, _: Params) -> Response:
         if request.method == b"POST":
-            handler.update(_changes(loads(request.body)))
+            handler.update(_changes(document(request)))
         return json_response(handler.settings())
 
     return Route("/v2/logging", _METHODS, inline=answer, api=Api.LOGGING)

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
+from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Params, Route, Router
@@ -47,6 +48,8 @@ class HttpService:
                 route.deferred(request, match.params, exchange)
             except Exception as error:
                 exchange.respond(answer_to(error, request))
+        elif route.inline is not None and len(request.body) >= LONG_JSON:
+            self._answer_later(self._pools.long, route.inline, request, match.params, exchange)
         elif route.inline is not None:
             exchange.respond(_answer(route.inline, request, match.params))
         elif route.blocking is not None:

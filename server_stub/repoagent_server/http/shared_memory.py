@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent_server.codec.fields import MISSING, as_string, as_unsigned, find
-from repoagent_server.codec.json_text import loads
 from repoagent_server.handlers.region import Region
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.document import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 
@@ -42,11 +42,11 @@ class _SystemRoutes:
 
     def register(self, request: Request, params: Params) -> Response:
         name = params["region"]
-        document = _document(request, name, "system")
-        key = as_string(_required(document, "key"))
-        offset = find(document, "offset")
+        given = _document(request, name, "system")
+        key = as_string(_required(given, "key"))
+        offset = find(given, "offset")
         offset = 0 if offset is MISSING else as_unsigned(offset)
-        self._regions.register(name, key, offset, as_unsigned(_required(document, "byte_size")))
+        self._regions.register(name, key, offset, as_unsigned(_required(given, "byte_size")))
         return Response()
 
     def unregister(self, _: Request, params: Params) -> Response:
@@ -66,10 +66,10 @@ class _CudaRoutes:
 
     def register(self, request: Request, params: Params) -> Response:
         name = params["region"]
-        document = _document(request, name, "cuda")
-        handle = as_string(_member(_required(document, "raw_handle"), "b64"))
+        given = _document(request, name, "cuda")
+        handle = as_string(_member(_required(given, "raw_handle"), "b64"))
         for number in ("byte_size", "device_id"):
-            as_unsigned(_member(document, number))
+            as_unsigned(_member(given, number))
         _check_handle(handle)
         self._regions.register_cuda(name)
         return Response()
@@ -86,7 +86,7 @@ def _shown(region: Region) -> dict[str, Any]:
 def _document(request: Request, name: str, kind: str) -> Any:
     if not name:
         raise InvalidArgumentError(f"'region name' is necessary to register {kind} shared memory region")
-    return loads(request.body)
+    return document(request)
 
 
 def _required(document: object, name: str) -> Any:

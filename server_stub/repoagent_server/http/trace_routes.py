@@ -5,9 +5,9 @@ from typing import Final
 
 from repoagent.errors import InternalError
 from repoagent_server.codec.fields import MISSING, as_string, complaint, find
-from repoagent_server.codec.json_text import loads
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
+from repoagent_server.http.document import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 
@@ -24,7 +24,7 @@ def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
         model = params.get("model", "")
         if request.method == b"POST":
             handler.check_model(model)
-            handler.update(model, _changes(loads(request.body)))
+            handler.update(model, _changes(document(request)))
         return json_response(handler.settings(model))
 
     return [

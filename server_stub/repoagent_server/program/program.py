@@ -185,6 +185,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
             allow_load_parameters=options.allow_load_parameters,
             restrictions=options.grpc_restrictions,
             regions=regions,
+            limits=options.limits,
         )
     if page is not None:
         address = options.metrics_address or options.http_address

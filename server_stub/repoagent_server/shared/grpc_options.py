@@ -2,11 +2,12 @@
 
 import logging
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent_server.shared.memory import default_message_bytes
 
 if TYPE_CHECKING:
     import grpc
@@ -41,8 +42,8 @@ class GrpcOptions:
     infer_compression_level: str = "none"
     forward_header_pattern: str = ""
     """Which metadata of an inference request reach the model as parameters: a regular expression; "" for none."""
-    max_message_bytes: int = -1
-    """Largest message in either direction; -1 for no limit, as in Triton."""
+    max_message_bytes: int = field(default_factory=default_message_bytes)
+    """Largest message in either direction; -1 for no limit."""
 
     def channel_options(self) -> list[tuple[str, int]]:
         """The settings as grpc takes them."""

@@ -66,6 +66,7 @@ _MODELS: Final = {
 
 # What is answered differently on purpose; docs/reference/grpc.md has the list.
 _DIFFERENT: Final = {
+    "dup output": "output 'OUTPUT0' already exists in request",  # as 2.73 has it
     "ver 1x": "failed to get model version from specified version string '1x'",
     "extra input": "Got input(s) ['INPUT0','X'], but missing required input(s) [].",
     "raw count": "expected 1 raw_input_contents, one for each input, but got 2",

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.handlers.classification import classify
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.class_labels import OutputClasses
+from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
 from server_stub.tests.served import identity
 
@@ -37,7 +39,20 @@ def _ask(served: "Served", method: str, path: str, body: str) -> tuple[int, str,
     return response.status, text, response.getheader("Inference-Header-Content-Length")
 
 
-@pytest.mark.parametrize("case", _CASES, ids=lambda case: case["name"].replace(" ", "-"))
+_TWICE: Final = ("twice", "twice plain")
+"""Asked for twice: 2.73 refuses what 2.51 answered."""
+
+
+@pytest.mark.parametrize("case", [c for c in _CASES if c["name"] in _TWICE], ids=lambda case: case["name"])
+def test_an_output_asked_for_twice_is_refused(served: "Served", case: dict[str, Any]) -> None:
+    status, text, _ = _ask(served, case["method"], case["path"], case["body"])
+    assert status == 400
+    assert "already exists in request" in text
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in _CASES if c["name"] not in _TWICE], ids=lambda case: case["name"].replace(" ", "-")
+)
 def test_http_answers_as_triton_does(served: "Served", case: dict[str, Any]) -> None:
     status, text, header_length = _ask(served, case["method"], case["path"], case["body"])
     expected = case["response"]
@@ -171,3 +186,9 @@ def test_nothing_has_no_classes() -> None:
     assert _classified(DataType.FP32, np.empty(0, np.float32), 5) == []
     with pytest.raises(InvalidArgumentError, match="unsupported type 'BF16'"):
         _classified(DataType.BF16, np.zeros(2, np.uint16), 1)
+
+
+def test_more_elements_than_can_be_classified_are_refused() -> None:
+    response = InferResponse("m", "1", outputs={"Y": Tensor.of(np.zeros(11, np.float32))})
+    with pytest.raises(InvalidArgumentError, match=r"output 'Y' has 11 elements, and at most 10 can be classified"):
+        OutputWishes({"Y": 1}, max_elements=10).fulfil(response, OutputClasses(batching=False))

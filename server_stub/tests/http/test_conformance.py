@@ -75,6 +75,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 # What is answered differently on purpose; docs/reference/http.md has the list.
 _DIFFERENT: Final = {
+    "index badready": "Unable to parse 'ready': attempt to access JSON non-boolean as boolean",  # 400, as 2.73 has it
     "out dup": "[request id: <id_unknown>] output 'OUTPUT0' already exists in request",  # as 2.73 has it
     "load unk": "failed to load 'unk', failed to poll from model repository: model not found in any model repository",
     "shape empty": "Unable to parse 'data': Shape does not match true shape of 'data' field",

@@ -1,0 +1,127 @@
+"""Long documents, read in windows: the same values as in one go, and no more than a frame may have."""
+
+import json
+import random
+from typing import Any, Final
+
+import pytest
+from repoagent_server.codec import long_json
+from repoagent_server.codec.json_text import JsonObject, loads
+from repoagent_server.codec.long_json import Frame, read_long
+from repoagent_server.codec.values import Values
+
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError
+
+_FRAME: Final = Frame(1000, 100)
+_CHARACTERS: Final = 'ab"\\,[]{}:é😀\n\0 x'
+
+
+class _Documents:
+    """Random ones, always the same."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    def text(self) -> str:
+        return "".join(self._random.choice(_CHARACTERS) for _ in range(self._random.choice([0, 1, 5, 40])))
+
+    def array(self, depth: int = 0) -> list[Any]:
+        count = self._random.choice([0, 1, 3, 20])
+        nested = depth < 4 and self._random.random() < 0.3
+        return [self.array(depth + 1) if nested else self.scalar() for _ in range(count)]
+
+    def scalar(self) -> Any:
+        return self._random.choice([1, -2.5, True, None, self.text(), self.text(), 10**12])
+
+    def object(self, depth: int = 0) -> dict[str, Any]:
+        return {self.text(): self.value(depth + 1) for _ in range(self._random.choice([0, 1, 4]))}
+
+    def value(self, depth: int) -> Any:
+        kind = self._random.choice(["object", "array", "objects", "scalar"] if depth < 4 else ["array", "scalar"])
+        if kind == "objects":
+            return [self.object(depth + 1) for _ in range(2)]
+        return self.object(depth) if kind == "object" else self.array() if kind == "array" else self.scalar()
+
+    def broken(self, text: bytes) -> bytes:
+        """``text`` with one byte changed or missing."""
+        position = self._random.randrange(len(text))
+        other = self._random.choice([b"", b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"1", b" "])
+        return text[:position] + other + text[position + 1 :]
+
+
+def _flat(value: list[Any]) -> list[Any]:
+    return [leaf for item in value for leaf in (_flat(item) if isinstance(item, list) else [item])]
+
+
+def _same(read: Any, written: Any) -> bool:
+    if isinstance(read, Values):
+        return [value for piece in read.taken() for value in piece] == _flat(written)
+    if isinstance(written, dict):
+        return read.keys() == written.keys() and all(_same(read[name], written[name]) for name in written)
+    if isinstance(written, list):
+        return len(read) == len(written) and all(map(_same, read, written))
+    return bool(read == written)
+
+
+@pytest.mark.parametrize("window", [70, 200, 1 << 18])
+def test_windows_change_no_value_and_let_nothing_through(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", window)
+    documents = _Documents()
+    for _ in range(500):
+        document = documents.object()
+        text = json.dumps(document, ensure_ascii=False).encode()
+        assert _same(read_long(text, _FRAME), document)
+        broken = documents.broken(text)
+        try:
+            read: Any = read_long(broken, _FRAME)
+        except (InternalError, InvalidArgumentError):
+            continue
+        assert _same(read, loads(broken))
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 1000, "é" * 600, "😀" * 300, '\\n"\\' * 300, "\\ud83d\\ude00" * 100, "\0" * 300]
+)
+def test_a_long_text_comes_in_one_piece(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    for ascii_only in (True, False):
+        for document in ({"a": text}, {text: 1}, {"a": [1, text, 2] * 3}, {"a": [[text]]}):
+            assert _same(read_long(json.dumps(document, ensure_ascii=ascii_only).encode(), _FRAME), document)
+
+
+def test_an_error_says_where_in_the_whole_document_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_json, "_WINDOW", 64)
+    text = b'{"a": [' + b"1, " * 100 + b"x]}"
+    with pytest.raises(InternalError, match=rf"Invalid value. at {text.index(b'x')}$"):
+        read_long(text, _FRAME)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"a":[1,]}', b'{"a":[,1]}', b'{"a":[1,,2]}', b'{"a":[1', b'{"a":"x', b'{"a"', b'{"a":1}}']
+)
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(InternalError):
+        read_long(text, _FRAME)
+
+
+def test_more_members_or_levels_than_allowed_are_refused() -> None:
+    for text in (b"[%b]" % b",".join([b"{}"] * 1001), json.dumps(dict.fromkeys(map(str, range(1001)))).encode()):
+        with pytest.raises(InvalidArgumentError, match="more than 1000 members"):
+            read_long(text, _FRAME)
+    for deep in (b"[" * 101 + b"]" * 101, b'{"a":' * 101 + b"1" + b"}" * 101, b"[" * 1_000_000):
+        with pytest.raises(InvalidArgumentError, match="nesting depth"):
+            read_long(deep, _FRAME)
+
+
+def test_reading_ends_when_nobody_waits_for_it() -> None:
+    def gone() -> None:
+        raise CancelledError("gone")
+
+    with pytest.raises(CancelledError):
+        read_long(b"[1,2]", _FRAME, look=gone)
+
+
+def test_ordered_objects_keep_members_that_share_a_name() -> None:
+    assert read_long(b'{"b":1,"a":[{"b":2}],"b":3}', _FRAME, ordered=True) == JsonObject(
+        [("b", 1), ("a", [JsonObject([("b", 2)])]), ("b", 3)]
+    )
