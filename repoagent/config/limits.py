@@ -45,6 +45,14 @@ class Limits:
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
+    prompt_bytes: int = _limit(4 * _MIB, "The longest prompt of a language model, in bytes.")
+    words: int = _limit(1024, "The most words in one list (stop, bad, bias words) of one text of a language model.")
+    word_bytes: int = _limit(1 << 16, "The most bytes of such a list of words, and of sampling_parameters.")
+    guide_bytes: int = _limit(1 << 16, "The largest guide (grammar, schema, expression) of guided decoding, in bytes.")
+    guide_repetitions: int = _limit(
+        10_000, "The most repetitions that a guide may count, such as the 9 in a{1,9}; 16 times as many characters."
+    )
+
     def __post_init__(self) -> None:
         """Check the values."""
         for one in fields(self):

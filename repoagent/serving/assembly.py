@@ -97,7 +97,7 @@ def assemble(
     with ExitStack() as opened:
         plugins = opened.enter_context(PluginManager())
         repositories = open_repositories(options, plugins.registry("filesystems"))
-        registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config)
+        registry = backends or BackendRegistry(plugins.registry("backends"), options.backend_config, options.limits)
         registry.bind(core)
         loader = loader or open_loader(options, plugins, opened, on_unload_request)
         ensembles = EnsembleBuilder(Router(table, repositories), dependencies, pausing, options.latencies)

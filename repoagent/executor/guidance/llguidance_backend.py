@@ -11,6 +11,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.guidance.masks import forbid, words_for
+from repoagent.executor.guidance.refusals import refusal
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
@@ -59,10 +60,10 @@ class LlguidanceFactory:
         try:
             grammar = _grammar(params)
         except Exception as error:  # the converters raise what they like
-            raise CheckError(f"the guide cannot be read as {params.guide_type.name}: {error}") from error
+            raise refusal(params.guide_type, "read", error) from error
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
-            raise CheckError(f"the guide cannot be compiled as {params.guide_type.name}: {matcher.get_error()}")
+            raise refusal(params.guide_type, "compiled", matcher.get_error())
         return _LlguidanceGuide(matcher, self._tokenizer.vocab_size, self.stop_ids)
 
 

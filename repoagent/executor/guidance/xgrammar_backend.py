@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.guidance.masks import forbid, words_for, words_of
+from repoagent.executor.guidance.refusals import refusal
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.guidance.xgrammar_core import core
 from repoagent.executor.guidance.xgrammar_schema import check_schema
@@ -44,12 +45,12 @@ class XgrammarFactory:
         kind, guide = params.guide_type, params.guide or ""
         try:
             guide = _checked(kind, guide)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise CheckError(f"the guide cannot be read as {kind.name}: {error}") from error
+        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise refusal(kind, "read", error) from error
         try:
             compiled = self._compile(kind, guide)
         except Exception as error:  # the core raises errors of its own for whatever it does not like
-            raise CheckError(f"the guide cannot be compiled as {kind.name}: {error}") from error
+            raise refusal(kind, "compiled", error) from error
         matcher = core().GrammarMatcher(compiled, None, False, -1, None)
         only = self._json if kind in (_Kind.JSON, _Kind.JSON_SCHEMA) else None
         return _XgrammarGuide(matcher, self._size, self.stop_ids, only)

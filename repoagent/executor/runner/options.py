@@ -1,10 +1,14 @@
 """RunnerOptions: how a runner uses the machine."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from repoagent.executor.types.errors import CheckError
 
-__all__ = ["RunnerOptions"]
+__all__ = ["DEFAULT_SEQ_LEN", "RunnerOptions"]
+
+DEFAULT_SEQ_LEN: Final = 2048
+"""Tokens that a sequence may hold where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)

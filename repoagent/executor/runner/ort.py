@@ -18,7 +18,7 @@ from repoagent.executor.runner.binding import Run, bind_input, bind_output
 from repoagent.executor.runner.feeds import FormFeeds
 from repoagent.executor.runner.logit_rows import LogitRows
 from repoagent.executor.runner.memory import check_cache_fits, does_not_fit
-from repoagent.executor.runner.options import RunnerOptions
+from repoagent.executor.runner.options import DEFAULT_SEQ_LEN, RunnerOptions
 from repoagent.executor.runner.pieces import is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.prompts import group_prompts
 from repoagent.executor.runner.protocol import (
@@ -38,7 +38,6 @@ from repoagent.executor.types.errors import EngineError
 __all__ = ["OrtRunner"]
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-_DEFAULT_TOKENS = 2048
 # Bindings of decode runs that are kept. One takes some 50 KiB at 24 layers, and one ms to make.
 _KEPT_RUNS = 256
 
@@ -73,7 +72,7 @@ class OrtRunner:
         inputs = {item.name: item for item in self._session.get_inputs()}
         self._takes_positions = "position_ids" in inputs
         dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
-        length = min(options.max_seq_len or _DEFAULT_TOKENS, spec.context_length)
+        length = min(options.max_seq_len or DEFAULT_SEQ_LEN, spec.context_length)
         self._slab = _slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
         sites = _lora_sites(inputs)
         self._adapters = AdapterRows(sites, options.max_sequences, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
 from repoagent.serving.instances.backend import Backend
@@ -36,7 +37,10 @@ class BackendRegistry:
     """Backends by name, each imported and made when the first model needs it, then kept."""
 
     def __init__(
-        self, plugins: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        plugins: Mapping[str, str] | None = None,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         for name in BUILTIN_BACKENDS.keys() & (plugins or {}).keys():
             raise AlreadyExistsError(
@@ -45,6 +49,7 @@ class BackendRegistry:
             )
         self._targets = {**BUILTIN_BACKENDS, **(plugins or {})}
         self._settings = settings or {}
+        self._limits = limits
         for name in self._settings.keys() - self._targets.keys():
             meant = did_you_mean(name, self._targets)
             logger.warning("--backend-config has settings of '%s', and no such backend is here%s", name, meant)
@@ -101,6 +106,8 @@ class BackendRegistry:
         except (ImportError, AttributeError) as error:
             raise InternalError(f"backend '{name}' ({target}) cannot be imported: {error}") from error
         backend = factory(self._settings.get(name, {}))
+        if isinstance(backend, _Limited):
+            backend.limits = self._limits
         _bind(backend, self._core)
         return backend
 
@@ -110,6 +117,12 @@ def warn_of_unknown(backend: str, settings: Iterable[str], known: Sequence[str])
     for name in sorted(set(settings) - set(known)):
         meant = did_you_mean(name, known)
         logger.warning("--backend-config=%s,%s has no effect: there is no such setting%s", backend, name, meant)
+
+
+@runtime_checkable
+class _Limited(Protocol):
+    limits: Limits
+    """Those of the server, set before anything is asked of the backend."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import UnavailableError, UnsupportedError
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
 from repoagent.serving.instances.backend import BackendModel
@@ -29,6 +30,7 @@ class LlmBackend:
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """There are no settings."""
+        self.limits = DEFAULT_LIMITS
 
     def gpus(self) -> Sequence[int]:
         """None: decoders run on the CPU."""
@@ -62,7 +64,7 @@ class LlmBackend:
 
         with ExitStack() as undo:
             with files.reading(str(version)) as folder:
-                model = LlmModel(config, folder, str(version))
+                model = LlmModel(config, folder, str(version), self.limits)
                 undo.callback(model.close)
             undo.pop_all()
         return model

@@ -17,6 +17,7 @@ from repoagent.executor import (
     Request,
     SamplingConfig,
 )
+from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits, shown
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import SAMPLING, Wishes
 from repoagent.serving.requests.request import InferRequest
@@ -38,6 +39,7 @@ class Converter:
     end_ids: tuple[int, ...]
     guided: bool
     """Whether the executor can follow a grammar."""
+    limits: RequestLimits = DEFAULT_REQUEST_LIMITS
 
     def request(self, asked: InferRequest, wishes: Wishes, *, streaming: bool) -> Request:
         """The executor's request; its answers have no prompt in them.
@@ -45,6 +47,7 @@ class Converter:
         Raises:
             RepoAgentError: a value makes no sense, in the executor's words.
         """
+        self._check(wishes)
         end_id, endings = self._endings(wishes)
         made = Request(
             self.tokenizer.encode(wishes["text_input"]),
@@ -65,6 +68,15 @@ class Converter:
         )
         vars(made)["endings"] = endings  # an attribute that only executors of this project have
         return made
+
+    def _check(self, wishes: Wishes) -> None:
+        """Nothing is made of a text before all of them are known to be within the limits."""
+        self.limits.check_prompt(wishes["text_input"])
+        for name in ("stop_words", "bad_words", "embedding_bias_words"):
+            self.limits.check_words(name, _texts(wishes, name))
+        self.limits.check_count("stop_token_ids", len(_list(wishes, "stop_token_ids")))
+        if (guide := wishes.get("guided_decoding_guide")) is not None:
+            self.limits.check_guide(guide)
 
     def _endings(self, wishes: Wishes) -> tuple[int | None, Endings]:
         """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
@@ -100,7 +112,7 @@ class Converter:
         known = GuidedDecodingParams.GuideType.__members__
         if name is None or name.upper() not in known:
             names = ", ".join(map(str.lower, known))
-            raise InvalidArgumentError(f"guided_decoding_guide_type must be one of {names}, not '{name or ''}'")
+            raise InvalidArgumentError(f"guided_decoding_guide_type must be one of {names}, not {shown(name or '')}")
         if not self.guided:
             raise InvalidArgumentError(
                 "the request wants guided decoding, but the model's parameter 'guided_decoding_backend' is not set"
@@ -117,7 +129,7 @@ def _texts(wishes: Wishes, name: str) -> list[str]:
     """A list of texts; an empty one says nothing, as where a row has fewer than the others."""
     texts = _list(wishes, name)
     if not all(isinstance(text, str) for text in texts):
-        raise InvalidArgumentError(f"{name} must be texts, not {texts}")
+        raise InvalidArgumentError(f"{name} must be texts, not {shown(texts)}")
     return [text for text in texts if text]
 
 

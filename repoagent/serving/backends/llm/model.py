@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.executor import Executor, ModelType
+from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
 from repoagent.executor.runner.spec import read_spec
 from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
@@ -14,10 +17,13 @@ from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.parameters import Parameters
+from repoagent.serving.backends.llm.preparing import Lane
 from repoagent.serving.backends.llm.reply import Reply
+from repoagent.serving.backends.llm.request_limits import RequestLimits, weight
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
 from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 
@@ -26,11 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LlmModel"]
 
+_LIGHT: Final = 4096
+"""Bytes of text that become tokens in some milliseconds."""
+_THREADS: Final = 2
+"""For requests that take longer, of each kind."""
+
 
 class LlmModel:
     """An executor with its tokenizer, which all instances share."""
 
-    def __init__(self, config: "ModelConfig", folder: Path, version: str) -> None:
+    def __init__(self, config: "ModelConfig", folder: Path, version: str, limits: Limits = DEFAULT_LIMITS) -> None:
         """Load what lies in ``folder``.
 
         Raises:
@@ -53,7 +64,12 @@ class LlmModel:
         )
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
-        self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided)
+        tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
+        self._limits = RequestLimits(limits, tokens, self._tokenizer.longest_token())
+        self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided, self._limits)
+        # Guides have threads of their own, so that no prompt waits for one.
+        self._prompts = Lane(f"{config.name}-prompts", version, threads=_THREADS)
+        self._guides = Lane(f"{config.name}-guides", version, threads=_THREADS)
         with ExitStack() as undo:
             executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
             self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
@@ -81,19 +97,35 @@ class LlmModel:
 
     def close(self) -> None:
         """Stop the executor; no request is running, or they have waited long enough."""
+        self._prompts.close()
+        self._guides.close()
         self._dispatcher.close()
 
     def start(self, request: InferRequest) -> None:
-        """Send all rows of a request into the executor; its sender hears whatever becomes of them."""
+        """Send all rows of a request into the executor, on another thread if that takes a while."""
+        arrays = {name: tensor.array for name, tensor in request.inputs.items()}
+        if "guided_decoding_guide" in arrays:
+            self._guides.put(request, partial(self._prepare, request))
+        elif weight(arrays, request.parameters) > _LIGHT:
+            self._prompts.put(request, partial(self._prepare, request))
+        else:
+            self._prepare(request)
+
+    def _prepare(self, request: InferRequest) -> None:
+        """Never raises: the request's sender hears whatever becomes of it."""
         try:
+            if request.cancelled:
+                raise CancelledError("request cancelled")
             self._submit(request)
         except RepoAgentError as error:
             answer_error(request, error, self._version)
         except TypeError as error:  # A value of another type in JSON, which has no form that is checked before.
             answer_error(request, InvalidArgumentError(str(error)), self._version)
+        except Exception as error:
+            answer_error(request, as_repoagent_error(error, request.model_name), self._version)
 
     def _submit(self, request: InferRequest) -> None:
-        rows = list(wishes_of(request, batching=self._batching))
+        rows = list(wishes_of(request, batching=self._batching, limits=self._limits))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
         generations = [self._generation(request, wishes, reply, number) for number, wishes in enumerate(rows)]
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:

@@ -63,6 +63,11 @@ class Tokenizer:
         encoded = (self._inner.encode(text, add_special_tokens=False).ids for text in texts)
         return [ids for ids in encoded if ids]
 
+    def longest_token(self) -> int:
+        """The bytes of the longest name of a token, which is no shorter than its text."""
+        known: dict[str, int] = self._inner.get_vocab(with_added_tokens=True)
+        return max((len(name.encode()) for name in known), default=1)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; ids that the file does not know stand for nothing."""
         text: str = self._inner.decode(tokens, skip_special_tokens=self._skip_special)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits
 from repoagent.serving.backends.llm.tensors import INPUTS, PROMPT
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array
@@ -42,27 +43,31 @@ _ALIASES: Final = {"min_length": "min_tokens", "n": "num_return_sequences", "ran
 _KNOWN: Final = frozenset((*SAMPLING, *_OTHERS, *_ALIASES))
 
 
-def wishes_of(request: InferRequest, *, batching: bool) -> Iterator[Wishes]:
+def wishes_of(
+    request: InferRequest, *, batching: bool, limits: RequestLimits = DEFAULT_REQUEST_LIMITS
+) -> Iterator[Wishes]:
     """The wishes of each row of ``request``; one that does not batch has one row.
 
     A tensor counts more than the same wish in ``sampling_parameters``, and that more than a request parameter.
 
     Raises:
-        InvalidArgumentError: a value cannot be read, or there is no prompt.
+        InvalidArgumentError: a value cannot be read, or there is no prompt, or more elements than ``limits`` allow.
     """
     arrays = {name: tensor.array for name, tensor in request.inputs.items()}
     if PROMPT not in arrays:  # a request with other inputs has as many as are needed, so nobody has missed it yet
         raise InvalidArgumentError(f"input '{PROMPT}' is missing: it is the prompt, which every request needs")
     if not batching:
-        yield _row(arrays, request.parameters)
+        yield _row(arrays, request.parameters, limits)
         return
     for row in range(arrays[PROMPT].shape[0]):
-        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters)
+        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters, limits)
 
 
-def _row(arrays: Mapping[str, Array], parameters: Mapping[str, Any]) -> Wishes:
-    values = {name: _value(name, array) for name, array in arrays.items()}
+def _row(arrays: Mapping[str, Array], parameters: Mapping[str, Any], limits: RequestLimits) -> Wishes:
+    values = {name: _value(name, array, limits) for name, array in arrays.items()}
     text = values.pop("sampling_parameters", None)
+    if text is not None:
+        limits.check_parameters(text)
     spoken = {} if text is None else _sampling_parameters(text)
     known = {name: value for name, value in parameters.items() if name in _KNOWN}
     return {**_renamed(known), **spoken, **_renamed(values)}
@@ -72,14 +77,15 @@ def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_ALIASES.get(name, name): value for name, value in values.items()}
 
 
-def _value(name: str, array: Array) -> Any:
+def _value(name: str, array: Array, limits: RequestLimits) -> Any:
     form = INPUTS.get(name)
     dims = (1,) if form is None else form.dims
     if len(dims) > 1:
         return array
+    if dims == (1,) and array.size != 1:  # as a configuration with other dimensions lets it through
+        raise InvalidArgumentError(f"input '{name}' must have one element for each text, not {array.size}")
+    limits.check_count(name, array.size)
     elements = array.ravel().tolist()
-    if dims == (1,) and len(elements) != 1:  # as a configuration with other dimensions lets it through
-        raise InvalidArgumentError(f"input '{name}' must have one element for each text, not {len(elements)}")
     if array.dtype.kind in "OSU":
         elements = [_text(name, element) for element in elements]
     return elements if dims == (-1,) else elements[0]
@@ -94,6 +100,10 @@ def _text(name: str, element: bytes | str) -> str:
         raise InvalidArgumentError(f"input '{name}' is not UTF-8: {error}") from None
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:40]}..."
+
+
 def _sampling_parameters(text: str) -> dict[str, Any]:
     """Those of vLLM's names and meaning that there are here: text is drawn unless the temperature is 0."""
     try:
@@ -103,9 +113,10 @@ def _sampling_parameters(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         kind = type(values).__name__
         raise InvalidArgumentError(f"input 'sampling_parameters' must be a JSON object, not a {kind}")
-    unknown = ", ".join(sorted(values.keys() - _KNOWN))
+    unknown = sorted(values.keys() - _KNOWN)
     if unknown:
         raise InvalidArgumentError(
-            f"sampling_parameters: {unknown} is not known; there are {', '.join(sorted(_KNOWN))}"
+            f"sampling_parameters: {', '.join(map(_short, unknown[:5]))} is not known; there are "
+            f"{', '.join(sorted(_KNOWN))}"
         )
     return {"top_p": 1.0, **_renamed({name: value for name, value in values.items() if value is not None})}

@@ -1,0 +1,197 @@
+"""A request for a text costs no more than its share: too much is refused soon, and what takes long delays nobody."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.config.limits import Limits
+from repoagent.errors import CancelledError, InvalidArgumentError
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.requests.tensor import DataType, Tensor
+from tests.serving.backends.llm.conftest import Answers, Asker
+from tests.serving.backends.llm.tiny import byte_level, write_decoder
+
+#: More than any machine needs to say no, less than it would take to do what is asked.
+_SOON = 5.0
+_MANY = 10**6
+NewAsker = Callable[..., Asker]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with room for texts of some length."""
+    tokenizer = byte_level()
+    return write_decoder(tmp_path_factory.mktemp("costly") / "decoder", tokenizer, max_position_embeddings=20_000)
+
+
+@pytest.fixture
+def new_asker(tmp_path: Path, folder: Path) -> Iterator[NewAsker]:
+    """``new_asker(backend, limits, **parameters)``: the model, and who asks it."""
+    place = tmp_path / "models" / "m"
+    place.mkdir(parents=True)
+    shutil.copytree(folder, place / "1")
+    cores: list[ServingCore] = []
+
+    def make(backend: str = "llguidance", limits: Limits | None = None, **parameters: Any) -> Asker:
+        values = {"guided_decoding_backend": backend, "intra_op_thread_count": 1, "max_seq_len": 20_000, **parameters}
+        lines = [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in values.items()]
+        (place / "config.pbtxt").write_text("\n".join(['backend: "llm"', *lines]))
+        options = CoreOptions(
+            repositories=(str(tmp_path / "models"),), control_mode=ControlMode.EXPLICIT, limits=limits or Limits()
+        )
+        cores.append(ServingCore(options))
+        cores[-1].start()
+        cores[-1].load("m")
+        return Asker(cores[-1])
+
+    yield make
+    for core in cores:
+        core.stop()
+
+
+def refused(answers: Answers, text: str) -> None:
+    (response,) = answers.wait()
+    assert isinstance(response.error, InvalidArgumentError), response.error
+    assert text in str(response.error)
+    assert len(str(response.error)) < 800
+
+
+def guide(kind: str, text: str) -> dict[str, Any]:
+    return {"guided_decoding_guide_type": kind, "guided_decoding_guide": text, "max_tokens": 3}
+
+
+def test_a_prompt_of_eight_megabytes_is_refused_before_it_is_read(new_asker: NewAsker) -> None:
+    asker = new_asker(max_seq_len=96)
+    before = time.process_time()
+    refused(asker.ask("hello wor" * _MANY), "the prompt has 9000000 bytes, and the model takes at most 65536")
+    assert time.process_time() - before < _SOON
+
+
+def test_a_prompt_may_be_as_long_as_its_tokens_can_be(new_asker: NewAsker) -> None:
+    asker = new_asker(limits=Limits(prompt_bytes=90_000))
+    refused(asker.ask("hell" * 17_000 + "x"), "Prompt length")
+    refused(asker.ask("hell" * 24_000), "--limit-prompt-bytes of the server")
+
+
+@pytest.mark.parametrize("name", ["bad_words", "stop_words", "embedding_bias_words", "embedding_bias_weights"])
+def test_a_hundred_thousand_words_are_refused_before_they_are_read(new_asker: NewAsker, name: str) -> None:
+    asker = new_asker()
+    request = asker.request("hello")
+    weights = name.endswith("weights")
+    words = [f"w{number}".encode() for number in range(100_000)]
+    array = np.ones(100_000, np.float32) if weights else np.array(words, object)
+    request.inputs[name] = Tensor(DataType.FP32 if weights else DataType.BYTES, array)
+    refused(asker.send(request), f"{name} has 100000 elements, more than 1024; --limit-words of the server")
+
+
+@pytest.mark.parametrize("name", ["bad_words", "stop_words", "stop_token_ids"])
+def test_so_they_are_in_sampling_parameters(new_asker: NewAsker, name: str) -> None:
+    many = [1] * 2000 if name == "stop_token_ids" else ["w"] * 2000
+    asker = new_asker()
+    refused(asker.ask("hello", sampling_parameters=json.dumps({name: many})), "--limit-words of the server")
+    said = json.dumps({"stop_words": ["w" * _MANY]})
+    refused(asker.ask("hello", sampling_parameters=said), "--limit-word-bytes of the server")
+
+
+def test_words_of_a_megabyte_are_refused(new_asker: NewAsker) -> None:
+    refused(new_asker().ask("hello", bad_words=["w" * _MANY]), "bad_words has 1000000 bytes, more than 65536")
+
+
+def test_half_a_character_is_refused_by_name(new_asker: NewAsker) -> None:
+    refused(new_asker().ask("hello", sampling_parameters='{"stop": ["\\ud800"]}'), "stop_words has a character that is")
+
+
+HUGE = {
+    "regex-of-200-kB": ("regex", "|".join(f"a{number}" for number in range(30_000)), "--limit-guide-bytes"),
+    "grammar-of-200-kB": ("ebnf_grammar", "root ::= " + ' "a" ' * 40_000, "--limit-guide-bytes"),
+    "a-character-a-billion-times": ("regex", "a{1000000000}", "--limit-guide-repetitions"),
+    "at-least-a-billion": ("regex", "(ab){1000000000,}", "--limit-guide-repetitions"),
+    "up-to-a-billion": ("regex", "a{ 1 , 1000000000 }", "--limit-guide-repetitions"),
+    "digits-without-end": ("regex", "a{" + "9" * 5000 + "}", "--limit-guide-repetitions"),
+    "in-a-grammar": ("ebnf_grammar", 'root ::= "a"{1000000000}', "--limit-guide-repetitions"),
+    "in-a-pattern": ("json_schema", '{"type": "string", "pattern": "a{1000000000}"}', "--limit-guide-repetitions"),
+    "items": ("json_schema", '{"type": "array", "minItems": 1000000000}', "--limit-guide-repetitions"),
+    "items-as-a-power": ("json_schema", '{"type": "array", "minItems": 1e9}', "--limit-guide-repetitions"),
+    "lengths": ("json_schema", '{"type": "string", "minLength": 1000000000}', "--limit-guide-repetitions"),
+}
+DEEP = {
+    "parentheses": ("ebnf_grammar", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000),
+    "groups": ("regex", "(" * 20_000 + "a" + ")" * 20_000),
+    "schemas": ("json_schema", '{"items":' * 6000 + "{}" + "}" * 6000),
+    "lists": ("json_schema", "[" * 60_000),
+    "no-schema": ("json_schema", "5"),
+    "no-tags": ("structural_tag", "[]"),
+}
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_a_guide_that_would_take_for_ever_is_refused_before_it_is_compiled(new_asker: NewAsker, backend: str) -> None:
+    asker = new_asker(backend)
+    for kind, text, limit in HUGE.values():
+        refused(asker.ask("hello", **guide(kind, text)), f"{limit} of the server says how many")
+    for kind, text in DEEP.values():
+        (response,) = asker.ask("hello", **guide(kind, text)).wait()
+        assert response.error is None or isinstance(response.error, InvalidArgumentError), (kind, response.error)
+        assert len(str(response.error)) < 800
+    asker.ask("hello", max_tokens=2).one()
+
+
+@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
+def test_a_chain_of_thousands_of_rules_does_not_end_the_process(new_asker: NewAsker, backend: str) -> None:
+    """Compilers call themselves once for each rule: on a stack of the usual size that is the end of the server."""
+    rules = [f"r{number}::=r{number + 1}" for number in range(4200)]
+    text = "\n".join(["root::=r0", *rules, 'r4200::="x"'])
+    assert 50_000 < len(text) < 1 << 16
+    asker = new_asker(backend)
+    (response,) = asker.ask("hello", **guide("ebnf_grammar", text)).wait()
+    assert response.error is None or isinstance(response.error, InvalidArgumentError)
+    asker.ask("hello", max_tokens=2).one()
+
+
+def _slow_guide() -> dict[str, Any]:
+    rules = [f'r{number}::="a"r{number + 1}|"b{number}"' for number in range(600)]
+    return guide("ebnf_grammar", "\n".join(["root::=r0", *rules, 'r600::="x"']))
+
+
+def test_while_grammars_are_compiled_others_are_answered(new_asker: NewAsker) -> None:
+    """More of them than there are threads for them: texts without a guide come all the same."""
+    asker = new_asker()
+    slow = [asker.ask("hello", **_slow_guide()) for _ in range(3)]
+    asker.ask("hello", max_tokens=2).one()
+    asker.ask("x" * 5000, max_tokens=2, stream=True).wait()
+    assert not slow[-1].complete.is_set()
+    for answers in slow:
+        answers.wait()
+
+
+def test_a_request_that_is_given_up_while_it_waits_is_never_compiled(new_asker: NewAsker) -> None:
+    asker = new_asker()
+    slow = [asker.ask("hello", **_slow_guide()) for _ in range(2)]
+    requests = [asker.request("hello", **_slow_guide()) for _ in range(50)]
+    waiting = [asker.send(request) for request in requests]
+    for request in requests:
+        request.cancel()
+    for answers in waiting:
+        (response,) = answers.wait()
+        assert isinstance(response.error, CancelledError)
+    assert not slow[-1].complete.is_set()
+    for answers in slow:
+        answers.wait()
+
+
+def test_an_unload_answers_what_still_waits(new_asker: NewAsker) -> None:
+    asker = new_asker()
+    waiting = [asker.ask("hello", **_slow_guide()) for _ in range(6)]
+    done = threading.Thread(target=asker.core.unload, args=("m",))
+    done.start()
+    for answers in waiting:
+        answers.wait()
+    done.join(60)
+    assert not done.is_alive()
