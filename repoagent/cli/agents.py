@@ -44,7 +44,7 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
     for row in rows:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]))
     if not infos:
-        click.echo("(no agents; install one, for example: pip install repoagent-checksum)", err=True)
+        click.echo("(no agents; install one, for example from a checkout: pip install ./agents/checksum)", err=True)
 
 
 @agents.command("inspect")

@@ -2,8 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +17,8 @@ from repoagent.cli.agents import agents
 from repoagent.cli.new_agent import TEMPLATES, Names, write_package
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.testing import ModelRepo
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -154,3 +159,47 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match=r"cannot write .*file/x: File exists"):
         write_package(Names.of("stamp"), tmp_path / "file" / "x")
+
+
+def _run_lines(made: Made, workflow: str) -> list[str]:
+    text = (made.directory / ".github" / "workflows" / workflow).read_text()
+    return [line.partition("- run: ")[2] for line in text.splitlines() if "- run: " in line]
+
+
+@pytest.mark.slow
+def test_its_workflow_installs_and_tests_it_without_a_package_index(made: Made, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(made.directory, checkout)
+    (checkout / "repoagent-core").symlink_to(ROOT)
+    bare = tmp_path / "bare"  # what an index would have: everything that is installed here but repoagent's packages
+    bare.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "repoagent" not in entry.name and entry.suffix != ".pth":
+            (bare / entry.name).symlink_to(entry)
+    venv.create(tmp_path / "venv", symlinks=True)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "bare.pth").write_text(f"{bare}\n")
+    environment = {
+        "PATH": f"{tmp_path / 'venv' / 'bin'}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this name as the opposite of the flag's
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    for line in _run_lines(made, "test.yml"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert "passed" in done.stdout
+
+
+def test_its_workflows_and_its_readme_install_repoagent_from_a_checkout(made: Made) -> None:
+    for workflow in ("test.yml", "release.yml"):
+        text = (made.directory / ".github" / "workflows" / workflow).read_text()
+        assert "path: repoagent-core\n" in text
+        assert "'./repoagent-core[testing]'" in _run_lines(made, workflow)[0]
+    readme = (made.directory / "README.md").read_text()
+    assert "pip install './repoagent-core[testing]' -e '.[test]'" in readme
+    assert not re.search(r"pip install repoagent", readme)
