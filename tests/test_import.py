@@ -1,4 +1,4 @@
-"""What importing the package may cost, and what it may not pull in (docs/architecture.md)."""
+"""What importing the package may cost, and what it may not pull in (docs/structure.md)."""
 
 import subprocess
 import sys

@@ -10,7 +10,6 @@ UNEDITED = {
     "agents/checksum/README.md",
     "agents/convert/README.md",
     "agents/decrypt/README.md",
-    "docs/architecture.md",
     "docs/differences.md",
     "docs/reference/agents-api.md",
     "docs/reference/executor.md",
