@@ -1,0 +1,97 @@
+"""The agent: refuses a model that is not what a trusted signer signed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError
+from repoagent_verify.errors import VerificationError
+from repoagent_verify.files import read_signature
+from repoagent_verify.options import Options, few, parse_parameters
+from repoagent_verify.trust import Trust, read_trust
+from repoagent_verify.verifying import Coverage, Verified, verify
+
+__all__ = ["VerifyAgent"]
+
+
+class VerifyAgent(Agent):
+    """Verifies OpenSSF Model Signing bundles at LOAD and does nothing else. Its README has the parameters."""
+
+    api_version = 1
+    guard = True
+
+    def load(self, model: AgentModel) -> None:
+        """Verify the files at ``model.location``, and raise unless a trusted signer signed all of them."""
+        options = parse_parameters(model.parameters)
+        trust = _trust(model, options)
+        root = model.localize()
+        verified = [(name, _verify(model, root / name, options, trust)) for name in _directories(root, options)]
+        if model.artifact_type is not ArtifactType.FILESYSTEM:
+            # What was judged is this copy, so this copy is what goes on.
+            model.update_location(root)
+        _report(model, verified)
+
+
+def _trust(model: AgentModel, options: Options) -> Trust:
+    files = [(f"trust root '{name}'", _root_file(model, name)) for name in options.trust_roots]
+    files += [(reference, model.key(reference)) for reference in options.references]
+    return replace(read_trust(files), subject=options.subject, at=options.at)
+
+
+def _root_file(model: AgentModel, name: str) -> bytes:
+    path = model.trust_roots.get(name)
+    if path is None:
+        raise InvalidArgumentError(
+            f"the operator's policy has no trust root '{name}' for this model; it has: {few(model.trust_roots)}"
+        )
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise NotFoundError(f"trust root '{name}' cannot be read: {error.strerror}") from None
+
+
+def _directories(root: Path, options: Options) -> list[str]:
+    """The directories that are signed, each by itself, below ``root``."""
+    if options.directory != "*":
+        return [options.directory]
+    with_versions = sorted(entry.name for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
+    if not with_versions:
+        raise VerificationError("the model has no version directory (1, 2, ...), so there is nothing to verify")
+    return with_versions
+
+
+def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Verified:
+    strict = model.demanded if options.strict is None else options.strict
+    coverage = Coverage(options.signature, options.unsigned, strict, options.anything)
+    where = "" if options.directory == "." else f"{root.name}: "
+    try:
+        return verify(
+            root,
+            read_signature(root, options.signature),
+            trust,
+            coverage,
+            cancelled=lambda: model.cancelled,
+            progress=lambda done, total: model.progress(done, total, "verify"),
+        )
+    except VerificationError as error:
+        raise VerificationError(f"{where}{error}") from None
+
+
+def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
+    digests = {}
+    for name, result in verified:
+        key = "model" if name == "." else name
+        digests[key] = f"sha256:{result.manifest.root_digest}"
+    signer = verified[0][1].signer
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    notes = [f"{sum(result.files for _, result in verified)} files signed by {signer.name}"]
+    notes += [f"method {signer.method}", f"trust root {signer.trust_root[:16]}", f"verified {moment}"]
+    notes += list(_unsigned(verified))
+    model.report(bytes_read=sum(result.bytes_read for _, result in verified), digests=digests, note="; ".join(notes))
+
+
+def _unsigned(verified: list[tuple[str, Verified]]) -> Iterator[str]:
+    count = sum(len(result.unsigned) for _, result in verified)
+    if count:
+        yield f"{count} files not signed"

@@ -1,0 +1,130 @@
+"""A Sigstore bundle with a DSSE envelope: the file that a signer leaves beside a model.
+
+Source: the Sigstore bundle format 0.3, and the OpenSSF Model Signing specification, sections 4, 8.1 and 11.
+"""
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from repoagent_verify.dsse import PAYLOAD_TYPE
+from repoagent_verify.errors import VerificationError
+from repoagent_verify.limited_json import member, read_json
+
+__all__ = ["Bundle", "Method", "read_bundle", "write_bundle"]
+
+MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_MEDIA_TYPES: Final = re.compile(
+    r"application/vnd\.dev\.sigstore\.bundle(\.v0\.3\+json|\+json;version=0\.[123])", re.ASCII
+)
+_MOST_CERTIFICATES: Final = 16
+
+
+class Method(Enum):
+    """How a bundle was signed."""
+
+    KEY = "key"
+    CERTIFICATE = "certificate"
+    SIGSTORE = "sigstore"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A parsed bundle, nothing of it verified. ``payload`` is what ``signature`` covers."""
+
+    method: Method
+    payload: bytes
+    signature: bytes
+    key_hint: str = ""
+    """Of a key: hexadecimal SHA-256 of its PEM form, or empty."""
+    certificates: tuple[bytes, ...] = ()
+    """Of certificates: DER, the signer's first."""
+
+
+def read_bundle(data: bytes) -> Bundle:
+    """Parse a bundle.
+
+    Raises:
+        VerificationError: it is not one, or not one of the three methods of the specification.
+    """
+    what = "the signature"
+    document = read_json(data, what)
+    media_type = document.get("mediaType")
+    if not isinstance(media_type, str) or not _MEDIA_TYPES.fullmatch(media_type):
+        raise VerificationError(f"{what} has mediaType {media_type!r}, expected '{MEDIA_TYPE}'")
+    material = member(document, "verificationMaterial", dict, what)
+    envelope = member(document, "dsseEnvelope", dict, what)
+    payload_type = envelope.get("payloadType")
+    if payload_type != PAYLOAD_TYPE:
+        raise VerificationError(f"{what} has payloadType {payload_type!r}, expected '{PAYLOAD_TYPE}'")
+    payload = _base64(member(envelope, "payload", str, "its envelope"), "its payload")
+    signatures = member(envelope, "signatures", list, "its envelope")
+    if len(signatures) != 1 or not isinstance(signatures[0], dict):
+        raise VerificationError(f"{what} has {len(signatures)} signatures, expected one")
+    signature = _base64(member(signatures[0], "sig", str, "its signature"), "its signature")
+    method, hint, certificates = _material(material)
+    return Bundle(method, payload, signature, hint, certificates)
+
+
+def _material(material: dict[str, Any]) -> tuple[Method, str, tuple[bytes, ...]]:
+    kinds = [name for name in ("publicKey", "x509CertificateChain", "certificate") if material.get(name) is not None]
+    if len(kinds) != 1:
+        raise VerificationError(
+            "the signature's verificationMaterial needs one of publicKey, x509CertificateChain and certificate; "
+            f"it has {', '.join(kinds) or 'none'}"
+        )
+    value = member(material, kinds[0], dict, "its verificationMaterial")
+    if kinds[0] == "publicKey":
+        hint = value.get("hint") or ""
+        if not isinstance(hint, str):
+            raise VerificationError("the signature's publicKey has a hint that is not a string")
+        return Method.KEY, hint, ()
+    if kinds[0] == "certificate":
+        return Method.SIGSTORE, "", (_der(value),)
+    chain = member(value, "certificates", list, "its x509CertificateChain")
+    if not 1 <= len(chain) <= _MOST_CERTIFICATES:
+        raise VerificationError(
+            f"the signature has {len(chain)} certificates, expected at least one and at most {_MOST_CERTIFICATES}"
+        )
+    return Method.CERTIFICATE, "", tuple(_der(entry) for entry in chain)
+
+
+def _der(entry: object) -> bytes:
+    if not isinstance(entry, dict):
+        raise VerificationError("the signature has a certificate that is not an object")
+    return _base64(member(entry, "rawBytes", str, "a certificate"), "a certificate")
+
+
+def _base64(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise VerificationError(f"{what} is not valid base64") from None
+
+
+def write_bundle(bundle: Bundle) -> bytes:
+    """``bundle`` as JSON. Methods ``key`` and ``certificate`` only; Sigstore's client writes its own."""
+    material: dict[str, Any]
+    if bundle.method is Method.KEY:
+        material = {"publicKey": {"hint": bundle.key_hint}}
+    else:
+        chain = [{"rawBytes": _text(der)} for der in bundle.certificates]
+        material = {"x509CertificateChain": {"certificates": chain}}
+    document = {
+        "mediaType": MEDIA_TYPE,
+        "verificationMaterial": {**material, "tlogEntries": []},
+        "dsseEnvelope": {
+            "payload": _text(bundle.payload),
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [{"sig": _text(bundle.signature), "keyid": ""}],
+        },
+    }
+    return json.dumps(document).encode()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,50 @@
+"""What a signer signed: the files of a model, or ranges of them, with their digests."""
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["DEFAULT_IGNORED", "DIGEST_SIZES", "Manifest", "Resource", "Serialization"]
+
+DEFAULT_IGNORED: Final = (".git", ".gitignore", ".gitattributes", ".github")
+"""Names in the root of a model that no signature covers (specification, section 6.2)."""
+
+DIGEST_SIZES: Final = {"sha256": 32, "blake2b": 64, "blake3": 32}
+"""The algorithms of the specification's registry, and the bytes of their digests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A file below the model's root, or the bytes ``start`` to ``end`` of it, and their digest."""
+
+    path: str
+    digest: bytes
+    start: int = 0
+    end: int | None = None
+    """None: the whole file."""
+
+    @property
+    def name(self) -> str:
+        """As the statement names it."""
+        return self.path if self.end is None else f"{self.path}:{self.start}:{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Serialization:
+    """How the signer enumerated and hashed the files."""
+
+    hash_type: str = "sha256"
+    shard_size: int | None = None
+    """Bytes of a range; None: files are hashed whole."""
+    allow_symlinks: bool = False
+    ignore_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A signed model: its ``name`` (informational), its resources in the order of the statement, its root digest."""
+
+    name: str
+    serialization: Serialization
+    resources: tuple[Resource, ...]
+    root_digest: str
+    """Hexadecimal SHA-256 over the digests of the resources, in order; it identifies the model."""

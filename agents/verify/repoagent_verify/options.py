@@ -1,0 +1,108 @@
+"""The parameters of the agent, checked."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final
+
+from repoagent.api import InvalidArgumentError, Parameters
+
+__all__ = ["PARAMETERS", "Options", "parse_parameters", "plain_path"]
+
+_ONCE: Final = ("subject", "at", "signature", "directory", "strict")
+PARAMETERS: Final = ("trust_root", "public_key", "certificate", "unsigned", *_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to verify, and whom to trust."""
+
+    trust_roots: tuple[str, ...] = ()
+    """Names in the operator's policy."""
+    references: tuple[str, ...] = ()
+    """References to public keys and certificates, for models without a policy."""
+    subject: str | None = None
+    at: datetime | None = None
+    signature: str = "model.sig"
+    directory: str = "."
+    unsigned: tuple[str, ...] = ()
+    anything: bool = False
+    strict: bool | None = None
+    """None: strict if the operator's policy demands the agent."""
+
+
+def parse_parameters(parameters: Parameters) -> Options:
+    """The options in ``parameters``.
+
+    Raises:
+        InvalidArgumentError: a parameter is unknown, is given twice, or has a value that is not allowed.
+    """
+    for name in parameters:
+        _check_name(name, len(parameters.get_all(name)))
+    unsigned = parameters.get_all("unsigned")
+    options = Options(
+        trust_roots=tuple(parameters.get_all("trust_root")),
+        references=(*parameters.get_all("public_key"), *parameters.get_all("certificate")),
+        subject=parameters.get("subject"),
+        at=_moment(parameters.get("at")),
+        signature=plain_path(parameters.get("signature") or "model.sig", "signature"),
+        directory=_directory(parameters.get("directory") or "."),
+        unsigned=tuple(plain_path(path, "unsigned") for path in unsigned if path != "*"),
+        anything="*" in unsigned,
+        strict=_boolean(parameters.get("strict"), "strict"),
+    )
+    if not options.trust_roots and not options.references:
+        raise InvalidArgumentError(
+            "no key or certificate is given to trust: give 'trust_root' (a name in the operator's policy), "
+            "or 'public_key' or 'certificate' (a reference such as file:/etc/keys/vendor.pem)"
+        )
+    return options
+
+
+def _check_name(name: str, count: int) -> None:
+    if name not in PARAMETERS:
+        close = get_close_matches(name, PARAMETERS, 1)
+        hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(PARAMETERS)}"
+        raise InvalidArgumentError(f"unknown parameter '{name}'{hint}")
+    if name in _ONCE and count > 1:
+        raise InvalidArgumentError(f"parameter '{name}' is given {count} times, expected once")
+
+
+def plain_path(path: str, what: str) -> str:
+    """``path`` without a slash at its end.
+
+    Raises:
+        InvalidArgumentError: it is not a relative path below the model's directory.
+    """
+    path = path.rstrip("/")
+    if any(part in {"", ".", ".."} for part in path.split("/")) or "\0" in path:
+        raise InvalidArgumentError(f"parameter '{what}' is {path!r}, expected a plain relative path inside the model")
+    return path
+
+
+def _directory(path: str) -> str:
+    return path if path in {".", "*"} else plain_path(path, "directory")
+
+
+def _boolean(text: str | None, name: str) -> bool | None:
+    if text is None:
+        return None
+    if text not in {"true", "false"}:
+        raise InvalidArgumentError(f"parameter '{name}' is {text!r}, expected 'true' or 'false'")
+    return text == "true"
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgumentError(f"parameter 'at' is {text!r}, expected the form 2026-11-22T12:00:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def few(names: Iterable[str]) -> str:
+    """``names`` for a message."""
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,79 @@
+"""What the operator trusts: public keys, certificates of authorities, and revocation lists, from PEM files."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from repoagent.api import InvalidArgumentError
+
+__all__ = ["Trust", "key_fingerprint", "read_trust"]
+
+_Loaded = TypeVar("_Loaded")
+
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The roots that a signature may lead to."""
+
+    keys: tuple[ec.EllipticCurvePublicKey, ...] = ()
+    certificates: tuple[x509.Certificate, ...] = ()
+    revocations: tuple[x509.CertificateRevocationList, ...] = ()
+    subject: str | None = None
+    """The subject that the signer's certificate must have, as RFC 4514 writes it; None: any."""
+    at: datetime | None = None
+    """The moment at which certificates must be valid; None: now."""
+
+
+def read_trust(files: Iterable[tuple[str, bytes]]) -> Trust:
+    """Everything in ``files``, which are pairs of a name for messages and PEM text.
+
+    Raises:
+        InvalidArgumentError: a file holds something else, a private key, or a key of another kind.
+    """
+    keys, certificates, revocations = [], [], []
+    for name, data in files:
+        blocks = [(match[1], match[0]) for match in _BLOCK.finditer(data)]
+        if not blocks:
+            raise InvalidArgumentError(f"{name} is not a PEM file with public keys, certificates or revocation lists")
+        for kind, block in blocks:
+            if kind == b"PUBLIC KEY":
+                keys.append(_public_key(name, block))
+            elif kind == b"CERTIFICATE":
+                certificates.append(_parsed(name, x509.load_pem_x509_certificate, block))
+            elif kind == b"X509 CRL":
+                revocations.append(_parsed(name, x509.load_pem_x509_crl, block))
+            else:
+                raise InvalidArgumentError(
+                    f"{name} holds a block '{kind.decode()}'; expected PUBLIC KEY, CERTIFICATE or X509 CRL"
+                )
+    return Trust(tuple(keys), tuple(certificates), tuple(revocations))
+
+
+def _parsed(name: str, load: Callable[[bytes], _Loaded], block: bytes) -> _Loaded:
+    try:
+        return load(block)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidArgumentError(f"{name} holds a block that cannot be read: {error}") from None
+
+
+def _public_key(name: str, block: bytes) -> ec.EllipticCurvePublicKey:
+    key = _parsed(name, serialization.load_pem_public_key, block)
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise InvalidArgumentError(f"{name} holds a key of another kind; expected P-256, P-384 or P-521")
+    return key
+
+
+def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """Hexadecimal SHA-256 of the PEM form of ``key``: the hint in a bundle."""
+    pem = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(pem).hexdigest()

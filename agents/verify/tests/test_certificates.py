@@ -1,0 +1,154 @@
+"""Chains of certificates: those of the specification's conformance suite, and revocation."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from repoagent_verify.errors import VerificationError
+from repoagent_verify.manifest import Serialization
+from repoagent_verify.signing import read_identity, sign
+from repoagent_verify.trust import Trust
+from repoagent_verify.verifying import Coverage, Verified, verify
+
+from agents.verify.tests.issuing import NOW, Issued, issue
+
+PAST, FUTURE = (-20, -10), (5, 10)
+
+
+def check(model: Path, leaf: Issued, between: list[Issued], trust: Trust) -> Verified:
+    identity = read_identity(leaf.key_pem, None, [leaf.pem, *(item.pem for item in between)])
+    return verify(model, sign(model, identity, Serialization()), trust, Coverage(""))
+
+
+def trusted(*roots: Issued) -> Trust:
+    return Trust(certificates=tuple(root.certificate for root in roots))
+
+
+@pytest.fixture
+def root() -> Issued:
+    return issue("root", authority=True)
+
+
+@pytest.fixture
+def middle(root: Issued) -> Issued:
+    return issue("middle", root, authority=True)
+
+
+def test_a_chain_through_another_authority_holds(model: Path, root: Issued, middle: Issued) -> None:
+    verified = check(model, issue("leaf", middle), [middle], trusted(root))
+    assert verified.signer.name == "CN=leaf"
+    assert verified.signer.trust_root == root.certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def test_a_chain_without_its_middle_is_refused(model: Path, root: Issued, middle: Issued) -> None:
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", middle), [], trusted(root))
+
+
+def test_another_authority_of_the_same_name_is_refused(model: Path, root: Issued, middle: Issued) -> None:
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", middle), [middle], trusted(issue("root", authority=True)))
+
+
+def test_a_root_that_the_signature_brings_along_is_not_trusted(model: Path) -> None:
+    own = issue("own root", authority=True)
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", own), [own], trusted(issue("root", authority=True)))
+
+
+@pytest.mark.parametrize(
+    ("days", "text"), [(PAST, "expired at"), (FUTURE, "is not valid before")], ids=["expired", "not yet"]
+)
+def test_a_signer_out_of_its_time_is_refused(model: Path, root: Issued, days: tuple[int, int], text: str) -> None:
+    with pytest.raises(VerificationError, match=text):
+        check(model, issue("leaf", root, days=days), [], trusted(root))
+
+
+@pytest.mark.parametrize("days", [PAST, FUTURE], ids=["expired", "not yet"])
+def test_an_authority_out_of_its_time_is_refused(model: Path, root: Issued, days: tuple[int, int]) -> None:
+    middle = issue("middle", root, authority=True, days=days)
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", middle), [middle], trusted(root))
+
+
+def test_an_expired_root_is_refused(model: Path) -> None:
+    root = issue("root", authority=True, days=PAST)
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", root), [], trusted(root))
+
+
+def test_the_moment_can_be_given(model: Path) -> None:
+    root = issue("root", authority=True, days=PAST)
+    leaf = issue("leaf", root, days=PAST)
+    assert check(model, leaf, [], replace(trusted(root), at=NOW - timedelta(15))).files == 3
+
+
+@pytest.mark.parametrize("usage", [None, ExtendedKeyUsageOID.SERVER_AUTH])
+def test_a_certificate_that_is_not_for_code_is_refused(
+    model: Path, root: Issued, usage: x509.ObjectIdentifier | None
+) -> None:
+    with pytest.raises(VerificationError, match="extended key usage"):
+        check(model, issue("leaf", root, usage=usage), [], trusted(root))
+
+
+def test_a_certificate_that_is_not_for_signatures_is_refused(model: Path, root: Issued) -> None:
+    with pytest.raises(VerificationError, match="key usage"):
+        check(model, issue("leaf", root, signatures=False), [], trusted(root))
+
+
+def test_a_signer_cannot_be_an_authority(model: Path, root: Issued) -> None:
+    outer = issue("outer", root)
+    with pytest.raises(VerificationError, match="does not lead to a trusted one"):
+        check(model, issue("leaf", outer), [outer], trusted(root))
+
+
+def test_the_subject_can_be_demanded(model: Path, root: Issued) -> None:
+    assert check(model, issue("leaf", root), [], replace(trusted(root), subject="CN=leaf")).files == 3
+    with pytest.raises(VerificationError, match="signed by 'CN=other', expected 'CN=leaf'"):
+        check(model, issue("other", root), [], replace(trusted(root), subject="CN=leaf"))
+
+
+def revoke(issuer: Issued, *revoked: Issued, days: tuple[int, int] = (-1, 5)) -> x509.CertificateRevocationList:
+    builder = x509.CertificateRevocationListBuilder().issuer_name(issuer.certificate.subject)
+    builder = builder.last_update(NOW + timedelta(days[0])).next_update(NOW + timedelta(days[1]))
+    for item in revoked:
+        entry = x509.RevokedCertificateBuilder().serial_number(item.certificate.serial_number)
+        builder = builder.add_revoked_certificate(entry.revocation_date(NOW).build())
+    return builder.sign(issuer.key, hashes.SHA256())
+
+
+def test_a_revoked_signer_is_refused(model: Path, root: Issued) -> None:
+    leaf, other = issue("leaf", root), issue("other", root)
+    trust = replace(trusted(root), revocations=(revoke(root, leaf),))
+    assert check(model, other, [], trust).files == 3
+    with pytest.raises(VerificationError, match="'CN=leaf' was revoked by 'CN=root'"):
+        check(model, leaf, [], trust)
+
+
+def test_a_revoked_authority_is_refused(model: Path, root: Issued, middle: Issued) -> None:
+    trust = replace(trusted(root), revocations=(revoke(root, middle),))
+    with pytest.raises(VerificationError, match="'CN=middle' was revoked"):
+        check(model, issue("leaf", middle), [middle], trust)
+
+
+def test_a_revocation_list_that_is_forged_or_old_is_refused(model: Path, root: Issued) -> None:
+    leaf = issue("leaf", root)
+    forged = replace(root, key=issue("x").key)
+    with pytest.raises(VerificationError, match="not signed by it"):
+        check(model, leaf, [], replace(trusted(root), revocations=(revoke(forged),)))
+    with pytest.raises(VerificationError, match="revocation list of 'CN=root' expired"):
+        check(model, leaf, [], replace(trusted(root), revocations=(revoke(root, days=(-9, -8)),)))
+
+
+def test_a_key_of_the_chain_does_not_vouch_by_itself(model: Path, root: Issued) -> None:
+    """A bundle that is signed with a key is refused where only certificates are trusted, and the other way round."""
+    leaf = issue("leaf", root)
+    by_key = sign(model, read_identity(leaf.key_pem, None), Serialization())
+    with pytest.raises(VerificationError, match="no public key is trusted"):
+        verify(model, by_key, trusted(root), Coverage(""))
+    with pytest.raises(VerificationError, match="no certificate is trusted"):
+        check(model, leaf, [], Trust((leaf.key.public_key(),)))
