@@ -35,6 +35,8 @@ from repoagent.errors import (
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
+from repoagent.installing import install_hint
+
 __all__ = [
     "Action",
     "ActionReport",
@@ -58,6 +60,7 @@ __all__ = [
     "UnsafePathError",
     "UnsupportedError",
     "held_beneath",
+    "install_hint",
     "list_beneath",
     "open_beneath",
     "read_beneath",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from repoagent.errors import AgentError
+from repoagent.installing import install_hint
 
 if TYPE_CHECKING:
     from repoagent.loader.discovery import AgentRegistry
@@ -44,7 +45,7 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
     for row in rows:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]))
     if not infos:
-        click.echo("(no agents; install one, for example from a checkout: pip install ./agents/checksum)", err=True)
+        click.echo(f"(no agents; install one, for example {install_hint('repoagent-checksum')})", err=True)
 
 
 @agents.command("inspect")

@@ -17,6 +17,7 @@ import click
 
 from repoagent.api.hooks import CommandSpec
 from repoagent.errors import RepoAgentError
+from repoagent.installing import install_hint
 
 __all__ = ["main", "program"]
 
@@ -50,7 +51,7 @@ class PluginGroup(click.Group):
             return _load(spec.target)
         if cmd_name in _PACKAGES:
             package = _PACKAGES[cmd_name]
-            raise click.UsageError(f"'{cmd_name}' comes with another package: pip install {package}", ctx)
+            raise click.UsageError(f"'{cmd_name}' comes with another package; {install_hint(package)}", ctx)
         if ctx.resilient_parsing:  # the shell completes a word, and knows best
             return None
         from repoagent.config.suggestions import did_you_mean

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.errors import AgentError, AgentNotFoundError, NotFoundError
+from repoagent.installing import install_hint
 from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
 from repoagent.loader.directory import DEFAULT_DIRECTORY, directory_candidates
 from repoagent.loader.packages import AGENTS_GROUP, distribution_metadata, package_candidates
@@ -189,6 +190,6 @@ def _not_found(name: str, installed: Iterable[str], directory: Path | None) -> s
     if meant is not None and meant != name:
         parts.append(f"did you mean '{meant}'")
     if meant in OFFICIAL_AGENTS and meant not in names:
-        parts.append(f"to get it: pip install repoagent-{meant}")
+        parts.append(f"to get it, {install_hint(f'repoagent-{meant}')}")
     parts.append(f"installed agents: {', '.join(names) or 'none'}")
     return "; ".join(parts)

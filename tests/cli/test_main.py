@@ -27,7 +27,7 @@ def test_a_command_whose_package_is_missing_is_suggested_and_says_what_to_instal
     group.__dict__["_specs"] = {}  # as without any package but the core
     assert "did you mean 'serve'?" in CliRunner().invoke(group, ["srve"]).output
     assert (
-        "'serve' comes with another package: pip install repoagent-server"
+        "'serve' comes with another package; from a checkout: pip install ./server_stub"
         in CliRunner().invoke(group, ["serve"]).output
     )
 

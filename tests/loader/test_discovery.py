@@ -304,8 +304,8 @@ def test_a_known_agent_that_is_missing_says_what_to_install(name: str) -> None:
     with pytest.raises(AgentNotFoundError) as caught:
         AgentRegistry(None, group=GROUP).load(name)
     assert str(caught.value) == (
-        f"agent '{name}': no such agent in the installed packages; to get it: pip install repoagent-{name}; "
-        "installed agents: none"
+        f"agent '{name}': no such agent in the installed packages; to get it, from a checkout: "
+        f"pip install ./agents/{name}; installed agents: none"
     )
 
 
@@ -317,7 +317,7 @@ def test_nobody_is_told_to_install_an_agent_that_does_not_exist_yet(name: str) -
 
 
 def test_a_misspelt_known_agent_gets_both_hints() -> None:
-    with pytest.raises(AgentNotFoundError, match=r"did you mean 'checksum'.*pip install repoagent-checksum"):
+    with pytest.raises(AgentNotFoundError, match=r"did you mean 'checksum'.*pip install \./agents/checksum"):
         AgentRegistry(None, group=GROUP).load("checksm")
 
 

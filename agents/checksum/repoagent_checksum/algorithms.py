@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from repoagent.api import UnsupportedError
+from repoagent.api import UnsupportedError, install_hint
 
 __all__ = ["ALGORITHMS", "GIT_SHA1", "Algorithm", "Hasher", "algorithm_of_length", "find_algorithm"]
 
@@ -46,7 +46,9 @@ def _blake3(_size: int, threads: bool) -> Hasher:
     try:
         from blake3 import blake3
     except ImportError:
-        raise UnsupportedError("BLAKE3 needs the package 'blake3': pip install 'repoagent-checksum[blake3]'") from None
+        raise UnsupportedError(
+            f"BLAKE3 needs the package 'blake3'; {install_hint('repoagent-checksum', 'blake3')}"
+        ) from None
     hasher: Hasher = blake3(max_threads=blake3.AUTO if threads else 1)
     return hasher
 

@@ -69,7 +69,7 @@ def test_an_unknown_name_is_refused_with_tritons_text() -> None:
 
 def test_a_missing_blake3_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "blake3", None)
-    with pytest.raises(UnsupportedError, match=r"repoagent-checksum\[blake3\]"):
+    with pytest.raises(UnsupportedError, match=r"\./agents/checksum\[blake3\]"):
         find_algorithm("BLAKE3").new()
 
 

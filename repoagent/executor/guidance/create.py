@@ -8,6 +8,7 @@ from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.guidance.xgrammar_core import core
 from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 from repoagent.executor.types.guidance import GuidedDecodingConfig
+from repoagent.installing import install_hint
 
 __all__ = ["create_guides"]
 
@@ -43,5 +44,6 @@ def _check_installed(backend: GuidedDecodingConfig.GuidedDecodingBackend) -> Non
         core()
     elif find_spec("llguidance") is None:
         raise UnsupportedFeatureError(
-            "GuidedDecodingBackend.LLGUIDANCE", "llguidance is not installed: pip install 'repoagent-core[llm]'"
+            "GuidedDecodingBackend.LLGUIDANCE",
+            f"llguidance is not installed; {install_hint('repoagent-core', 'llm')}",
         )

@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from repoagent.executor.types.errors import UnsupportedFeatureError
+from repoagent.installing import install_hint
 
 __all__ = ["INSTALL", "core"]
 
 #: Its requirements name torch, so pip must not follow them.
-INSTALL: Final = "pip install --no-deps xgrammar==0.2.8 and pip install 'repoagent-core[llm,xgrammar]'"
+INSTALL: Final = f"pip install --no-deps xgrammar==0.2.8 and {install_hint('repoagent-core', 'llm', 'xgrammar')}"
 _FEATURE: Final = "GuidedDecodingBackend.XGRAMMAR"
 _ALIAS: Final = "_repoagent_xgrammar"
 _NEEDED: Final = ("TokenizerInfo", "GrammarCompiler", "GrammarMatcher")

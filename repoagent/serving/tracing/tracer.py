@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from repoagent.errors import UnsupportedError
+from repoagent.installing import install_hint
 from repoagent.serving.tracing.file import TraceFile
 from repoagent.serving.tracing.settings import TraceSettings, changed
 from repoagent.serving.tracing.trace import FileTrace
@@ -169,8 +170,8 @@ def _span_traces(settings: TraceSettings) -> "SpanTraces":
         from repoagent.serving.tracing.spans import SpanTraces
     except ImportError as error:
         raise UnsupportedError(
-            f"trace mode 'opentelemetry' needs packages that are not installed ({error}): "
-            "pip install 'repoagent-core[otel]'"
+            f"trace mode 'opentelemetry' needs packages that are not installed ({error}); "
+            f"{install_hint('repoagent-core', 'otel')}"
         ) from error
     return SpanTraces(settings.spans)
 

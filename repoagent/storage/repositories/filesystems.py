@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.installing import install_hint
 from repoagent.storage.repositories.patient_filesystem import PatientFilesystem
 from repoagent.storage.repositories.remote_calls import RemoteCalls
 from repoagent.storage.repositories.socket_timeouts import limit_attempts, with_timeouts
@@ -105,5 +106,5 @@ def _import(target: str) -> Any:
 
 def _missing(protocol: str, error: ImportError) -> str:
     extra = _EXTRAS.get(protocol)
-    how = f'; install it: pip install "repoagent-core[{extra}]"' if extra else f": {error}"
+    how = f"; {install_hint('repoagent-core', extra)}" if extra else f": {error}"
     return f"the {protocol}:// filesystem needs a package that is not installed{how}"

@@ -224,5 +224,5 @@ def test_batches_larger_than_the_queue_are_refused(collector: Collector) -> None
 def test_missing_packages_are_named_with_what_to_install(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "repoagent.serving.tracing.spans", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'repoagent-core\[otel\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[otel\]'"):
         Tracer(settings(collector))

@@ -171,7 +171,7 @@ def test_a_missing_filesystem_names_the_extra(
     for name in [name for name in sys.modules if name == module or name.startswith(module + ".")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UnsupportedError, match=rf'pip install "repoagent-core\[{extra}\]"'):
+    with pytest.raises(UnsupportedError, match=rf"pip install '\.\[{extra}\]'"):
         Repository.open(url)
 
 

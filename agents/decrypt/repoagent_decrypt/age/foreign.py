@@ -161,7 +161,9 @@ def _pyrage(what: str) -> ModuleType:
     try:
         import pyrage
     except ImportError:
-        raise MissingExtraError(f'{what} needs pyrage: pip install "repoagent-decrypt[pyrage]"') from None
+        raise MissingExtraError(
+            f"{what} needs pyrage; from a checkout: pip install './agents/decrypt[pyrage]'"
+        ) from None
     module: ModuleType = pyrage
     return module
 

@@ -8,7 +8,7 @@ where all AWS tools take them (environment, profile, instance, ``AWS_ENDPOINT_UR
 from typing import Any
 from urllib.parse import unquote
 
-from repoagent.api import NotFoundError, UnavailableError, UnsupportedError
+from repoagent.api import NotFoundError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import CIPHERTEXT_OPTIONS, Reference, ciphertext_bytes, parse_reference
 
 __all__ = ["fetch"]
@@ -23,7 +23,7 @@ def fetch(uri: str) -> bytes:
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
-        raise UnsupportedError('awskms: needs botocore: pip install "repoagent-decrypt[awskms]"') from None
+        raise UnsupportedError(f"awskms: needs botocore; {install_hint('repoagent-decrypt', 'awskms')}") from None
     try:
         answer = _client(reference).decrypt(CiphertextBlob=blob, **_arguments(reference))
     except ClientError as error:

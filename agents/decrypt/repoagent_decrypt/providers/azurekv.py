@@ -3,7 +3,7 @@
 Credentials are those of ``DefaultAzureCredential``.
 """
 
-from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import parse_reference
 
 __all__ = ["SecretName", "fetch", "secret_name"]
@@ -20,7 +20,7 @@ def fetch(uri: str) -> bytes:
         from azure.keyvault.secrets import SecretClient
     except ImportError:
         raise UnsupportedError(
-            'azurekv: needs azure-keyvault-secrets and azure-identity: pip install "repoagent-decrypt[azurekv]"'
+            f"azurekv: needs azure-keyvault-secrets and azure-identity; {install_hint('repoagent-decrypt', 'azurekv')}"
         ) from None
     try:
         value = SecretClient(vault_url=url, credential=DefaultAzureCredential()).get_secret(name, version).value

@@ -3,7 +3,7 @@
 Extra ``gcpkms``. ``ciphertext`` (base64) may take the place of the file. Credentials are the application default ones.
 """
 
-from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.api import InvalidArgumentError, UnavailableError, UnsupportedError, install_hint
 from repoagent_decrypt.providers.reference import CIPHERTEXT_OPTIONS, ciphertext_bytes, parse_reference
 
 __all__ = ["fetch", "key_name"]
@@ -17,7 +17,9 @@ def fetch(uri: str) -> bytes:
     try:
         from google.cloud import kms
     except ImportError:
-        raise UnsupportedError('gcpkms: needs google-cloud-kms: pip install "repoagent-decrypt[gcpkms]"') from None
+        raise UnsupportedError(
+            f"gcpkms: needs google-cloud-kms; {install_hint('repoagent-decrypt', 'gcpkms')}"
+        ) from None
     try:
         answer = kms.KeyManagementServiceClient().decrypt(request={"name": name, "ciphertext": blob})
     except Exception as error:

@@ -84,7 +84,7 @@ def test_without_pyrage_the_message_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyrage", None)
     identities, recipients = ssh_pair("ed25519")
-    with pytest.raises(MissingExtraError, match=r'pip install "repoagent-decrypt\[pyrage\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install '\./agents/decrypt\[pyrage\]'"):
         decrypt_file_foreign(plain, tmp_path / "no", identities)
     with pytest.raises(MissingExtraError, match="pyrage"):
         encrypt_file_foreign(plain, tmp_path / "no", recipients)

@@ -72,5 +72,5 @@ def test_no_region_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 def test_without_botocore_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
-    with pytest.raises(UnsupportedError, match=r'pip install "repoagent-decrypt\[awskms\]"'):
+    with pytest.raises(UnsupportedError, match=r"pip install '\./agents/decrypt\[awskms\]'"):
         fetch("awskms:?ciphertext=AAAA")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import UnavailableError, UnsupportedError
+from repoagent.installing import install_hint
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
 from repoagent.serving.instances.backend import BackendModel
 from repoagent.storage.files.files import ModelFiles
@@ -53,7 +54,9 @@ class LlmBackend:
         check_tensors(config)
         missing = [package for package in _PACKAGES if find_spec(package) is None]
         if missing:
-            raise UnsupportedError(f"backend 'llm' needs {' and '.join(missing)}: pip install 'repoagent-core[llm]'")
+            raise UnsupportedError(
+                f"backend 'llm' needs {' and '.join(missing)}; {install_hint('repoagent-core', 'llm')}"
+            )
         path = f"{version}/{self.default_model_filename}"
         if not files.exists(path):
             raise UnavailableError(

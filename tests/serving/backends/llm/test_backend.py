@@ -49,7 +49,7 @@ def test_a_missing_package_is_named_with_the_extra(
 
     monkeypatch.setattr("repoagent.serving.backends.llm.backend.find_spec", without)
     write_llm()
-    assert f"backend 'llm' needs {package}: pip install 'repoagent-core[llm]'" in failure(core)
+    assert f"backend 'llm' needs {package}; from a checkout: pip install '.[llm]'" in failure(core)
 
 
 def test_a_configuration_of_other_tensors_is_refused(core: ServingCore, write_llm: WriteModel) -> None:

@@ -1,0 +1,52 @@
+"""Nothing in the tree sends anyone to a package index for a name that this project does not own there."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from repoagent.installing import install_hint
+
+ROOT = Path(__file__).parents[1]
+BARE = re.compile(r"pip install [^\n\\`]*?(?<![\w./-])repoagent(-[a-z]+)?(?![\w.-]*/)")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "extras", "hint"),
+    [
+        ("repoagent-core", ("llm", "xgrammar"), "from a checkout: pip install '.[llm,xgrammar]'"),
+        ("repoagent-server", (), "from a checkout: pip install ./server_stub"),
+        ("repoagent-checksum", (), "from a checkout: pip install ./agents/checksum"),
+        ("repoagent-decrypt", ("pyrage",), "from a checkout: pip install './agents/decrypt[pyrage]'"),
+    ],
+)
+def test_a_hint_names_a_place_in_the_checkout(distribution: str, extras: tuple[str, ...], hint: str) -> None:
+    assert install_hint(distribution, *extras) == hint
+    place = hint.rpartition("pip install ")[2].strip("'").partition("[")[0]
+    assert f'name = "{distribution}"' in (ROOT / place / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("pip install repoagent-checksum", True),
+        ("pip install 'repoagent-core[llm]'", True),
+        ("pip install -U repoagent", True),
+        ("pip install . ./agents/checksum", False),
+        ("pip install -e ./repoagent-agent-digest", False),
+    ],
+)
+def test_the_pattern_knows_a_bare_name(text: str, bare: bool) -> None:
+    assert bool(BARE.search(text)) is bare
+
+
+def test_no_file_tells_anyone_to_install_a_bare_name() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    found = [name for name in filter(None, listed.split("\0")) if name != "tests/test_installing.py" and _is_bare(name)]
+    assert found == []
+
+
+def _is_bare(name: str) -> bool:
+    path = ROOT / name
+    return path.is_file() and bool(BARE.search(path.read_bytes().decode("utf-8", "replace")))
