@@ -17,7 +17,8 @@ from repoagent.installing import install_hint
 __all__ = ["INSTALL", "core"]
 
 #: Its requirements name torch, so pip must not follow them.
-INSTALL: Final = f"pip install --no-deps xgrammar==0.2.8 and {install_hint('repoagent-core', 'llm', 'xgrammar')}"
+_ALONE: Final = "pip install --no-deps xgrammar==0.2.8"
+INSTALL: Final = f"{_ALONE} and {install_hint('repoagent-core', 'llm', 'xgrammar')}"
 _FEATURE: Final = "GuidedDecodingBackend.XGRAMMAR"
 _ALIAS: Final = "_repoagent_xgrammar"
 _NEEDED: Final = ("TokenizerInfo", "GrammarCompiler", "GrammarMatcher")
