@@ -284,6 +284,14 @@ class ServingCore:
         """See :meth:`CoreQueries.model_ready`."""
         return self.live() and self._queries.model_ready(name, version)
 
+    def model_loaded(self, name: str) -> bool:
+        """See :meth:`CoreQueries.model_loaded`."""
+        return self._queries.model_loaded(name)
+
+    def asks_model(self, name: str, version: str = "") -> bool:
+        """See :meth:`CoreQueries.asks_model`."""
+        return self._queries.asks_model(name, version)
+
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """See :meth:`CoreQueries.model_metadata`."""
         return self._queries.model_metadata(name, version)

@@ -61,9 +61,20 @@ class CoreQueries:
         return {"name": self._server_id, "version": repoagent.__version__, "extensions": list(EXTENSIONS)}
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether that model and version is loaded, and can answer."""
+        """Whether that model and version is loaded, can answer and, if its own code is to be asked, says so.
+
+        That takes its time where :meth:`asks_model`.
+        """
         try:
-            return self._table.find(name, version).ready
+            served = self._table.find(name, version)
+        except RepoAgentError:
+            return False
+        return served.ready and served.says_ready()
+
+    def asks_model(self, name: str, version: str = "") -> bool:
+        """Whether :meth:`model_ready` runs code of that model."""
+        try:
+            return self._table.find(name, version).asks
         except RepoAgentError:
             return False
 

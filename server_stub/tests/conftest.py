@@ -112,6 +112,12 @@ class FakeCore:
     def model_ready(self, name: str, version: str = "") -> bool:
         return name in self.models and version in ("", "1")
 
+    def asks_model(self, name: str, version: str = "") -> bool:
+        return False
+
+    def model_loaded(self, name: str) -> bool:
+        return name in self.models
+
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         model = self._find(name, version)
         batch = [-1] if model.max_batch_size else []

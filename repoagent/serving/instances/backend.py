@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 __all__ = [
+    "AskingModel",
     "Backend",
     "BackendInstance",
     "BackendModel",
@@ -112,6 +113,18 @@ class FragileModel(BackendModel, Protocol):
     @property
     def broken(self) -> bool:
         """Whether an instance has broken down for good: only another load brings it back."""
+
+
+@runtime_checkable
+class AskingModel(BackendModel, Protocol):
+    """A model with code of its own that says whether it is ready."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether :meth:`says_ready` asks anybody, which may take its time."""
+
+    def says_ready(self) -> bool:
+        """What that code says."""
 
 
 class Backend(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.instances.backend import BackendModel, FragileModel
+from repoagent.serving.instances.backend import AskingModel, BackendModel, FragileModel
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
@@ -95,6 +95,15 @@ class ServedModel:
     def ready(self) -> bool:
         """Whether what executes it is there: an instance that has broken down may be on its way back, or not."""
         return not isinstance(self._backend_model, FragileModel) or self._backend_model.ready
+
+    @property
+    def asks(self) -> bool:
+        """Whether :meth:`says_ready` runs code of the model's own, which may take its time."""
+        return isinstance(self._backend_model, AskingModel) and self._backend_model.asks
+
+    def says_ready(self) -> bool:
+        """Whether the model's own code, if it has any for that, says that it is ready."""
+        return not isinstance(self._backend_model, AskingModel) or self._backend_model.says_ready()
 
     @property
     def broken(self) -> bool:

@@ -111,7 +111,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
     def _blocking(self, name: str) -> _Call:
         """A method that may take its time, run on a thread."""
         method = getattr(self, f"_{_snake(name)}")
-        pool = self._pools.waits if name in _WAITING else self._pools.work
+        pools = self._pools
+        pool = pools.waits if name in _WAITING else pools.asks if name == "ModelReady" else pools.work
 
         async def run(message: Any, context: Context) -> Any:
             self._in_flight.started()

@@ -60,6 +60,10 @@ class ServerHandler:
         except NotFoundError:
             return False
 
+    def asks_model(self, model: str, version: str) -> bool:
+        """Whether :meth:`model_ready` may take its time."""
+        return self._core.asks_model(model, check_version(version))
+
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:
         return self._core.model_metadata(model, check_version(version))
 

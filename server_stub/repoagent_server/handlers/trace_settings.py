@@ -40,7 +40,7 @@ class TraceSettingsHandler:
 
     def check_model(self, model: str) -> None:
         """Refuse a model that is not there before anything else of a request is looked at."""
-        if model and not self._core.model_ready(model):
+        if model and not self._core.model_loaded(model):
             raise InvalidArgumentError(f"Request for unknown model : {model}")
 
     def update(self, model: str, changes: TraceChanges) -> None:

@@ -50,6 +50,8 @@ class Route:
     blocking: Inline | None = None
     waiting: Inline | None = None
     deferred: Deferred | None = None
+    asking: Callable[[Params], bool] | None = None
+    """Whether what is ``inline`` waits for a model this time, and has to do that in a thread."""
     while_stopping: bool = True
     """Whether it is still served when the server is going down."""
     api: Api | None = None

@@ -3,7 +3,7 @@
 import binascii
 from typing import Final
 
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, complaint, find, members
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
@@ -37,7 +37,7 @@ def api_routes(handlers: Handlers, infer: Deferred, generate: GenerateRoutes) ->
         Route("/v2/health/ready", _GET, inline=ask.ready, api=Api.HEALTH),
         Route("/v2", _GET, inline=ask.metadata, api=Api.METADATA),
         Route("/v2/models/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
-        Route(f"{_MODEL}/ready", _GET, inline=ask.model_ready, api=Api.HEALTH),
+        Route(f"{_MODEL}/ready", _GET, inline=ask.model_ready, asking=ask.asks_model, api=Api.HEALTH),
         Route(f"{_MODEL}/config", _GET, inline=ask.model_config, api=Api.MODEL_CONFIG),
         Route(f"{_MODEL}/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
         Route(_MODEL, _GET, inline=ask.model_metadata, api=Api.METADATA),
@@ -82,6 +82,12 @@ class _ServerRoutes:
         if not self._server.model_ready(model, params["version"]):
             return error_response("Model version not ready", 400)
         return json_response({"name": model, "ready": True})
+
+    def asks_model(self, params: Params) -> bool:
+        try:
+            return self._server.asks_model(params["model"], params["version"])
+        except RepoAgentError:
+            return False  # The answer says what is wrong.
 
     def model_metadata(self, _: Request, params: Params) -> Response:
         return json_response(self._server.model_metadata(params["model"], params["version"]))

@@ -50,6 +50,8 @@ class HttpService:
                 exchange.respond(answer_to(error, request))
         elif route.inline is not None and len(request.body) >= LONG_JSON:
             self._answer_later(self._pools.long, route.inline, request, match.params, exchange)
+        elif route.inline is not None and route.asking is not None and route.asking(match.params):
+            self._answer_later(self._pools.asks, route.inline, request, match.params, exchange)
         elif route.inline is not None:
             exchange.respond(_answer(route.inline, request, match.params))
         elif route.blocking is not None:

@@ -10,16 +10,18 @@ _WAITERS: Final = 1024
 
 
 class Pools:
-    """Three pools, so that calls that wait for an agent never keep others from their turn.
+    """Four pools, so that calls that wait for an agent or a model never keep others from their turn.
 
     ``work`` is for what takes as long as it takes to compute: an index, a compressed body, the metrics. ``waits`` is
     for loads and unloads, which go on until the agents, the backend and the last request are done: each has a thread,
     or loads that hang would keep waiting the very unload that is to cancel them. ``long`` is one thread, on which large
-    requests are read and large answers written, one after another.
+    requests are read and large answers written, one after another. ``asks`` is for models
+    that are asked whether they are ready.
     """
 
     def __init__(self, name: str, *, workers: int = _WORKERS, waiters: int = _WAITERS) -> None:
         self.work: Final = ThreadPoolExecutor(workers, f"{name}-blocking")
+        self.asks: Final = ThreadPoolExecutor(workers, f"{name}-asks")
         self.waits: Final = ThreadPoolExecutor(waiters, f"{name}-loads")
         self.long: Final = ThreadPoolExecutor(1, f"{name}-long")
 
@@ -32,5 +34,6 @@ class Pools:
     def close(self) -> None:
         """Wait for what runs and end the threads; again is fine."""
         self.work.shutdown()
+        self.asks.shutdown()
         self.waits.shutdown()
         self.long.shutdown()

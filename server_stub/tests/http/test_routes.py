@@ -1,6 +1,8 @@
 """Routes beyond what the recording of Triton covers."""
 
 import base64
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -49,3 +51,22 @@ def test_the_report_of_a_load_can_be_asked_for(client: httpx.Client) -> None:
     assert client.get("/v2/repository/models/ident/report").json() == {"model": "ident", "outcome": "loaded"}
     response = client.get("/v2/repository/models/nosuch/report")
     assert (response.status_code, response.json()["error"]) == (404, "no load of model 'nosuch' has been reported yet")
+
+
+def test_a_model_that_is_asked_whether_it_is_ready_holds_nobody_up(
+    client: httpx.Client, core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def model_ready(name: str, version: str = "") -> bool:
+        asked.set()
+        return answer.wait(60)
+
+    monkeypatch.setattr(core, "model_ready", model_ready)
+    monkeypatch.setattr(core, "asks_model", lambda name, version="": True)
+    with ThreadPoolExecutor(1) as pool:
+        ready = pool.submit(httpx.get, f"{client.base_url}/v2/models/digits/ready", timeout=60)
+        assert asked.wait(60)
+        assert client.get("/v2/health/live").status_code == 200
+        answer.set()
+        assert ready.result().json() == {"name": "digits", "ready": True}

@@ -1,18 +1,20 @@
 """The Python backend: a version directory with a ``model.py`` in it, run in this process or in processes of its own."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from repoagent.config import read_json, write_json
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
+from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.running import completed, started
 from repoagent.serving.backends.python.process.hosting import Hosting, program_for, runs_in_process_of_its_own
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.backends.python.process.starting import Blueprint, completed_in_child, new_child
 from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.backends.python.readiness import Readiness
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.instances.base import instance_specs
 from repoagent.storage.files.files import ModelFiles
@@ -69,7 +71,8 @@ class PythonBackend:
         """The file runs once for every instance."""
         context, path = self._context(config, files, version)
         own_process = runs_in_process_of_its_own(config, self._hosting)
-        return PythonModel(config, context, path, self._blueprint(config, context) if own_process else None)
+        blueprint = self._blueprint(config, context) if own_process else None
+        return PythonModel(config, context, path, blueprint, self._hosting.ready_seconds)
 
     def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
         """What the model is told of itself, and the file to run."""
@@ -96,13 +99,22 @@ class PythonBackend:
 class PythonModel:
     """One version of a model; with a ``blueprint`` its instances are processes."""
 
-    def __init__(self, config: "ModelConfig", context: ModelContext, path: Path, blueprint: Blueprint | None) -> None:
+    def __init__(
+        self,
+        config: "ModelConfig",
+        context: ModelContext,
+        path: Path,
+        blueprint: Blueprint | None,
+        ready_seconds: float,
+    ) -> None:
         self._decoupled = config.model_transaction_policy.decoupled
         self._context = context
         self._path = path
         self._blueprint = blueprint
         self._json = json.dumps(write_json(config))
         self._processes: list[ProcessInstance] = []
+        self._asking: dict[str, Callable[[], Any]] = {}
+        self._readiness = Readiness(self._asking, ready_seconds)
         # All at once: to start is mostly to import, which processes can do at the same time.
         self._started: dict[str, ChildProcess] = {}
         if blueprint is not None:
@@ -117,6 +129,15 @@ class PythonModel:
     def broken(self) -> bool:
         """Whether the process of an instance could not be started again."""
         return any(process.given_up for process in self._processes)
+
+    @property
+    def asks(self) -> bool:
+        """Whether instances have an ``is_ready``, so that :meth:`says_ready` may take its time."""
+        return bool(self._asking)
+
+    def says_ready(self) -> bool:
+        """What the instances' own ``is_ready`` say: all of them, within the time limit."""
+        return self._readiness.ready()
 
     def create_instance(self, spec: InstanceSpec) -> BackendInstance:
         """Run the file again and initialise a model of its class.
@@ -135,9 +156,15 @@ class PythonModel:
         }
         if self._blueprint is not None:
             child = self._started.pop(spec.name, None) or new_child(self._blueprint, spec.name)
-            self._processes.append(ProcessInstance(self._blueprint, spec.name, arguments, child))
-            return self._processes[-1]
-        return started(self._path, self._context, arguments, decoupled=self._decoupled)
+            process = ProcessInstance(self._blueprint, spec.name, arguments, child)
+            self._processes.append(process)
+            return self._noted(spec.name, process)
+        return self._noted(spec.name, started(self._path, self._context, arguments, decoupled=self._decoupled))
+
+    def _noted(self, name: str, instance: "ProcessInstance | PythonInstance") -> BackendInstance:
+        if instance.asks:
+            self._asking[name] = instance.is_ready
+        return instance
 
     def close(self) -> None:
         """End the processes that no instance was made of; nothing else is shared between instances."""

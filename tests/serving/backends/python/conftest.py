@@ -214,7 +214,7 @@ def core_of(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
     """A core with the model "m" of this code, and others by name, once for each place that models can run in."""
     cores: list[ServingCore] = []
 
-    def start(body: str, config: str, **others: tuple[str, str]) -> ServingCore:
+    def start(body: str, config: str, ready_seconds: str = "60", **others: tuple[str, str]) -> ServingCore:
         repository = tmp_path / "repository"
         for name, (code, text) in {"m": (body, config), **others}.items():
             directory = repository / name / "1"
@@ -222,7 +222,7 @@ def core_of(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
             (directory.parent / "config.pbtxt").write_text(text)
             if code:
                 (directory / "model.py").write_text(PREFIX + textwrap.dedent(code))
-        settings = {"python": {"execution": request.param}}
+        settings = {"python": {"execution": request.param, "is-ready-timeout-seconds": ready_seconds}}
         options = CoreOptions(
             repositories=(str(repository),),
             control_mode=ControlMode.EXPLICIT,

@@ -76,6 +76,21 @@ class PythonInstance:
                 self._fail(error, views)
                 let_interrupt_pass(error)
 
+    @property
+    def asks(self) -> bool:
+        """Whether the model has something to say about its readiness."""
+        return callable(getattr(self._model, "is_ready", None))
+
+    def is_ready(self) -> Any:
+        """What the model's ``is_ready`` returns, or raises; on any thread, also while it executes."""
+        with entered(self._context):
+            result = self._model.is_ready()
+            if not inspect.iscoroutine(result):
+                return result
+            import asyncio  # Most models never do this, and it takes a while.
+
+            return asyncio.run(result)
+
     def close(self) -> None:
         """Finish coroutines, then ``finalize``; its errors are logged. What is then unanswered gets an error."""
         if self._loop is not None:

@@ -66,6 +66,8 @@ class Kind(enum.IntEnum):
     METRIC = 13
     RELEASE = 14
     """Nothing but blocks that may be used again."""
+    READY = 15
+    """Whether the model is ready: a question to the child, and its answer."""
 
 
 class PeerGoneError(Exception):

@@ -132,7 +132,26 @@ class _Child:
         _set_levels(body["log_levels"])
         self._decoupled = body["decoupled"]
         self._instance = started(path, context, body["arguments"], decoupled=self._decoupled, alone=True)
-        self._work.send(Kind.DONE)
+        self._core.when_asked = self._say_ready
+        self._work.send(Kind.DONE, {"asks": self._instance.asks})
+
+    def _say_ready(self, number: int) -> None:
+        """Answer the server's question, on a thread of its own: the model may take its time."""
+        threading.Thread(target=self._answer_ready, args=(number,), name="repoagent-is-ready", daemon=True).start()
+
+    def _answer_ready(self, number: int) -> None:
+        assert self._instance is not None
+        try:
+            answer = self._instance.is_ready()
+            text = (
+                ""
+                if isinstance(answer, bool)
+                else f"TypeError: is_ready must return a bool, not {type(answer).__name__}"
+            )
+            body = [number, answer is True, text]
+        except BaseException as error:
+            body = [number, False, f"{type(error).__name__}: {error}"]
+        self._side.send(Kind.READY, body)
 
     def _model(self, body: dict[str, Any]) -> tuple[ModelContext, Path, str]:
         directory = Path(body["model_dir"])

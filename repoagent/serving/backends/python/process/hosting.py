@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _STUB: Final = Path(__file__).with_name("stub.py")
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
+_READY: Final = "is-ready-timeout-seconds"
 _PLACES: Final = "environments"
 
 
@@ -37,6 +39,8 @@ class Hosting:
     """Whether a model may not say otherwise."""
     grace_seconds: float = 30.0
     """How long the process of an instance may take to end before it is killed."""
+    ready_seconds: float = 5.0
+    """How long a model's ``is_ready`` may take before the model counts as not ready."""
     environments: tuple[Path, ...] = ()
     """Where the operator keeps interpreters that models may name, beside those in the models themselves."""
 
@@ -47,14 +51,7 @@ class Hosting:
         Raises:
             InvalidArgumentError: a value makes no sense.
         """
-        warn_of_unknown("python", settings, ("execution", _GRACE, _PLACES))
-        grace = settings.get(_GRACE, "30")
-        try:
-            seconds = float(grace)
-        except ValueError:
-            seconds = -1.0
-        if not seconds > 0:
-            raise InvalidArgumentError(f"--backend-config=python,{_GRACE} must be a positive number, not '{grace}'")
+        warn_of_unknown("python", settings, ("execution", _GRACE, _READY, _PLACES))
         mode = settings.get("execution", "in-process")
         if mode not in (*_MODES, _FORCED):
             raise InvalidArgumentError(
@@ -66,7 +63,19 @@ class Hosting:
                 f"--backend-config=python,{_PLACES} must be absolute paths separated by '{os.pathsep}', "
                 f"not '{settings[_PLACES]}'"
             )
-        return cls(mode != "in-process", mode == _FORCED, seconds, places)
+        grace, ready = _seconds(settings, _GRACE, 30.0), _seconds(settings, _READY, 5.0)
+        return cls(mode != "in-process", mode == _FORCED, grace, ready, places)
+
+
+def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
+    text = settings.get(name, str(default))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise InvalidArgumentError(f"--backend-config=python,{name} must be a positive number, not '{text}'")
+    return seconds
 
 
 def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:

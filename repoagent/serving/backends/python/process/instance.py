@@ -4,6 +4,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
@@ -50,6 +51,9 @@ class ProcessInstance:
         self._fruitless = 0
         """How many processes in a row ended without having answered a request."""
         self._child: ChildProcess | None = None
+        self.asks = False
+        """Whether the model has something to say about its readiness."""
+        self._asked: dict[int, Future[bool]] = {}
         self._starting: ChildProcess | None = None
         self._restarter: threading.Thread | None = None
         self._start(child)
@@ -113,6 +117,32 @@ class ProcessInstance:
     def is_cancelled(self, number: int) -> bool:
         request = self._open.get(number)
         return request is not None and request.cancelled
+
+    def is_ready(self) -> bool:
+        """What the model's ``is_ready`` returns; waits for it as long as the process is there.
+
+        Raises:
+            InternalError: it raised, or returned something else.
+            UnavailableError: the process is not there, or ended meanwhile.
+        """
+        number, answer = next(self._numbers), Future[bool]()
+        with self._state:
+            child = self._child
+            if child is None:
+                raise UnavailableError(f"Stub process '{self._name}' is not healthy")
+            self._asked[number] = answer
+        child.tell(Kind.READY, number)
+        return answer.result()
+
+    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+        with self._state:
+            answer = self._asked.pop(number, None)
+        if answer is None:
+            return
+        if error:
+            answer.set_exception(InternalError(error))
+        else:
+            answer.set_result(ready)
 
     def close(self) -> None:
         """Finalize the model and end the process; one that does not end in time is killed."""
@@ -198,7 +228,8 @@ class ProcessInstance:
             if self._closing.is_set():
                 child.kill()
         body = {**self._blueprint.description(), "arguments": self._arguments}
-        first_answer(child, Kind.INITIALIZE, body, "initialize")
+        answer = first_answer(child, Kind.INITIALIZE, body, "initialize")
+        self.asks = isinstance(answer, dict) and answer.get("asks") is True
 
     def _install(self, child: ChildProcess) -> bool:
         """Let requests go to ``child``; False if it has ended already and nobody else has noticed."""
@@ -221,7 +252,10 @@ class ProcessInstance:
                 return
             self._child = None
             closing = self._closing.is_set()
+            asked, self._asked = self._asked, {}
             self._restarter = None if closing else threading.current_thread()
+        for answer in asked.values():
+            answer.set_exception(UnavailableError(f"Stub process '{self._name}' is not healthy"))
         batch = set(self._batch)
         self._fail([number for number in list(self._open) if number not in batch], self._unhealthy())
         if not closing:

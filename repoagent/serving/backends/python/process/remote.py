@@ -3,7 +3,7 @@
 import itertools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ class RemoteCore:
         self._ahead_responses = 0
         self._calls: dict[int, InferRequest] = {}
         self._questions: dict[int, SimpleQueue[list[Any]]] = {}
+        self.when_asked: Callable[[int], None] = lambda _number: None
+        """Called, and must return at once, when the server asks whether the model is ready."""
 
     def submit(self, request: InferRequest) -> None:
         """Have the server run ``request``; the responses come to its sender, from :meth:`listen`."""
@@ -115,6 +117,8 @@ class RemoteCore:
         elif message.kind == Kind.ANSWER:
             number, value, error = message.body
             self._questions.pop(number).put([value, error])
+        elif message.kind == Kind.READY:
+            self.when_asked(message.body)
 
 
 class RemoteRequest(InferRequest):

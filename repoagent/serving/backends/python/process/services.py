@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from repoagent.errors import InternalError, RepoAgentError
@@ -25,6 +26,9 @@ class Requests(Protocol):
         """Pass a response of a decoupled model on."""
 
     def is_cancelled(self, number: int) -> bool: ...
+
+    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+        """The answer to the question ``number`` whether the model is ready; ``error``: what its code raised."""
 
 
 class Services:
@@ -53,6 +57,9 @@ class Services:
                 self._call(child, message)
             elif kind == Kind.ASK:
                 self._ask(child, message)
+            elif kind == Kind.READY:
+                number, ready, text = body
+                self._requests.heard_ready(number, bool(ready), str(text))
             elif kind == Kind.LOG:
                 _log(*body)
             elif kind == Kind.METRIC:
@@ -88,7 +95,12 @@ class Services:
 
     def _ask(self, child: ChildProcess, message: Message) -> None:
         number, question, arguments = message.body
-        if question in ("load", "unload"):
+        if question == "model_ready":
+            # It may ask the code of a model, which may take its time.
+            name = f"repoagent-{self._model_name}-{question}"
+            ask = partial(self._answer, child, number, lambda: self._core.model_ready(*arguments))
+            threading.Thread(target=ask, name=name, daemon=True).start()
+        elif question in ("load", "unload"):
             # These may take as long as they like.
             work = (
                 self._load(message)
@@ -126,8 +138,6 @@ class Services:
             return self._requests.is_cancelled(arguments[0])
         if question == "cancel":
             return self._cancel(arguments[0])
-        if question == "model_ready":
-            return self._core.model_ready(*arguments)
         if question == "metric_family":
             name, description, kind = arguments
             self._families.append(metrics.REGISTRY.family(name, description, metrics.MetricKind(kind)))

@@ -102,3 +102,6 @@ class _NoRequests:
 
     def is_cancelled(self, number: int) -> bool:
         return False
+
+    def heard_ready(self, number: int, ready: bool, error: str) -> None:
+        raise ProtocolError("nobody asked whether it is ready")
