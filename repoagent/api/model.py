@@ -9,6 +9,7 @@ from repoagent.api.actions import ArtifactType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.config.limits import Limits
 
 __all__ = ["AgentModel", "Cache", "Parameters"]
 
@@ -128,6 +129,10 @@ class AgentModel(Protocol):
     @property
     def config(self) -> "ModelConfig | None":
         """The configuration of this load as it reads at ``location``, or None if there is none. A private copy."""
+
+    @property
+    def limits(self) -> "Limits":
+        """What the operator lets one load take."""
 
     @property
     def cancelled(self) -> bool:

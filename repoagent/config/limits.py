@@ -34,6 +34,11 @@ class Limits:
     )
     key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
     instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
+    sequence_slots: int = _limit(65536, "The most sequences at once of one version of a model, over all instances.")
+    warmup_requests: int = _limit(10_000, "The most requests of one warm-up sample of a model.")
+    tensor_bytes: int = _limit(
+        1024 * _MIB, "The largest tensor that a configuration asks for (warm-up, initial state), in bytes."
+    )
     scrypt_work_factor: int = _limit(
         20, "The largest scrypt work factor of encrypted files: N takes 2^N KiB of memory; a model may ask for less."
     )

@@ -8,6 +8,7 @@ from typing import Any
 from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.model import Cache, Parameters
 from repoagent.config import ModelConfig, copy, read_text, write_text
+from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
@@ -75,6 +76,11 @@ class EntryModel:
         return self._demanded
 
     @property
+    def limits(self) -> Limits:
+        """What one load may take."""
+        return self._load.services.limits
+
+    @property
     def config(self) -> ModelConfig | None:
         """A private copy of the configuration of this load."""
         return None if self._config is None else copy(self._config)
@@ -87,7 +93,7 @@ class EntryModel:
     def read_config(self) -> ModelConfig | None:
         """The configuration file at :attr:`location`, read anew."""
         self._read_file = True
-        text = self._source.read_config_text(self._load.config_file)
+        text = self._source.read_config_text(self._load.config_file, limit=self.limits.config_bytes)
         return None if text is None else read_text(text, source=self._load.config_file)
 
     def write_config(self, config: ModelConfig) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.config import ModelConfig
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.loader.directories import Directories
 from repoagent.loader.reread import Move, reread
@@ -47,6 +48,7 @@ class Services:
     cache: Cache | None = None
     key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
     filesystems: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = DEFAULT_LIMITS
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
 
@@ -153,7 +155,7 @@ class LoadContext:
         Raises:
             ConfigError: it does not parse.
         """
-        text = source.read_config_text(self.config_file)
+        text = source.read_config_text(self.config_file, limit=self.services.limits.config_bytes)
         change = Move(self.place.config_text, text, from_effective, self._overridden)
         self.config = reread(self.config, change, source=self.config_file)
         self.place = ModelLocation(source, text)
@@ -172,7 +174,7 @@ class LoadContext:
         if not source.is_remote and self._is_private(Path(source.root)):
             return False
         copied = self.local_source(self._private_copy(source))
-        text = copied.read_config_text(self.config_file)
+        text = copied.read_config_text(self.config_file, limit=self.services.limits.config_bytes)
         if text != self.place.config_text and not self._overridden:
             raise UnavailableError(
                 f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"

@@ -3,23 +3,29 @@
 import importlib
 from typing import Any
 
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 
 __all__ = ["key_providers"]
 
 
-def key_providers(plugins: PluginManager, *, allow_commands: bool = False) -> dict[str, KeyProvider]:
+def key_providers(
+    plugins: PluginManager, *, allow_commands: bool = False, limits: Limits = DEFAULT_LIMITS
+) -> dict[str, KeyProvider]:
     """URI scheme -> provider. The code of a plug-in's provider is imported when the first key is asked of it.
 
     Args:
         plugins: Where the providers are registered.
+        limits: How large a key in a file may be.
         allow_commands: Whether ``exec:`` references run programs.
 
     Raises:
         AlreadyExistsError: two claim one scheme.
     """
-    targets: dict[str, Any] = plugins.registry("key_providers", built_in=builtin_providers(commands=allow_commands))
+    targets: dict[str, Any] = plugins.registry(
+        "key_providers", built_in=builtin_providers(commands=allow_commands, largest_file=limits.key_file_bytes)
+    )
     return {
         scheme: target if callable(target) else _imported_on_first_use(target) for scheme, target in targets.items()
     }

@@ -8,6 +8,7 @@ from functools import partial
 
 from repoagent.api.hooks import LoadEvent
 from repoagent.config import ModelConfig, check, copy, read_text
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.loader.agent_pool import AgentPool
 from repoagent.loader.calls import reason_of
@@ -47,6 +48,7 @@ class Loader:
         model_config_name: ``configs/NAME.pbtxt`` is used instead of ``config.pbtxt`` in models that have it.
         on_unload_request: Called with a model's name and a reason when one of its agents asks for it to be unloaded,
             on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
+        limits: What one load may take.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Loader:
         filesystems: Mapping[str, str] | None = None,
         model_config_name: str | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -69,6 +72,7 @@ class Loader:
             cache=cache,
             key_providers=builtin_providers() if key_providers is None else key_providers,
             filesystems=filesystems or {},
+            limits=limits,
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )
@@ -178,7 +182,7 @@ class Loader:
     def _config_text(self, source: ModelSource) -> tuple[str, str | None]:
         """The configuration file that this model has, by preference, and its text."""
         for name in self._config_files:
-            text = source.read_config_text(name)
+            text = source.read_config_text(name, limit=self._services.limits.config_bytes)
             if text is not None:
                 return name, text
         return CONFIG_FILE, None

@@ -146,6 +146,7 @@ def _model_builder(
         admit=loader.admit,
         ensembles=ensembles,
         latencies=options.latencies,
+        limits=options.limits,
         cache=open_response_cache(options.cache_config),
         limiter=None if options.rate_limit is RateLimitMode.OFF else RateLimiter(options.rate_limit_resources),
     )
@@ -191,10 +192,11 @@ def open_loader(
         cache,
         planner=PolicyPlanner(policy, registry) if policy is not None else None,
         plugins=plugins,
-        key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys),
+        key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
         filesystems=plugins.registry("filesystems"),
         model_config_name=options.model_config_name,
         on_unload_request=on_unload_request,
+        limits=options.limits,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader

@@ -27,7 +27,7 @@ class DecryptAgent(Agent):
 
     def load(self, model: AgentModel) -> None:
         """Decrypt the files of ``model.location`` into a new confidential location."""
-        options = parse_parameters(model.parameters, demanded=model.demanded)
+        options = parse_parameters(model.parameters, demanded=model.demanded, most_work=model.limits.scrypt_work_factor)
         identities = load_identities(options, model.key)
         try:
             tree = scan_encrypted(model.localize(), options.files)

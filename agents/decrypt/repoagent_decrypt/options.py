@@ -30,8 +30,10 @@ class Options:
     """Whether a version directory may hold files that are not encrypted."""
 
 
-def parse_parameters(parameters: Parameters, *, demanded: bool = False) -> Options:
+def parse_parameters(parameters: Parameters, *, demanded: bool = False, most_work: int = MAX_WORK_FACTOR) -> Options:
     """Check the parameters of one chain entry; ``demanded`` are those of the operator's policy.
+
+    ``most_work`` is the largest scrypt work factor that the operator allows.
 
     Raises:
         InvalidArgumentError: an unknown one, a bad value, no key at all, or a key instead of a reference to one. A
@@ -49,7 +51,7 @@ def parse_parameters(parameters: Parameters, *, demanded: bool = False) -> Optio
         files=Patterns.of(parameters.get_all("files") or DEFAULT_FILES),
         identities=tuple(parameters.get_all("identity")),
         passphrases=tuple(parameters.get_all("passphrase")),
-        max_work_factor=_work_factor(parameters.get("max_work_factor")),
+        max_work_factor=_work_factor(parameters.get("max_work_factor"), most_work),
         copy_unencrypted=_copies_unencrypted(parameters.get("unencrypted"), demanded),
     )
     if not options.identities and not options.passphrases:
@@ -84,11 +86,14 @@ def passphrase_of(data: bytes) -> bytes:
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _work_factor(text: str | None) -> int:
+def _work_factor(text: str | None, most: int) -> int:
     if text is None:
-        return MAX_WORK_FACTOR
-    if not re.fullmatch(r"[1-9][0-9]?", text) or int(text) > 30:
-        raise InvalidArgumentError(f"max_work_factor must be a number from 1 to 30, not '{text}'")
+        return most
+    if not re.fullmatch(r"[1-9][0-9]?", text) or int(text) > most:
+        raise InvalidArgumentError(
+            f"max_work_factor must be a number from 1 to {most}, not '{text}'; only the operator can allow more "
+            "(--limit-scrypt-work-factor)"
+        )
     return int(text)
 
 

@@ -23,6 +23,7 @@ from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_decrypt.plugin import register_commands
 
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 
 
 @dataclass
@@ -35,6 +36,7 @@ class FakeModel:
     parameters: Parameters = field(default_factory=Parameters)
     artifact_type: ArtifactType = ArtifactType.FILESYSTEM
     cancelled: bool = False
+    limits: Limits = DEFAULT_LIMITS
     demanded: bool = False
     acquired: list[tuple[bool, int | None]] = field(default_factory=list)
     updated: list[Path] = field(default_factory=list)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from repoagent.errors import InternalError, NotFoundError
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -32,19 +33,26 @@ class OutputClasses:
         return labels[index] if index < len(labels) else b""
 
 
-def read_labels(config: "ModelConfig", files: "ModelFiles") -> Labels:
+def read_labels(config: "ModelConfig", files: "ModelFiles", limits: Limits = DEFAULT_LIMITS) -> Labels:
     """The labels of all outputs of ``config`` that have a file.
 
     Raises:
         InternalError: a file is not there; the text is Triton's, with the path in the model's directory.
         RepoAgentError: it cannot be read.
     """
-    return {item.name: _lines(item.label_filename, files) for item in config.output if item.label_filename}
+    return {
+        item.name: _lines(item.label_filename, files, limits.text_file_bytes)
+        for item in config.output
+        if item.label_filename
+    }
 
 
-def _lines(path: str, files: "ModelFiles") -> tuple[bytes, ...]:
+def _lines(path: str, files: "ModelFiles", limit: int) -> tuple[bytes, ...]:
     try:
-        content = files.bytes(path)
+        with files.open(path) as stream:
+            content = stream.read(limit + 1)
     except NotFoundError:
         raise InternalError(f"failed to open text file for read {path}: No such file or directory") from None
+    if len(content) > limit:
+        raise InvalidArgumentError(f"'{path}' has more than {limit} bytes ({Limits.flag('text_file_bytes')})")
     return tuple(content.removesuffix(b"\n").split(b"\n")) if content else ()

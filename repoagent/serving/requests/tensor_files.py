@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType
 from repoagent.storage.files.files import ModelFiles
 
+_MOST_TEXT: Final = 1 << 26
 __all__ = ["blank", "parse_bytes_tensor", "read_tensor"]
 
 
@@ -26,8 +28,12 @@ def read_tensor(files: ModelFiles, path: str, place: str, data_type: DataType, d
         InvalidArgumentError: the file does not hold as much.
         RepoAgentError: there is no such file.
     """
-    content = files.bytes(path)
     count = math.prod(dims)
+    fixed = data_type is not DataType.BYTES
+    with files.open(path) as stream:  # no more than the tensor takes, whatever the size of the file is
+        content = stream.read(count * NUMPY_TYPES[data_type].itemsize + 1 if fixed else _MOST_TEXT + 1)
+    if not fixed and len(content) > _MOST_TEXT:
+        raise InvalidArgumentError(f"{place}: file '{path}' has more than {_MOST_TEXT} bytes")
     if data_type is DataType.BYTES:
         array = parse_bytes_tensor(content)
     else:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
+from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
@@ -24,6 +25,7 @@ from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
 from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.versions.config_limits import check_limits
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.ignored_settings import meaningless_settings
 from repoagent.serving.versions.new_instances import new_instances
@@ -68,6 +70,8 @@ class ModelBuilder:
     """None: what instance groups say of resources and priorities means nothing."""
     latencies: LatencyOptions = LatencyOptions()  # noqa: RUF009 - frozen
     """What is kept of single requests."""
+    limits: Limits = DEFAULT_LIMITS
+    """What one version may ask for."""
 
     def configuration(self, name: str, config: ModelConfig | None) -> ModelConfig:
         """The configuration to start from: what the chain gave, or an empty one to be completed.
@@ -126,8 +130,10 @@ class ModelBuilder:
                 if cancelled():
                     raise CancelledError(f"the load of model '{model}' was cancelled")
                 try:
-                    built[version] = self._build_with_retries(name, config, files, version)
+                    built[version] = self._build_with_retries(name, config, files, version, cancelled)
                     undo.callback(built[version].close)
+                except CancelledError:
+                    raise
                 except RepoAgentError as error:
                     logger.error("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
                     reasons[version] = f"{error.code.text}: {error}"
@@ -150,10 +156,14 @@ class ModelBuilder:
             raise AssertionError("there is no ensemble without a builder of ensembles")
         return {number: self.ensembles.rebuild(served) for number, served in versions.items()}
 
-    def _build_with_retries(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
+    def _build_with_retries(
+        self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
+    ) -> ServedModel:
         for remaining in range(self.retries, -1, -1):
             try:
-                return self._build_version(name, copy(config), files, version)
+                return self._build_version(name, copy(config), files, version, cancelled)
+            except CancelledError:
+                raise
             except Exception as error:
                 failure = as_repoagent_error(error, name)
                 if not remaining:
@@ -162,30 +172,39 @@ class ModelBuilder:
                 logger.warning("loading '%s' version %d failed, trying again: %s", name, version, text)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _build_version(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
+    def _build_version(
+        self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
+    ) -> ServedModel:
         _refuse_unsupported(name, config)
         if is_ensemble(config):
             return self._build_ensemble(name, config, files, version)
         config, backend = self._complete(name, config, files, version)
         check(config, model_name=name, complete=True)
+        check_limits(config, self.limits)
         with ExitStack() as undo:
             model = backend.load(config, files, version)
             undo.callback(model.close)
             context = VersionContext(name, version, config, ModelStatistics(self.latencies.start(config)))
-            served = self._serve(context, files, model, keeps_files=backend.keeps_files_open)
+            served = self._serve(context, files, model, cancelled, keeps_files=backend.keeps_files_open)
             undo.pop_all()
         return served
 
     def _serve(
-        self, version: VersionContext, files: ModelFiles, model: BackendModel, *, keeps_files: bool
+        self,
+        version: VersionContext,
+        files: ModelFiles,
+        model: BackendModel,
+        cancelled: Callable[[], bool],
+        *,
+        keeps_files: bool,
     ) -> ServedModel:
-        labels = read_labels(version.config, files)
+        labels = read_labels(version.config, files, self.limits)
         states = SequenceStates.of(version.config, files)
-        instances = new_instances(version, model, self.limiter)
+        instances = new_instances(version, model, self.limiter, cancelled)
         with ExitStack() as undo:
             for instance in instances:
                 undo.callback(instance.close)
-            warm_up(version.config, files, instances, states)
+            warm_up(version.config, files, instances, states, cancelled)
             undo.pop_all()
         scheduler = new_scheduler(version, instances, cache=self.cache, states=states)
         return ServedModel(version, backend_model=model, scheduler=scheduler, keeps_files=keeps_files, labels=labels)
@@ -193,7 +212,7 @@ class ModelBuilder:
     def _build_ensemble(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
         if self.ensembles is None:
             raise UnsupportedError(f"model '{name}' is an ensemble, which this server does not take")
-        return self.ensembles.build(name, version, config, read_labels(config, files))
+        return self.ensembles.build(name, version, config, read_labels(config, files, self.limits))
 
     def _complete_ensemble(self, model: ModelId, config: ModelConfig) -> ModelConfig:
         """The configuration of an ensemble, checked by itself, with its members loaded."""

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
-from repoagent.errors import UnsupportedError
+from repoagent.errors import CancelledError, UnsupportedError
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
 from repoagent.serving.instances.base import Instance, NativeInstance, group_specs
 from repoagent.serving.instances.batches import Joiner
@@ -19,16 +19,24 @@ from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter
 __all__ = ["new_instances"]
 
 
-def new_instances(version: VersionContext, model: BackendModel, limiter: RateLimiter | None) -> list[Instance]:
+def new_instances(
+    version: VersionContext,
+    model: BackendModel,
+    limiter: RateLimiter | None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> list[Instance]:
     """The instances of ``version``; each waits for the resources that its group names, if there is a ``limiter``.
 
     Raises:
         RepoAgentError: one of them cannot be made; none is left open.
+        CancelledError: ``cancelled`` became true between two of them.
     """
     with ExitStack() as undo:
         instances: list[Instance] = []
         for group in version.config.instance_group:
             for spec in group_specs(group):
+                if cancelled():
+                    raise CancelledError(f"the load of model '{version.name}' was cancelled")
                 instances.append(_limited(partial(_instance, version, model, spec), group, spec, limiter))
                 undo.callback(instances[-1].close)
         undo.pop_all()

@@ -1,12 +1,12 @@
 """Warm-up: requests that a model answers before it counts as ready, so that the first client does not wait."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
@@ -24,7 +24,11 @@ _DIRECTORY: Final = "warmup"
 
 
 def warm_up(
-    config: "ModelConfig", files: ModelFiles, instances: list[Instance], states: SequenceStates | None = None
+    config: "ModelConfig",
+    files: ModelFiles,
+    instances: list[Instance],
+    states: SequenceStates | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run every ``model_warmup`` sample of ``config`` on every instance.
 
@@ -33,10 +37,13 @@ def warm_up(
 
     Raises:
         RepoAgentError: a sample is wrong, or the model failed on it; the message names it.
+        CancelledError: ``cancelled`` became true between two requests.
     """
     for sample in config.model_warmup:
         for request in _requests(config, files, sample, states):
             for instance in instances:
+                if cancelled():
+                    raise CancelledError(f"the load of model '{config.name}' was cancelled")
                 _rehearse(instance, request, config.name, sample.name)
 
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from repoagent.beneath import read_small_file
@@ -41,7 +42,7 @@ _LARGEST_FILE: Final = DEFAULT_LIMITS.key_file_bytes
 _EXEC_SECONDS: Final = 30.0
 
 
-def builtin_providers(*, commands: bool = False) -> dict[str, KeyProvider]:
+def builtin_providers(*, commands: bool = False, largest_file: int = _LARGEST_FILE) -> dict[str, KeyProvider]:
     """The providers that need no plug-in, by scheme.
 
     Args:
@@ -49,7 +50,7 @@ def builtin_providers(*, commands: bool = False) -> dict[str, KeyProvider]:
             is refused unless the operator says otherwise.
     """
     run = _CommandProvider() if commands else _refuse_command
-    return {"env": _from_environment, "file": _from_file, "exec": run}
+    return {"env": _from_environment, "file": partial(_from_file, limit=largest_file), "exec": run}
 
 
 def _never() -> bool:
@@ -93,13 +94,13 @@ def _from_environment(uri: str) -> bytes:
     return value
 
 
-def _from_file(uri: str) -> bytes:
+def _from_file(uri: str, *, limit: int) -> bytes:
     rest = uri.partition(":")[2]
     path = rest[2:] if rest.startswith("///") else rest
     if not path.startswith("/") or path.startswith("//") or "\0" in path:
         raise InvalidArgumentError("the reference file:... has no absolute path; expected file:/path")
     try:
-        return read_small_file(path, limit=_LARGEST_FILE)
+        return read_small_file(path, limit=limit)
     except (OSError, InvalidArgumentError) as error:
         # One text, whatever is wrong: those who write references are not to learn what there is on this machine.
         reason = error.strerror if isinstance(error, OSError) else error

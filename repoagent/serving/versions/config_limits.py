@@ -1,0 +1,54 @@
+"""Numbers of a configuration that would take memory or time before a single request comes: held to the limits."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from repoagent.config.limits import Limits
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["check_limits"]
+
+
+def check_limits(config: "ModelConfig", limits: Limits) -> None:
+    """Refuse a complete configuration that asks for more than ``limits`` allow.
+
+    Raises:
+        InvalidArgumentError: what is too much, what is allowed, and the flag that allows more.
+    """
+    for field, what, asked in _demands(config):
+        allowed = getattr(limits, field)
+        if asked > allowed:
+            raise InvalidArgumentError(
+                f"model '{config.name}' asks for {asked} {what}; {allowed} are allowed ({Limits.flag(field)})"
+            )
+
+
+def _demands(config: "ModelConfig") -> Iterator[tuple[str, str, int]]:
+    """Limit, what it counts here, and how much of it is asked for."""
+    instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_group)
+    yield "instances", "instances", instances
+    if config.HasField("sequence_batching"):
+        slots = config.sequence_batching.oldest.max_candidate_sequences or max(1, config.max_batch_size)
+        yield "sequence_slots", "sequences at once", slots * max(1, instances)
+    for sample in config.model_warmup:
+        batch = max(1, sample.batch_size) if config.max_batch_size else 1
+        yield "warmup_requests", f"requests of the warm-up sample '{sample.name}'", max(1, sample.count)
+        for name, item in sample.inputs.items():
+            what = f"bytes of the input '{name}' of the warm-up sample '{sample.name}'"
+            yield "tensor_bytes", what, batch * _bytes(item)
+    for state in config.sequence_batching.state:
+        for initial in state.initial_state:
+            yield "tensor_bytes", f"bytes of the initial state of '{state.input_name}'", _bytes(initial)
+
+
+def _bytes(item: Any) -> int:
+    """How much memory a tensor takes, negative dimensions apart, which are refused elsewhere."""
+    kind = NUMPY_TYPES.get(DataType(item.data_type))
+    size = kind.itemsize if kind is not None else 1
+    count: int = math.prod(max(0, dim) for dim in item.dims)
+    return count * size
