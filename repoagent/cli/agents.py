@@ -74,7 +74,7 @@ def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     }
     for label, value in lines.items():
         click.echo(f"{label + ':':14}{value}")
-    click.echo(f"\n{details.docstring}")
+    click.echo(f"\n{details.docstring or '(its class has no documentation)'}")
 
 
 @agents.command("new")

@@ -119,7 +119,7 @@ class AgentRegistry:
         return AgentDetails(
             info=info,
             class_name=kind.__qualname__,
-            docstring=inspect.getdoc(kind) or "",
+            docstring=inspect.cleandoc(kind.__doc__ or ""),  # its own: getdoc would give that of Agent
             api_version=kind.api_version,
             guard=found.guard,
             module_file=inspect.getsourcefile(kind),

@@ -44,3 +44,19 @@ def test_what_has_no_place_has_none(tmp_path: Path) -> None:
 def inspect(directory: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "repoagent", "agents", "inspect", "mine", f"--repoagent-directory={directory}"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_agent_without_documentation_is_not_shown_that_of_its_base_class(tmp_path: Path) -> None:
+    agent = tmp_path / "bare" / "agent.py"
+    agent.parent.mkdir()
+    agent.write_text(
+        "from repoagent.api import Agent\n\nclass Bare(Agent):\n    api_version = 1\n    def load(self, model): pass\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "repoagent", "agents", "inspect", "bare", f"--repoagent-directory={tmp_path}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("\n\n(its class has no documentation)\n")

@@ -56,3 +56,12 @@ def undocumented(command: click.Command, text: str) -> list[str]:
         for option in options(command)
         if not any(re.search(rf"(?<![\w-]){spelling}(?![\w-])", text) for spelling in option.opts)
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["repoagent check", "repoagent agents list", "repoagent agents inspect", "repoagent agents new"]
+)
+def test_the_page_of_the_command_line_has_every_flag_where_the_command_is(name: str, pages: dict[str, Any]) -> None:
+    heading = " ".join(name.split()[:2])
+    section = pages["docs/reference/cli.md"].text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    assert undocumented(COMMANDS[name], section) == []
