@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers soak clean
+.PHONY: demo serve test check lint docs proto bench bench-peers soak clean lock
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -77,6 +77,13 @@ proto: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check grpcio-tools==1.81.1
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. repoagent/config/model_config.proto
 	$(BIN)/python -m grpc_tools.protoc -Iserver_stub -I. --python_out=server_stub --pyi_out=server_stub repoagent_server/grpc/messages.proto
+
+# Versions are those of constraints.txt; the digests are those of every file of that version, for any machine.
+lock: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	{ sed -n '/^#/p' requirements.lock; $(BIN)/python .ci/closure.py | $(BIN)/uv pip compile - --quiet --constraint constraints.txt \
+		--generate-hashes --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url; } > requirements.lock.new
+	mv requirements.lock.new requirements.lock
 
 # What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
 PEER_PROGRAMS := age b3sum coreutils wrk
