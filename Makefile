@@ -90,6 +90,7 @@ PEER_PROGRAMS := age b3sum coreutils wrk
 PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torch transformers
 # MLServer has an environment of its own: what it needs is not what this project needs.
 MLSERVER := .venvs/mlserver
+MODEL_SIGNING := .venvs/model-signing
 
 # Installs the peers and runs the servers among them; a Triton is given by REPOAGENT_TRITON_HTTP and REPOAGENT_TRITON_GRPC.
 bench-peers: $(STAMP)
@@ -97,6 +98,9 @@ bench-peers: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
 	$(PYTHON) -m venv $(MLSERVER)
 	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
+	$(PYTHON) -m venv $(MODEL_SIGNING)
+	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
+	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
@@ -111,4 +115,4 @@ soak: $(STAMP)
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(MODEL_SIGNING) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,180 @@
+"""``repoagent sign`` and ``verify`` beside the reference tool, model-signing: both ways, and how fast.
+
+    python benchmarks/verify_peers.py --peer .venvs/model-signing/bin/model_signing
+    python benchmarks/verify_peers.py --size 64M      # a quick look
+
+First each verifies what the other signed, with keys on three curves and with a chain of certificates, and refuses it
+after a change. Then both verify the same model in turns: one file of ``--size``, and 200 files of that size together.
+A peer that is not installed prints MISSING and makes the exit status 1.
+"""
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+OURS = Path(sys.executable).with_name("repoagent")
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How to sign and verify: the options of both tools."""
+
+    name: str
+    sign_ours: list[str]
+    sign_theirs: list[str]
+    verify_ours: list[str]
+    verify_theirs: list[str]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", default="model_signing", help="the reference tool, if it is not on the path")
+    parser.add_argument("--size", default="2G", help="bytes of the model whose verification is timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    peer = shutil.which(options.peer)
+    if peer is None:
+        print("MISSING model-signing: make bench-peers installs it")
+        return 1
+    with tempfile.TemporaryDirectory() as scratch:
+        faults = interoperate(peer, Path(scratch))
+        size = int(options.size[:-1]) * UNITS[options.size[-1]]
+        for files in (1, 200):
+            compare_speed(peer, Path(scratch), size, files, options.rounds)
+    return 1 if faults else 0
+
+
+def interoperate(peer: str, scratch: Path) -> int:
+    """Both ways with every method; prints what each said and returns the number of wrong answers."""
+    model = scratch / "small"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text("max_batch_size: 1")
+    weights = model / "1" / "model.onnx"
+    wrong = 0
+    for method in methods(scratch):
+        for signer in ("ours", "theirs"):
+            weights.write_bytes(b"weights" * 1000)
+            bundle = scratch / f"{method.name}-{signer}.sig"
+            signed = run(sign_command(peer, signer, method, model, bundle))
+            verifier = "theirs" if signer == "ours" else "ours"
+            held = signed and run(verify_command(peer, verifier, method, model, bundle))
+            weights.write_bytes(b"changed")
+            refused = not run(verify_command(peer, verifier, method, model, bundle))
+            wrong += not (held and refused)
+            print(f"{method.name:<12} signed by {signer:<7} holds: {held}, refused after a change: {refused}")
+    return wrong
+
+
+def sign_command(peer: str, tool: str, method: Method, model: Path, bundle: Path) -> list[str]:
+    if tool == "ours":
+        return [str(OURS), "sign", str(model), *method.sign_ours, "--signature", str(bundle), "--force"]
+    return [peer, "sign", *method.sign_theirs, str(model), "--signature", str(bundle)]
+
+
+def verify_command(peer: str, tool: str, method: Method, model: Path, bundle: Path) -> list[str]:
+    if tool == "ours":
+        return [str(OURS), "verify", str(model), *method.verify_ours, "--signature", str(bundle)]
+    return [peer, "verify", *method.verify_theirs, str(model), "--signature", str(bundle)]
+
+
+def run(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def methods(scratch: Path) -> list[Method]:
+    found = []
+    for name, curve in CURVES.items():
+        private, public = scratch / f"{name}.key", scratch / f"{name}.pub"
+        write_key(ec.generate_private_key(curve), private, public)
+        key, trusted = ["--private_key", str(private)], ["--public_key", str(public)]
+        found.append(
+            Method(name, ["--key", str(private)], ["key", *key], ["--public-key", str(public)], ["key", *trusted])
+        )
+    return [*found, certificate_method(scratch)]
+
+
+def write_key(key: ec.EllipticCurvePrivateKey, private: Path, public: Path) -> None:
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(PEM, form, plain))
+    public.write_bytes(key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+
+
+def certificate_method(scratch: Path) -> Method:
+    root_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP256R1())
+    root = certificate("root", "root", root_key.public_key(), root_key, authority=True)
+    leaf = certificate("leaf", "root", key.public_key(), root_key, authority=False)
+    paths = {name: scratch / f"{name}.pem" for name in ("root", "leaf", "key", "pub")}
+    write_key(key, paths["key"], paths["pub"])
+    paths["root"].write_bytes(root.public_bytes(PEM))
+    paths["leaf"].write_bytes(leaf.public_bytes(PEM))
+    chain = ["--certificate_chain", str(paths["root"])]
+    return Method(
+        "certificate",
+        ["--key", str(paths["key"]), "--certificate", str(paths["leaf"])],
+        ["certificate", "--private_key", str(paths["key"]), "--signing_certificate", str(paths["leaf"]), *chain],
+        ["--certificate", str(paths["root"])],
+        ["certificate", *chain],
+    )
+
+
+def certificate(
+    subject: str, issuer: str, public: ec.EllipticCurvePublicKey, key: ec.EllipticCurvePrivateKey, *, authority: bool
+) -> x509.Certificate:
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name(issuer)).public_key(public)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+    builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
+    usage = x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
+    builder = builder.add_extension(usage, True)
+    if not authority:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
+    return builder.sign(key, hashes.SHA384())
+
+
+def compare_speed(peer: str, scratch: Path, size: int, files: int, rounds: int) -> None:
+    model = scratch / "large"
+    shutil.rmtree(model, ignore_errors=True)
+    model.mkdir()
+    piece = b"\xa5" * (1 << 20)
+    for number in range(files):
+        with (model / f"{number}.bin").open("wb") as stream:
+            left = size // files
+            while left > 0:
+                left -= stream.write(piece[:left])
+    method = methods(scratch)[0]
+    bundle = scratch / "large.sig"
+    if not run(sign_command(peer, "ours", method, model, bundle)):
+        raise SystemExit("the large model cannot be signed")
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(rounds):
+        for tool, taken in seconds.items():
+            begin = time.perf_counter()
+            if not run(verify_command(peer, tool, method, model, bundle)):
+                raise SystemExit(f"{tool} refuses the large model")
+            taken.append(time.perf_counter() - begin)
+    ours, theirs = (statistics.median(taken) for taken in seconds.values())
+    rate = size / ours / 1e9
+    print(f"{files} files: ours {ours:.2f} s ({rate:.2f} GB/s), model-signing {theirs:.2f} s: {theirs / ours:.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
