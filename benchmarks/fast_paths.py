@@ -3,7 +3,7 @@
     python benchmarks/fast_paths.py                     # a table; every row is one fast path, switched off
     python benchmarks/fast_paths.py --rounds 20 --only "head cache" --only "stages"
 
-A server process per row serves the same two ONNX models over HTTP and gRPC: ``add`` (16 numbers) and ``wide`` (512).
+A server process per row serves the same ONNX models over HTTP and gRPC, of 16, 512 and 262,144 numbers.
 All run from the start to the end, and take turns: a round sends each of them the same requests, over one connection or
 over eight at once, and reads from the kernel how long its threads have computed. So neither the client nor what else
 the machine does counts.
@@ -35,21 +35,16 @@ from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec.number_list import NumberList
 from repoagent_server.codec.request_templates import RequestTemplates
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.message_templates import MessageTemplates
 from repoagent_server.grpc.response import infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
-from repoagent_server.http import rendering
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
-from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.reader import RequestReader
 
 from repoagent.server import Server
-from repoagent.serving.core import ServingCore
-from repoagent.serving.instances import runner_instances
 
 CONFIG: Final = 'backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "1" } }'
-WIDTHS: Final = {"add": 16, "wide": 512}
+WIDTHS: Final = {"add": 16, "wide": 512, "large": 1 << 18}
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -89,63 +84,14 @@ def no_alone() -> None:
     HttpConnection.alone = property(lambda _: False)  # type: ignore[method-assign,assignment]
 
 
-def no_stages() -> None:
-    """Requests that come together are read, executed and answered one by one."""
-
-    def call(self: Any, request: Any, params: Any, exchange: Any) -> None:
-        infer = self._begin(request, params, exchange)
-        if infer is not None:
-            self._submit(infer, request, exchange)
-
-    InferRoute.__call__ = call  # type: ignore[method-assign]
-
-
 def no_joint_writes() -> None:
     """Each answer over HTTP is written at once."""
     Connections.write_soon = lambda _, connection: connection.flush()  # type: ignore
 
 
-def no_ready_heads() -> None:
-    """The head of every answer over HTTP is put together from its parts."""
-
-    def render(response: Any, *, close: bool, **_: object) -> Any:
-        head = rendering._head(response, b"close" if close else b"", b"Content-Length: %d" % response.length)
-        return [head + response.body, *response.parts]
-
-    from repoagent_server.http import connection
-
-    connection.render = render  # type: ignore[attr-defined]
-
-
-def no_message_templates() -> None:
-    """Every message over gRPC is parsed and checked in full."""
-    MessageTemplates.read = MessageTemplates.remember = _nothing  # type: ignore[assignment]
-
-
 def no_response_frames() -> None:
     """Every answer over gRPC is a message of the library's, which writes it."""
     ResponseWriter.write = lambda _, response, stored=(): infer_message(response, stored).SerializeToString()  # type: ignore
-
-
-def no_tuple_trick() -> None:
-    """The times of an execution are made by their class's own constructor."""
-    runner_instances._times = lambda kind, values: kind(*values)  # type: ignore
-
-
-def no_bound_methods() -> None:
-    """The core's methods call those of the part that does the work."""
-    made = ServingCore.__init__
-
-    def init(self: Any, *arguments: Any, **named: Any) -> None:
-        made(self, *arguments, **named)
-        submit = self.submit
-
-        def call(request: Any) -> None:
-            submit(request)
-
-        self.submit = call
-
-    ServingCore.__init__ = init  # type: ignore[method-assign]
 
 
 SWITCHES: Final[Mapping[str, Callable[[], None]]] = {
@@ -156,13 +102,8 @@ SWITCHES: Final[Mapping[str, Callable[[], None]]] = {
     "simdjson": no_simdjson,
     "head cache": no_head_cache,
     "alone": no_alone,
-    "stages": no_stages,
     "joint writes": no_joint_writes,
-    "ready heads": no_ready_heads,
-    "message templates": no_message_templates,
     "response frames": no_response_frames,
-    "tuple trick": no_tuple_trick,
-    "bound methods": no_bound_methods,
 }
 
 
@@ -216,7 +157,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write_models(root: Path) -> None:
-    """y = x + 1, of two widths."""
+    """y = x + 1, of each width."""
     for name, width in WIDTHS.items():
         one = numpy_helper.from_array(np.ones(width, np.float32), "one")
         path = root / name / "1" / "model.onnx"
@@ -260,6 +201,7 @@ def workloads() -> list[Workload]:
         ),
         *(Workload(f"binary 512 x{count}", count, http_request("wide", binary=True)) for count in (1, 8)),
         *(Workload(f"gRPC 512 x{count}", count, message("wide"), grpc=True) for count in (1, 8)),
+        Workload("gRPC 1 MiB x1", 1, message("large"), grpc=True),
     ]
 
 

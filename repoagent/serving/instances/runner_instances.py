@@ -19,8 +19,6 @@ __all__ = ["RaggedInstance", "RunnerInstance"]
 
 _UNWATCHED: Final = 7
 """Of eight calls to a model that is not quick one is looked at closely: the thread's clock is slow."""
-_times: Final = tuple.__new__
-"""What a NamedTuple does in the end, without the function that it has for that."""
 
 
 class RunnerInstance:
@@ -70,7 +68,7 @@ class RunnerInstance:
             self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), FailureReason.BACKEND)
             raise as_repoagent_error(error, self._model_name) from error
         response = InferResponse(self._model_name, self._version, request.id, outputs)
-        request.times = times = _times(ExecutionTimes, (start, input_end, output_start, time.monotonic_ns()))
+        request.times = times = ExecutionTimes(start, input_end, output_start, time.monotonic_ns())
         self._record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
         return response
 

@@ -2,7 +2,8 @@
 
 A list is read by orjson, as all JSON is, or, where it is long and its numbers are floating-point ones, by simdjson if
 that is installed: it makes no Python object of each number, and takes half the time. What is in any way unusual neither
-of them reads.
+of them reads. A request with 512 numbers costs the server 12 % more when NumPy converts what orjson reads
+(benchmarks/fast_paths.py); without simdjson 5 % more, with 4,096 numbers twice as long for the list.
 """
 
 import struct

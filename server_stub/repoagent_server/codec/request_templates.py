@@ -1,7 +1,8 @@
 """Requests that differ from an earlier one in nothing but the values of their tensors.
 
 Clients ask for the same again and again. Of such a request only the values are read; all that is around them is
-compared with the earlier one instead of being parsed and checked.
+compared with the earlier one instead of being parsed and checked. Without this a small request costs the server 8 to
+18 % more (benchmarks/fast_paths.py, 22 November 2026, as all figures beside fast paths).
 """
 
 from collections.abc import Sequence

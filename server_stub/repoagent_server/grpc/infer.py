@@ -14,10 +14,8 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import is_long
-from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.message_templates import MessageTemplates
 from repoagent_server.grpc.request import Asked, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
@@ -38,11 +36,10 @@ _OVERRUN: Final = "the client reads the stream too slowly: too many responses wa
 _WAITING_LIMIT: Final = 256
 """Responses of one stream that may wait for a slow client before no more of its requests are read."""
 
-_NO_WISHES: Final = OutputWishes()
 _ALL_BINARY: Final = OutputForm(default_binary=True)
 _T = TypeVar("_T")
 
-Received: TypeAlias = InferRequest | tuple[pb.ModelInferRequest, bytes] | bytes
+Received: TypeAlias = pb.ModelInferRequest | bytes
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
 
@@ -55,7 +52,6 @@ class InferCalls:
         self._long = long
         self._backlog = Backlog()
         self._in_flight = in_flight
-        self._known = MessageTemplates()
         self._writer = ResponseWriter()
 
     @property
@@ -64,11 +60,8 @@ class InferCalls:
         return self._inference.limits
 
     def parse(self, data: bytes) -> Received:
-        """What arrives at :meth:`infer`: the request itself if one like it came before; a large one as it is."""
-        known = self._known.read(data)
-        if known is not None:
-            return known
-        return data if len(data) >= LONG_MESSAGE else (pb.ModelInferRequest.FromString(data), data)
+        """What arrives at :meth:`infer`: a message, or a large one as it came, which is parsed elsewhere."""
+        return data if len(data) >= LONG_MESSAGE else pb.ModelInferRequest.FromString(data)
 
     async def infer(self, received: Received, context: Context) -> bytes:
         """ModelInfer. A client that goes away cancels its request."""
@@ -97,15 +90,9 @@ class InferCalls:
         return self._writer.write(response, asked.wishes.spans)
 
     async def _asked(self, received: Received) -> Asked:
-        if isinstance(received, InferRequest):
-            return Asked(received, _NO_WISHES, empty_final=False)
         if isinstance(received, bytes):
-            message, asked, data = *await read_long(self._inference, received, self._long), received
-        else:
-            message, data = received
-            asked = _read(self._inference, message)
-        self._known.remember(data, message, asked.request)
-        return asked
+            return await read_long(self._inference, received, self._long)
+        return _read(self._inference, received)
 
     def _submit(self, asked: Asked, context: Context) -> "_OneAnswer":
         inference = self._inference
@@ -143,8 +130,8 @@ def receive(data: bytes) -> pb.ModelInferRequest | bytes:
     return data if len(data) >= LONG_MESSAGE else pb.ModelInferRequest.FromString(data)
 
 
-async def read_long(inference: Inference, data: bytes, long: Executor) -> tuple[pb.ModelInferRequest, Asked]:
-    """Parse a large message: on the thread of ``long`` where that takes long.
+async def read_long(inference: Inference, data: bytes, long: Executor) -> Asked:
+    """What a large message asks for, parsed on the thread of ``long`` where that takes long.
 
     Raises:
         RepoAgentError: there is something wrong with it.
@@ -154,8 +141,8 @@ async def read_long(inference: Inference, data: bytes, long: Executor) -> tuple[
     else:
         message = _parse(data)
     if any(entry.datatype == "BYTES" or entry.HasField("contents") for entry in message.inputs):
-        return message, await _on(long, lambda: _read(inference, message))
-    return message, _read(inference, message)
+        return await _on(long, lambda: _read(inference, message))
+    return _read(inference, message)
 
 
 def _parse(data: bytes) -> pb.ModelInferRequest:
@@ -302,7 +289,7 @@ class _Stream:
 
     async def _submit_long(self, data: bytes) -> None:
         try:
-            _, asked = await read_long(self._inference, data, self._long)
+            asked = await read_long(self._inference, data, self._long)
         except Exception as error:
             self.put(_error_message(_told(error), ""))
             return

@@ -1,4 +1,8 @@
-"""Good responses as bytes. What says the same in every response of a model is made once, tensors are copied once."""
+"""Good responses as bytes. What says the same in every response of a model is made once, tensors are copied once.
+
+The library's messages copy a tensor three times: with 1 MiB in and out a request costs the server 18 % more, with 2 KiB
+as much as here (benchmarks/fast_paths.py).
+"""
 
 from collections.abc import Container
 from typing import Final

@@ -61,7 +61,7 @@ def api_service(
         inference = Inference(core, Mailbox(loop), regions, forwarding, limits)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
-        infer = CodedRoute(InferRoute(inference, loop, long), loop, pools.work, max_input_size)
+        infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
         if metrics is not None:
             routes.append(_metrics_route(metrics))

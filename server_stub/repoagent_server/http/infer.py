@@ -1,6 +1,5 @@
 """``POST v2/models/M/infer``: a request into the core, its one response back to the client."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from typing import Final
@@ -26,57 +25,21 @@ __all__ = ["InferRoute"]
 _DECOUPLED: Final = "HTTP end point doesn't support models with decoupled transaction policy"
 _NUMBER: Final = re.compile(rb"\s*([+-]?[0-9]+)")
 _DIGITS: Final = 18
-_TOGETHER: Final = 64
-_BYTES_TOGETHER: Final = 1 << 18
-"""How many requests, and of how many bytes, are worked on in stages at most."""
 
 
 class InferRoute:
-    """Translates between HTTP and the core. One per event loop.
+    """Translates between HTTP and the core. One per event loop."""
 
-    What comes in one turn of the loop is worked on in stages: all requests are read, then all are submitted (a quick
-    model runs at once), then all answers are written. Each stage's code stays in the processor's caches, which halves
-    what a small request costs. No answer is later for it: they are sent at the end of the turn in any case. A
-    request that is alone is answered at once, which saves two turns of the loop.
-    """
-
-    def __init__(self, inference: Inference, loop: asyncio.AbstractEventLoop, long: LongWork) -> None:
+    def __init__(self, inference: Inference, long: LongWork) -> None:
         self._inference = inference
         self._mailbox = inference.mailbox
-        self._loop = loop
         self._long = long
         self._known = RequestTemplates()
-        self._waiting: list[tuple[Request, Params, Exchange]] = []
-        self._bytes = 0
-        self._busy = False
 
     def __call__(self, request: Request, params: Params, exchange: Exchange) -> None:
-        waiting = self._waiting
-        waiting.append((request, params, exchange))
-        self._bytes += len(request.body)
-        first = len(waiting) == 1
-        full = len(waiting) >= _TOGETHER or self._bytes > _BYTES_TOGETHER
-        if (full or (first and request.alone)) and not self._busy:
-            self._answer_waiting()
-        elif first:
-            self._loop.call_soon(self._answer_waiting)
-
-    def _answer_waiting(self) -> None:
-        waiting = self._waiting
-        self._waiting, self._bytes = [], 0
-        # An answer lets the next request of its connection in; that one waits for the next turn, or answers would nest.
-        self._busy = True
-        self._mailbox.hold()
-        try:
-            ready = [
-                (request, exchange, self._begin(request, params, exchange)) for request, params, exchange in waiting
-            ]
-            for request, exchange, infer in ready:
-                if infer is not None:
-                    self._submit(infer, request, exchange)
-        finally:
-            self._mailbox.release()
-            self._busy = False
+        infer = self._begin(request, params, exchange)
+        if infer is not None:
+            self._submit(infer, request, exchange)
 
     def _submit(self, infer: InferRequest, request: Request, exchange: Exchange) -> None:
         try:

@@ -76,7 +76,8 @@ class Request:
     frame: Frame
     body: Buffer = b""
     alone: bool = False
-    """Nothing else can have come in the same turn of the event loop, for whose sake its answer would wait."""
+    """Nothing else can have come in the same turn of the event loop, for whose sake its answer would wait. Written at
+    once it costs the server 5 to 10 % less (benchmarks/fast_paths.py)."""
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header; ``name`` is in lower case."""

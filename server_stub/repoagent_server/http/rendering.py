@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Final
 
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.http.messages import JSON, OCTETS, Response
+from repoagent_server.http.messages import Response
 
 __all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "render", "render_head"]
 
@@ -13,11 +13,6 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-_OK_JSON: Final = _STATUS_LINES[200] + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-_OK_BINARY: Final = (
-    _STATUS_LINES[200] + b"Content-Type: application/octet-stream\r\n%b: %b\r\nContent-Length: %d\r\n\r\n"
-)
-"""For the one header that says how much of the body is JSON."""
 
 
 def render(response: Response, *, close: bool, announce_keep_alive: bool, bodiless: bool) -> list[Buffer]:
@@ -26,12 +21,6 @@ def render(response: Response, *, close: bool, announce_keep_alive: bool, bodile
     ``close`` says that the connection ends after it; ``announce_keep_alive`` tells an HTTP/1.0 client that it does not;
     ``bodiless`` leaves the body out (an answer to HEAD).
     """
-    if response.status == 200 and not (close or announce_keep_alive or bodiless):
-        if response.content_type is JSON and not response.headers and not response.parts:
-            return [_OK_JSON % len(response.body) + response.body]
-        if response.content_type is OCTETS and len(response.headers) == 1:
-            ((name, value),) = response.headers
-            return [_OK_BINARY % (name, value, response.length) + response.body, *response.parts]
     connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""
     head = _head(response, connection, b"Content-Length: %d" % response.length)
     if bodiless:

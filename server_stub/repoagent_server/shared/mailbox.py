@@ -32,28 +32,15 @@ class Mailbox:
         self._thread = threading.get_ident()
         self._waiting: deque[tuple[Receiver, InferResponse | None, bool]] = deque()
         self._woken = False
-        self._held = False
         self._room = threading.Event()
         self._room.set()
 
-    def hold(self) -> None:
-        """On the loop's thread: what is posted from now on is kept until :meth:`release` delivers it all together."""
-        self._held = True
-
-    def release(self) -> None:
-        """Deliver what was held back."""
-        self._held = False
-        self._drain()
-
     def post(self, receiver: Receiver, response: InferResponse | None, final: bool) -> None:
         """Hand ``response`` over, from any thread. Waking the loop is what costs, so it is done once per batch."""
-        own = threading.get_ident() == self._thread
-        if own and not self._held:
+        if threading.get_ident() == self._thread:
             receiver.deliver(response, final)
             return
         self._waiting.append((receiver, response, final))
-        if own:
-            return
         if not self._woken:
             # Two threads may both get here; the second wake-up then finds nothing, which is harmless.
             self._woken = True
