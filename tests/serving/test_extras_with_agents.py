@@ -142,3 +142,25 @@ def test_a_mapped_model_is_loaded_under_its_new_name_whatever_its_configuration_
     assert core.model_config("phrases")["name"] == "phrases"
     core.unregister_repository(str(tmp_path / "other"))
     assert first(core.infer(request_of("phrases"))) == 2
+
+
+def test_agents_find_a_model_of_the_callers_own_files_in_memory(
+    new_real_core: Callable[..., ServingCore], add_constant: Callable[[float], bytes], tmp_path: Path, log: Path
+) -> None:
+    agent = tmp_path / "agents" / "place" / "agent.py"
+    agent.parent.mkdir()
+    agent.write_text(
+        "from pathlib import Path\nfrom repoagent.api import Agent\n\n"
+        "class PlaceAgent(Agent):\n"
+        "    api_version = 1\n\n"
+        "    def load(self, model):\n"
+        "        here = model.localize()\n"
+        "        found = [model.location, model.artifact_type.name, str((here / '1' / 'model.onnx').is_file())]\n"
+        "        Path(model.parameters['log']).write_text(' '.join(found))\n"
+    )
+    config = {
+        "backend": "onnxruntime",
+        "model_repository_agents": {"agents": [{"name": "place", "parameters": {"log": str(log)}}]},
+    }
+    new_real_core().load("m", config=json.dumps(config), files={"1/model.onnx": add_constant(1)})
+    assert log.read_text() == "memory://m REMOTE_FILESYSTEM True"
