@@ -109,6 +109,8 @@ class InferRequest:
     """Where the caller wants outputs. Who executes may make them there; the others the caller puts there himself."""
     volatile: bool = False
     """The inputs lie in memory that the client can change meanwhile: what is remembered of them must be a copy."""
+    rescheduled: bool = False
+    """Set, before its empty end, by a model that wants to execute it again: see :class:`IterativeScheduler`."""
     placeholder: bool = False
     """Fills an empty slot of a sequence batch: nobody waits for its answer and it is not counted."""
     on_cancel: Callable[[], None] | None = None

@@ -9,6 +9,7 @@ from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler, NativeScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
+from repoagent.serving.scheduling.iterative import IterativeScheduler
 from repoagent.serving.scheduling.limited import LimitedInstance
 from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.rules import BatchRule
@@ -42,7 +43,8 @@ def _executing(
 ) -> ModelScheduler:
     name, config, statistics = version.name, version.config, version.statistics
     if config.HasField("sequence_batching"):
-        return SequenceScheduler(name, config, instances, statistics, clock, states)
+        sequences = SequenceScheduler(name, config, instances, statistics, clock, states)
+        return IterativeScheduler(name, config, sequences) if config.sequence_batching.iterative_sequence else sequences
     if config.HasField("dynamic_batching"):
         settings, rule = BatchSettings.of(config), BatchRule(config)
         return DynamicBatchScheduler(name, instances, statistics, settings=settings, rule=rule, clock=clock)

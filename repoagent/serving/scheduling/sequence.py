@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SequenceScheduler"]
 
+_NEVER_NS: Final = 1 << 62
 _EXPIRED: Final = "timeout of the corresponding sequence has been expired"
 
 
@@ -65,6 +66,8 @@ class SequenceScheduler:
         self._lock = threading.Lock()
         slots = [[Slot(lane, index) for index in range(_slot_count(config))] for lane in range(len(instances))]
         idle_ns = config.sequence_batching.max_sequence_idle_microseconds * 1000
+        if config.sequence_batching.iterative_sequence:
+            idle_ns = _NEVER_NS  # The model says when its sequences end; see :class:`IterativeScheduler`.
         every_slot = [slot for lane in slots for slot in lane]
         self._table = SequenceTable(model_name, every_slot, idle_ns, lambda: self._watcher.notice())
         self._lanes = [self._lane(config, own, instance) for own, instance in zip(slots, self._instances, strict=True)]
@@ -145,6 +148,13 @@ class SequenceScheduler:
         else:
             self._go_on(slot, now)
         return None
+
+    def end(self, sequence: int | str) -> None:
+        """The sequence is over, without a request that says so; its slot goes to the next in line."""
+        with self._lock:
+            slot = self._table.end(sequence)
+            if slot is not None:
+                self._go_on(slot, self._clock.now_ns())
 
     def retire(self) -> None:
         """End all sequences, so that those in line get their slots: the next requests of none of them will come."""

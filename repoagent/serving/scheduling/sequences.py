@@ -186,6 +186,14 @@ class SequenceTable:
             ended.append(slot)
         return ended
 
+    def end(self, sequence: CorrelationId) -> Slot | None:
+        """End a sequence that has nothing waiting; its slot, with None at the end of the queue, if it has one."""
+        slot = self._slots.get(sequence)
+        if slot is not None:
+            self._forget(sequence)
+            slot.queue.append(None)
+        return slot
+
     def expire(self, now_ns: int) -> list[Entry]:
         """Give up the waiting sequences of which a request has waited for longer than its timeout."""
         return self._give_up([b for b in self._line if b.deadline_ns is not None and b.deadline_ns <= now_ns])

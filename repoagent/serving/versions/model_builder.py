@@ -248,7 +248,6 @@ def _refuse_unsupported(name: str, config: ModelConfig) -> None:
         UnsupportedError: the configuration asks for such a thing.
     """
     asked = {
-        "sequence_batching.iterative_sequence": config.sequence_batching.iterative_sequence,
         "reshape with ragged batches": RaggedJoiner.needed(config) and Reshaper.of(config) is not None,
         "ragged batches with sequence_batching": RaggedJoiner.needed(config) and config.HasField("sequence_batching"),
         "ragged batches without max_batch_size": RaggedJoiner.needed(config) and not config.max_batch_size,

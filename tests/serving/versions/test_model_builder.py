@@ -53,7 +53,6 @@ def test_an_unknown_backend_is_told_with_those_that_there_are(builder: ModelBuil
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("sequence_batching { iterative_sequence: true }", "sequence_batching.iterative_sequence"),
         ('input { name: "x" allow_ragged_batch: true }', "ragged batches without max_batch_size"),
         (
             'max_batch_size: 2 sequence_batching { } input { name: "x" allow_ragged_batch: true }',

@@ -38,6 +38,7 @@ class PythonInstance:
         outputs: Sequence[str],
         decoupled: bool,
         alone: bool,
+        iterative: bool = False,
     ) -> None:
         """``outputs`` are the names of those that the configuration has; what else the model answers is left out.
 
@@ -50,6 +51,7 @@ class PythonInstance:
         self._outputs = tuple(outputs)
         self._shared = not alone
         self._decoupled = decoupled
+        self._iterative = iterative
         self._unanswered: set[InferenceResponseSender] = set()
         """The requests that the model answers through their senders, if their final response is still to come."""
         self._loop: EventLoop | None = None
@@ -126,7 +128,9 @@ class PythonInstance:
         responses = self._responses(result, len(views))
         for view, response in zip(views, responses, strict=True):
             sender = view.own_sender()[0]
-            if isinstance(response, InferenceResponse):
+            if view.rescheduled:
+                self._reschedule(sender, response)
+            elif isinstance(response, InferenceResponse):
                 sender.send(response, FINAL)
             elif response is not None:
                 sender.fail(
@@ -139,6 +143,25 @@ class PythonInstance:
                 self._unanswered.add(sender)
                 if not sender.open:  # It may have been answered just before.
                     self._unanswered.discard(sender)
+
+    def _reschedule(self, sender: InferenceResponseSender, response: Any) -> None:
+        """Have a request executed again; one that has had its final response is over."""
+        if not self._iterative:
+            sender.fail(
+                InternalError(
+                    f"model '{self._context.model_name}' reschedules a request, but its configuration has no "
+                    "'sequence_batching { iterative_sequence: true }'"
+                )
+            )
+        elif response is not None:
+            sender.fail(
+                InternalError(
+                    "Expected a None object in the execute function return list for reschduled request, found type "
+                    f"'{type(response)}'."
+                )
+            )
+        elif not sender.reschedule():
+            logger.error("model '%s' rescheduled a request that it had answered", self._context.model_name)
 
     def _responses(self, result: Any, count: int) -> Sequence[Any]:
         """One for each of ``count`` requests.

@@ -16,6 +16,8 @@ from repoagent.serving.requests.request import InferRequest, InferResponse, Para
 __all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of"]
 
 FINAL: Final = 1
+RELEASE_ALL: Final = 1
+RESCHEDULE: Final = 2
 _SEQUENCE_START: Final = 1
 _SEQUENCE_END: Final = 2
 
@@ -135,6 +137,15 @@ class InferenceResponseSender:
         if not self._open:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
 
+    def reschedule(self) -> bool:
+        """Have the request executed again, unless it has had its final response; not part of Triton's interface."""
+        with self._lock:
+            if self._open and self._held is None:
+                self._request.rescheduled = True
+                self._send(None, final=True)
+                return True
+            return False
+
     def fail(self, error: RepoAgentError) -> None:
         """Answer the request with ``error``, unless it has had its final response; not part of Triton's interface.
 
@@ -200,6 +211,7 @@ class InferenceRequest:
         self._wanted: Sequence[str] = self._core.requested_outputs
         self._sender: InferenceResponseSender | None = None
         self._sender_taken = False
+        self._rescheduled = False
 
     @classmethod
     def wrap(
@@ -223,6 +235,7 @@ class InferenceRequest:
         request._shared = shared
         request._wanted = core.requested_outputs or outputs
         request._sender_taken = False
+        request._rescheduled = False
         request._sender = InferenceResponseSender(core, version, request._wanted, over, decoupled=decoupled)
         return request
 
@@ -279,6 +292,24 @@ class InferenceRequest:
             raise TritonModelException("get_response_sender is only for requests that the server hands to execute")
         self._sender_taken = True
         return self._sender
+
+    def set_release_flags(self, flags: int) -> None:
+        """With ``TRITONSERVER_REQUEST_RELEASE_RESCHEDULE`` the request is executed again when ``execute`` has returned.
+
+        Raises:
+            TritonModelException: there are no such flags.
+        """
+        if flags not in (RELEASE_ALL, RESCHEDULE):
+            raise TritonModelException(
+                "Invalid request release flag, must be TRITONSERVER_REQUEST_RELEASE_ALL or "
+                f"TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, not {flags}"
+            )
+        self._rescheduled = flags == RESCHEDULE
+
+    @property
+    def rescheduled(self) -> bool:
+        """Whether the model wants to execute it again; not part of Triton's interface."""
+        return self._rescheduled
 
     def own_sender(self) -> tuple[InferenceResponseSender, bool]:
         """The sender of a request that the server handed over, and whether the model has asked for it too.

@@ -47,9 +47,13 @@ def started(
     except BaseException:
         imported.close()
         raise
-    outputs = [item["name"] for item in json.loads(arguments["model_config"]).get("output", ())]
+    config = json.loads(arguments["model_config"])
+    outputs = [item["name"] for item in config.get("output", ())]
+    iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
     name = arguments["model_instance_name"]
-    return PythonInstance(model, imported, context, name, outputs=outputs, decoupled=decoupled, alone=alone)
+    return PythonInstance(
+        model, imported, context, name, outputs=outputs, decoupled=decoupled, alone=alone, iterative=iterative
+    )
 
 
 def _call(complete: Any, config: ModelConfig, context: ModelContext) -> ModelConfig:

@@ -17,7 +17,7 @@ from repoagent.serving.backends.python.model.metrics import MetricFamily
 from repoagent.serving.backends.python.model.running import completed, started
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
-from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
+from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
 from repoagent.serving.requests.request import InferResponse
@@ -60,16 +60,16 @@ class _Batch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._responses: list[tuple[int, InferResponse | None, bool]] | None = []
+        self._responses: list[tuple[int, InferResponse | None, int]] | None = []
 
-    def add(self, number: int, response: InferResponse | None, final: bool) -> bool:
+    def add(self, number: int, response: InferResponse | None, final: int) -> bool:
         """Keep one; False if it comes too late, and has to be sent by itself."""
         with self._lock:
             if self._responses is not None:
                 self._responses.append((number, response, final))
             return self._responses is not None
 
-    def close(self) -> list[tuple[int, InferResponse | None, bool]]:
+    def close(self) -> list[tuple[int, InferResponse | None, int]]:
         """What there is; whatever comes now is late."""
         with self._lock:
             responses, self._responses = self._responses, None
@@ -79,13 +79,14 @@ class _Batch:
 class _BatchSender:
     """Where the response to one request of a model that is not decoupled goes."""
 
-    def __init__(self, number: int, batch: _Batch, late: StreamSender) -> None:
-        self._number = number
+    def __init__(self, request: RemoteRequest, batch: _Batch, late: StreamSender) -> None:
+        self._request = request
         self._batch = batch
         self._late = late
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        if not self._batch.add(self._number, response, final):
+        end = RESCHEDULED if self._request.rescheduled else final
+        if not self._batch.add(self._request.number, response, end):
             self._late.send(response, final)
 
 
@@ -168,14 +169,14 @@ class _Child:
             number, request = request_of(body, message.payload, RemoteRequest)
             assert isinstance(request, RemoteRequest)
             request.number, request.core = number, self._core
-            stream = StreamSender(self._side, self._core, number)
-            request.sender = stream if self._decoupled else _BatchSender(number, batch, stream)
+            stream = StreamSender(self._side, self._core, request)
+            request.sender = stream if self._decoupled else _BatchSender(request, batch, stream)
             requests.append(request)
         self._instance.execute(requests)
         del requests, message
         self._answer(batch.close())
 
-    def _answer(self, responses: list[tuple[int, InferResponse | None, bool]]) -> None:
+    def _answer(self, responses: list[tuple[int, InferResponse | None, int]]) -> None:
         """Everything at once, with the number of messages that were sent on the other channel before."""
         packer = Packer()
         try:
@@ -194,7 +195,7 @@ class _Child:
         self._work.send(Kind.DONE)
 
 
-def _body(number: int, response: InferResponse | None, final: bool, packer: Packer) -> list[Any]:
+def _body(number: int, response: InferResponse | None, final: int, packer: Packer) -> list[Any]:
     try:
         return response_body(number, response, final, packer)
     except RepoAgentError as error:

@@ -13,6 +13,7 @@ from repoagent.serving.requests.request import InferRequest, InferResponse, Para
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 __all__ = [
+    "RESCHEDULED",
     "Packer",
     "error_body",
     "error_of",
@@ -22,6 +23,9 @@ __all__ = [
     "response_of",
     "tensors_of",
 ]
+
+RESCHEDULED: Final = 2
+"""In the place of True for the end of a request that is to be executed again."""
 
 _ALIGNMENT: Final = 64
 _PLAIN: Final = (bool, int, float, str)
@@ -126,7 +130,7 @@ def request_of(body: list[Any], memory: Memory, kind: type[InferRequest] = Infer
         raise ProtocolError(f"a request cannot be read: {error}") from error
 
 
-def response_body(number: int, response: InferResponse | None, final: bool, packer: Packer) -> list[Any]:
+def response_body(number: int, response: InferResponse | None, final: int, packer: Packer) -> list[Any]:
     """A response to the request ``number``; None is an empty end.
 
     Raises:
@@ -142,7 +146,7 @@ def response_body(number: int, response: InferResponse | None, final: bool, pack
     return [number, final, [None, response.model_name, response.model_version, parameters, outputs]]
 
 
-def response_of(body: list[Any], memory: Memory) -> tuple[int, InferResponse | None, bool]:
+def response_of(body: list[Any], memory: Memory) -> tuple[int, InferResponse | None, int]:
     """The number, the response and whether it is the last one; the response's id is for the caller to set.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
-from repoagent.serving.backends.python.process.codec import Packer, request_body, response_of
+from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body, response_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
@@ -112,7 +112,8 @@ class ProcessInstance:
             response.id, response.model_name = request.id, request.model_name
             response.model_version = self._blueprint.model_version
             self._fruitless = 0
-        request.sender.send(response, final)
+        request.rescheduled = final == RESCHEDULED
+        request.sender.send(response, bool(final))
 
     def is_cancelled(self, number: int) -> bool:
         request = self._open.get(number)

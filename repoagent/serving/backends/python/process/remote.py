@@ -12,6 +12,7 @@ import numpy as np
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message
 from repoagent.serving.backends.python.process.codec import (
+    RESCHEDULED,
     Packer,
     error_of,
     request_body,
@@ -113,7 +114,7 @@ class RemoteCore:
             if response is not None:
                 response.id = request.id
             assert request.sender is not None
-            request.sender.send(response, final)
+            request.sender.send(response, bool(final))
         elif message.kind == Kind.ANSWER:
             number, value, error = message.body
             self._questions.pop(number).put([value, error])
@@ -139,15 +140,17 @@ class RemoteRequest(InferRequest):
 class StreamSender:
     """Sends the responses to one request of a decoupled model as they come."""
 
-    def __init__(self, channel: Channel, core: RemoteCore, number: int) -> None:
+    def __init__(self, channel: Channel, core: RemoteCore, request: RemoteRequest) -> None:
         self._channel = channel
         self._core = core
-        self._number = number
+        self._request = request
+        self._number = request.number
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         packer = Packer()
         try:
-            body = response_body(self._number, response, final, packer)
+            end = RESCHEDULED if self._request.rescheduled else final
+            body = response_body(self._number, response, end, packer)
             self._core.keep_pace(packer.size)
             self._channel.send(Kind.RESPONSE, body, packer)
         except (RepoAgentError, OSError) as error:
