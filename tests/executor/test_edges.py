@@ -66,7 +66,8 @@ def test_a_prompt_may_leave_room_for_one_token_and_no_less(executor: Executor, o
         assert set(response.result.finish_reasons) == {FinishReason.LENGTH}
     for length in (LENGTH, LENGTH + 1):
         (refused,) = _ask(executor, [1] * length, 1, **options)
-        assert refused.error_msg == f"Prompt length ({length}) must be less than the maximum sequence length (16)"
+        wanted = f"Prompt length ({length}) must be less than the maximum sequence length (16), which max_seq_len sets"
+        assert refused.error_msg == wanted
 
 
 def test_drafts_fit_into_the_room_there_is(executor: Executor) -> None:

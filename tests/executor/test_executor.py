@@ -621,7 +621,7 @@ def test_higher_priorities_go_first(start: Start) -> None:
     assert order == [first, high, middle, low]
 
 
-def test_another_beam_width_waits_until_the_first_is_done(start: Start) -> None:
+def test_another_beam_width_waits_until_the_first_is_done_and_is_overtaken(start: Start) -> None:
     gate = Gate()
     executor = start(ExecutorConfig(max_beam_width=3, iter_stats_max_iterations=100), before_step=gate)
     executor.gate = gate  # type: ignore[attr-defined]
@@ -632,7 +632,7 @@ def test_another_beam_width_waits_until_the_first_is_done(start: Start) -> None:
     )
     gate.open.set()
     executor.await_responses([wide, *others], LIMIT)
-    assert max(stats.num_active_requests for stats in executor.get_latest_iteration_stats()) == 1
+    assert max(stats.num_active_requests for stats in executor.get_latest_iteration_stats()) == 2
     too_wide = _one(executor, Request([4], 5, sampling_config=SamplingConfig(4)))
     assert too_wide.error_msg == "beam_width 4 is more than ExecutorConfig.max_beam_width (3)"
     with pytest.raises(CheckError, match=r"max_beam_width \(9\) is more than the runner's sequences \(8\)"):
@@ -714,7 +714,7 @@ def test_statistics_of_iterations_and_requests(start: Start) -> None:
 def test_prompts_that_cannot_fit_are_errors_and_long_answers_are_cut(start: Start) -> None:
     executor = start(max_seq_len=10)
     text = _one(executor, Request([4] * 10, 1)).error_msg
-    assert text == "Prompt length (10) must be less than the maximum sequence length (10)"
+    assert text == "Prompt length (10) must be less than the maximum sequence length (10), which max_seq_len sets"
     result = _one(executor, Request([4] * 8, 50)).result
     assert (len(result.output_token_ids[0]), result.finish_reasons) == (10, [FinishReason.LENGTH])
     assert "not in the vocabulary" in _one(executor, Request([32], 1)).error_msg

@@ -62,3 +62,23 @@ def test_events_tell_what_is_retained(seed: int) -> None:
     assert [event.event_id for event in events] == list(range(len(events)))
     assert _follow(events) == {page.hash: page.priority for page in pool._pages.values()}
     assert len(pool) <= pool._capacity
+
+
+def test_the_blocks_of_one_prompt_are_one_event() -> None:
+    """In the order of its tokens, behind the block that was there before them."""
+    cache = KvCacheConfig(event_buffer_max_size=1000)
+    with Executor.from_runner(FakeRunner(max_seq_len=400), ExecutorConfig(kv_cache_config=cache)) as executor:
+        manager = executor.get_kv_cache_event_manager()
+        assert manager is not None
+        prompts = [[number % 30 for number in range(length)] for length in (97, 225)]
+        stored = []
+        for prompt in prompts:
+            executor.await_responses(executor.enqueue_request(Request(prompt, 1)), LIMIT)
+            stored.append([e.data for e in manager.get_latest_events() if isinstance(e.data, KVCacheStoredData)])
+    first, second = stored[0][0], stored[1][0]
+    assert [[token.token_id for token in block.tokens] for block in first.blocks] == [
+        prompts[0][start : start + 32] for start in (0, 32, 64)
+    ]
+    assert first.parent_hash is None
+    assert second.parent_hash == first.blocks[-1].block_hash
+    assert len(second.blocks) == 4

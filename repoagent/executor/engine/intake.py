@@ -233,7 +233,10 @@ class Intake:
         """How many tokens the request's sequences may hold."""
         limit = self._info.max_seq_len
         if length >= limit:
-            raise CheckError(f"Prompt length ({length}) must be less than the maximum sequence length ({limit})")
+            raise CheckError(
+                f"Prompt length ({length}) must be less than the maximum sequence length ({limit}), which "
+                "max_seq_len sets"
+            )
         whole = self._capacity.prompt_tokens
         if whole is not None and length > whole:
             raise CheckError(

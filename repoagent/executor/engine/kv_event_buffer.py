@@ -46,10 +46,14 @@ class KVCacheEventManager:
 
 
 class KvEventSink:
-    """What the cache reports; does nothing without a manager."""
+    """What the cache reports; does nothing without a manager.
+
+    Blocks that are stored one behind the other are one event, which comes when another event does, or with ``flush``.
+    """
 
     def __init__(self, manager: KVCacheEventManager | None = None) -> None:
         self._manager = manager
+        self._stored: KVCacheStoredData | None = None
 
     def created(self, blocks: int, retained: int) -> None:
         """The cache exists."""
@@ -57,7 +61,19 @@ class KvEventSink:
 
     def stored(self, parent: int | None, block: KVCacheStoredBlockData) -> None:
         """A block can be reused from now on."""
-        self._add(KVCacheStoredData(parent, [block]))
+        if self._manager is None:
+            return
+        if self._stored is not None and self._stored.blocks[-1].block_hash == parent:
+            self._stored.blocks.append(block)
+            return
+        self.flush()
+        self._stored = KVCacheStoredData(parent, [block])
+
+    def flush(self) -> None:
+        """What was stored is reported now."""
+        stored, self._stored = self._stored, None
+        if stored is not None and self._manager is not None:
+            self._manager.add(stored)
 
     def removed(self, block_hash: int) -> None:
         """A block cannot be reused any more."""
@@ -68,5 +84,6 @@ class KvEventSink:
         self._add(KVCacheUpdatedData(block_hash, None, KVCacheEventDiffInt(old, new)))
 
     def _add(self, data: KVCacheEventData) -> None:
+        self.flush()
         if self._manager is not None:
             self._manager.add(data)

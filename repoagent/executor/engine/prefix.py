@@ -112,6 +112,18 @@ class PrefixPool:
 
         ``retention(start)``: None leaves a page that is there as dear as it is.
         """
+        try:
+            self._store(tokens, key, export, retention)
+        finally:
+            self._events.flush()
+
+    def _store(
+        self,
+        tokens: Sequence[Marked],
+        key: PrefixKey,
+        export: Callable[[int, int], KvBlob],
+        retention: Callable[[int], Retention | None],
+    ) -> None:
         parent = key.root()
         for start in range(0, len(tokens), BLOCK_TOKENS):
             piece = tuple(tokens[start : start + BLOCK_TOKENS])

@@ -21,6 +21,10 @@ from repoagent.executor.types.enums import CapacitySchedulerPolicy, ContextChunk
 __all__ = ["Limits", "Plan", "Scheduler", "Work"]
 
 
+# How many requests may overtake one of another width: then they wait until it has run.
+_MOST_PASSING = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the scheduler keeps to.
@@ -126,15 +130,22 @@ class Scheduler:
         return failures
 
     def _admit(self) -> None:
-        """Start waiting requests in order; nobody overtakes one that does not fit yet."""
+        """Start waiting requests in order. Nobody overtakes one that does not fit yet; one of another width, which
+        cannot run beside the others at all, is passed over, but not for ever."""
         static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
         if static and self.running:
             return
-        while self.waiting and self._may_start(self.waiting[0]):
-            task = self.waiting[0]
-            if not self._budget.grow(task.id, self._blocks(task)):
+        place = 0
+        while place < len(self.waiting):
+            task = self.waiting[place]
+            if self._has_another_width(task) and task.passed_over < _MOST_PASSING:
+                place += 1
+                continue
+            if not self._may_start(task) or not self._budget.grow(task.id, self._blocks(task)):
                 return
-            self.waiting.pop(0)
+            self.waiting.pop(place)
+            for passed in self.waiting[:place]:
+                passed.passed_over += 1
             try:
                 self._cache.open(task)
             except Exception as error:  # whatever a runner raises ends this request, and nothing else
@@ -146,12 +157,17 @@ class Scheduler:
             task.stage = RequestStage.CONTEXT_IN_PROGRESS
             bisect.insort(self.running, task, key=lambda item: item.order)
 
-    def _may_start(self, task: Task) -> bool:
+    def _has_another_width(self, task: Task) -> bool:
         """Beams of one width run at a time, so another width waits until the last of them is done."""
         if not self.running:
-            return True
+            return False
         first = self.running[0]
-        if (task.group.together or first.group.together) and task.group.width != first.group.width:
+        return (task.group.together or first.group.together) and task.group.width != first.group.width
+
+    def _may_start(self, task: Task) -> bool:
+        if not self.running:
+            return True
+        if self._has_another_width(task):
             return False
         rows = sum(other.group.width for other in self.running) + task.group.width
         return len(self.running) < self._limits.max_requests and rows <= self._limits.max_sequences

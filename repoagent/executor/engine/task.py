@@ -104,6 +104,8 @@ class Task:
     stage: RequestStage = RequestStage.QUEUED
     paused: bool = False
     started: bool = False
+    #: How many requests behind it have started before it, as it has another width than those that run.
+    passed_over: int = 0
     iterations: int = 0
     blocks: BlockCounts = field(default_factory=BlockCounts)
     drafted: int = 0

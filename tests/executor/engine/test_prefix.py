@@ -168,7 +168,9 @@ def test_events_tell_what_was_stored_updated_and_removed(make_pool: MakePool, ma
 
 
 def test_a_child_names_its_parent(make_pool: MakePool, manager: KVCacheEventManager) -> None:
-    _store(make_pool(), TOKENS[:64])
+    pool = make_pool()
+    _store(pool, TOKENS[:32])
+    _store(pool, TOKENS[:64])
     first, second = (event.data for event in manager.get_latest_events())
     assert isinstance(first, KVCacheStoredData)
     assert isinstance(second, KVCacheStoredData)

@@ -1,5 +1,6 @@
 """One version of a language model."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 __all__ = ["LlmModel"]
+
+logger: Final = logging.getLogger(__name__)
 
 _LIGHT: Final = 4096
 """Bytes of text that become tokens in some milliseconds."""
@@ -65,6 +68,13 @@ class LlmModel:
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
+        if tokens < spec.context_length:
+            logger.info(
+                "model '%s': texts have at most %d tokens of %d that it can read; see max_seq_len",
+                config.name,
+                tokens,
+                spec.context_length,
+            )
         self._limits = RequestLimits(limits, tokens, self._tokenizer.longest_token())
         self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided, self._limits)
         # Guides have threads of their own, so that no prompt waits for one.
