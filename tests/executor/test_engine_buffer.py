@@ -79,7 +79,6 @@ def _less(weights: Weights, name: str) -> Weights:
         (lambda weights: _less(weights, "embedding"), r"managed_weights lacks 'embedding'"),
         (lambda weights: {**weights, "embedding": weights["embedding"][1:]}, r"'embedding'\] is float32 \[95, 64\]"),
         (lambda weights: {**weights, "embedding": weights["embedding"].astype(np.float16)}, "is float16"),
-        (lambda weights: {**weights, "other": np.zeros(3, np.float32)}, "keeps no weight 'other' outside"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(
@@ -90,6 +89,38 @@ def test_weights_that_do_not_fit_are_named(
     config = (folder / "genai_config.json").read_text()
     with pytest.raises(RuntimeError, match=text):
         Executor(graph, config, KIND, ExecutorConfig(), change(weights))
+
+
+def test_weights_that_the_graph_does_not_have_are_passed_over(decoder_folder: Callable[..., Path]) -> None:
+    folder = decoder_folder("llama")
+    graph, weights = _apart(folder)
+    text = (folder / "genai_config.json").read_text()
+    with Executor(graph, text, KIND, ExecutorConfig(), {**weights, "other": np.zeros(3, np.float32)}) as executor:
+        assert len(_tokens(executor)[0]) == len(PROMPT) + 8
+
+
+def test_weights_of_a_type_that_numpy_lacks_are_taken_by_their_bytes(decoder_folder: Callable[..., Path]) -> None:
+    """As TensorRT-LLM gives them: void16, the type in the metadata. The graph casts the embedding before its use."""
+    folder = decoder_folder("llama")
+    data, weights = _apart(folder)
+    text = (folder / "genai_config.json").read_text()
+    model = onnx.load_model_from_string(data)
+    (table,) = (item for item in model.graph.initializer if item.name == "logits.weight")
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            if name == table.name:
+                node.input[place] = f"{name}.wide"
+    cast = onnx.helper.make_node("Cast", [table.name], [f"{table.name}.wide"], to=onnx.TensorProto.FLOAT)
+    model.graph.node.insert(0, cast)
+    table.data_type = onnx.TensorProto.BFLOAT16
+    exact = weights["logits.weight"].view(np.uint32) & 0xFFFF0000  # what bfloat16 can say
+    shortened = (exact >> 16).astype(np.uint16)
+    with Executor(data, text, KIND, ExecutorConfig(), {**weights, "logits.weight": exact.view(np.float32)}) as executor:
+        expected = _tokens(executor)
+    described = np.dtype("V2", metadata={"dtype": "bfloat16"})
+    given = {**weights, "logits.weight": shortened.view(described)}
+    with Executor(model.SerializeToString(), text, KIND, ExecutorConfig(), given) as executor:
+        assert _tokens(executor) == expected
 
 
 def test_bytes_that_are_no_model_are_named(decoder_folder: Callable[..., Path]) -> None:

@@ -176,6 +176,24 @@ def test_log_probs_belong_to_the_tokens(start: Start) -> None:
     assert result.cum_log_probs == pytest.approx([3 * expected], abs=1e-6)
 
 
+def test_a_stream_has_the_log_probs_of_all_tokens_so_far(start: Start) -> None:
+    executor = start()
+    request = Request([4], 4, streaming=True, output_config=OutputConfig(return_log_probs=True))
+    asked = executor.enqueue_request(request)
+    found: list[list[float]] = []
+    while len(found) < 4:
+        found += [response.result.log_probs[0] for response in executor.await_responses(asked, LIMIT)]
+    assert [len(log_probs) for log_probs in found] == [1, 2, 3, 4]
+    assert all(found[-1][: len(log_probs)] == log_probs for log_probs in found)
+
+
+def test_a_processor_for_tensors_of_a_framework_learns_what_it_is_given(start: Start) -> None:
+    request = Request([4], 3)
+    request.logits_post_processor = lambda _id, logits, *_others: logits.masked_fill_(0)
+    response = _one(start(), request)
+    assert "no attribute 'masked_fill_' (logits are NumPy arrays here; torch.from_numpy gives" in response.error_msg
+
+
 def test_context_and_generation_logits(start: Start) -> None:
     executor = start(ExecutorConfig(enable_chunked_context=True, max_num_tokens=2))
     output = OutputConfig(return_context_logits=True, return_generation_logits=True)

@@ -15,7 +15,7 @@ from repoagent.executor.engine.choice import TokenChoice
 from repoagent.executor.engine.debug import DebugTensors
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.inbox import NO_MAIL, Inbox, Mail
-from repoagent.executor.engine.processors import PostProcessors, Ready
+from repoagent.executor.engine.processors import PostProcessors, Ready, reason_of
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
 from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
@@ -270,7 +270,7 @@ class Engine:
         for item in ready:
             task = item.task
             if task.id in failed:
-                self._fail([task], f"the logits post-processor failed: {text_of(failed[task.id])}")
+                self._fail([task], f"the logits post-processor failed: {reason_of(failed[task.id])}")
                 continue
             try:
                 task.group.advance(task, self._runner, item.sequences, item.rows)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
+from repoagent.executor.types.errors import text_of
 from repoagent.executor.types.request import Request
 
-__all__ = ["PostProcessors", "Ready"]
+__all__ = ["PostProcessors", "Ready", "reason_of"]
 
 Rows = npt.NDArray[np.float32]
 
@@ -70,6 +71,14 @@ class PostProcessors:
         except BaseException as error:  # the caller's code: whatever it raises fails the requests it was given
             return [(item.task, error) for item in batch]
         return []
+
+
+def reason_of(error: BaseException) -> str:
+    """What a processor raised. One that was written for tensors of a framework learns what it has been given."""
+    text = text_of(error)
+    if isinstance(error, AttributeError | TypeError):
+        text += " (logits are NumPy arrays here; torch.from_numpy gives a tensor of torch's in the same memory)"
+    return text
 
 
 def _arguments(item: Ready) -> tuple[Rows, list[list[int]]]:

@@ -98,7 +98,8 @@ class ResultMaker:
             avg_decoded_tokens_per_iter=sequences[0].generated / max(1, task.iterations),
         )
         if wanted.return_log_probs:
-            result.log_probs = [sequence.log_probs[start:] for sequence, start in zip(sequences, starts, strict=True)]
+            # All so far, also while streaming, as in TensorRT-LLM.
+            result.log_probs = [list(sequence.log_probs) for sequence in sequences]
             result.cum_log_probs = [self._cumulated(sequence, beams) for sequence in sequences]
         if wanted.return_context_logits and task.context_logits:
             result.context_logits = np.concatenate(task.context_logits)

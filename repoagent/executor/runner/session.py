@@ -37,8 +37,7 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     else:  # names in a graph from memory would begin in the working directory of the process
         settings.add_session_config_entry(_WEIGHTS_FOLDER, "/dev/null")
     if spec.weights:
-        values = [ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in spec.weights.values()]
-        settings.add_external_initializers(list(spec.weights), values)
+        _add_weights(settings, spec)
     graph = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed)
     try:
         session = ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
@@ -47,6 +46,21 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     _check_extra_outputs(session, options.extra_outputs, spec.place)
     _check_cache(session, spec)
     return session
+
+
+def _add_weights(settings: Any, spec: DecoderSpec) -> None:
+    """Those of the graph's that it keeps elsewhere; types that NumPy lacks by their bytes."""
+    kinds = surgery.outside_types(spec)
+    names = [name for name in spec.weights if name in kinds]
+    values = []
+    for name in names:
+        array = np.ascontiguousarray(spec.weights[name])
+        if array.dtype.kind == "V":
+            raw = array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint8)
+            values.append(ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, kinds[name]))
+        else:
+            values.append(ort.OrtValue.ortvalue_from_numpy(array))
+    settings.add_external_initializers(names, values)
 
 
 def _check_extra_outputs(session: Any, names: Sequence[str], place: str) -> None:

@@ -8,6 +8,7 @@ some tokens may be given with a run.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
@@ -21,7 +22,17 @@ from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.runner.window_surgery import limit_windows
 from repoagent.executor.types.errors import CheckError, DecoderError, text_of
 
-__all__ = ["ARGMAX", "INDEX", "LENGTHS", "PROMPT_PLACES", "PROMPT_ROWS", "ROW_LOGITS", "TOTAL", "operate"]
+__all__ = [
+    "ARGMAX",
+    "INDEX",
+    "LENGTHS",
+    "PROMPT_PLACES",
+    "PROMPT_ROWS",
+    "ROW_LOGITS",
+    "TOTAL",
+    "operate",
+    "outside_types",
+]
 
 LENGTHS: Final = "row_lengths"
 TOTAL: Final = "longest"
@@ -85,22 +96,31 @@ def _read(spec: DecoderSpec) -> bytes:
         raise DecoderError(f"{spec.place}: File does not exist") from error
 
 
+def outside_types(spec: DecoderSpec) -> dict[str, int]:
+    """The element types of the weights that a graph in memory does not hold itself, by name."""
+    graph = _load(spec).graph
+    return {item.name: item.data_type for item in graph.initializer if item.data_location == TensorProto.EXTERNAL}
+
+
 def _check_weights(graph: Any, weights: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Managed weights are exactly those that the graph keeps elsewhere."""
+    """All that the graph keeps elsewhere is there; others are passed over, as in TensorRT-LLM."""
     outside = {item.name: item for item in graph.initializer if item.data_location == TensorProto.EXTERNAL}
     for name, tensor in outside.items():
         expected = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if name not in weights:
             raise CheckError(f"managed_weights lacks {name!r}, which the engine buffer keeps outside")
         found = weights[name]
-        if found.dtype != expected or found.shape != tuple(tensor.dims):
+        if not _same_type(found.dtype, expected) or found.shape != tuple(tensor.dims):
             raise CheckError(
                 f"managed_weights[{name!r}] is {found.dtype} {list(found.shape)}, the engine buffer expects "
                 f"{expected} {list(tensor.dims)}"
             )
-    unknown = sorted(set(weights) - set(outside))
-    if unknown:
-        raise CheckError(f"managed_weights: the engine buffer keeps no weight {unknown[0]!r} outside")
+
+
+def _same_type(found: np.dtype[Any], expected: np.dtype[Any]) -> bool:
+    """Bytes that only say in their metadata what they are (bfloat16, float8) have the type that the graph says."""
+    described = found.kind == "V" and found.itemsize == expected.itemsize and bool(found.metadata)
+    return found == expected or (described and expected.name.startswith(("bfloat16", "float8")))
 
 
 def _check_vocabulary(graph: Any, spec: DecoderSpec) -> None:

@@ -76,7 +76,7 @@ class ExecutorConfig(Record, extensible=True, pickled=29):
             raise CheckError("ExecutorConfig.max_seq_idle_microseconds must be > 0")
 
     def __getstate__(self) -> tuple[Any, ...]:
-        extra = {name: value for name, value in self.__dict__.items() if name not in self._rules}
+        extra = {name: value for name, value in self.__dict__.items() if name not in self.__record__.rules}
         return (super().__getstate__(), extra)
 
     def __setstate__(self, state: object) -> None:

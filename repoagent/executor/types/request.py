@@ -138,9 +138,12 @@ class Request(Record, extensible=True, pickled=32, lost=("allotted_time_ms", "_e
         cache_salt_id: int | None = None,
     ) -> None:
         given = locals()
-        for name in self._rules:
-            if name not in ("request_type", "_extras"):
-                self.__dict__[name] = self._apply(name, given.get(name, None))
+        fields, optional = self.__dict__, self.__record__.optional
+        for name in self.__record__.rules:
+            if (value := given.get(name)) is None and name in optional:
+                fields[name] = None
+            elif name not in ("request_type", "_extras"):
+                fields[name] = self._apply(name, value)
         self.request_type = type
         self._extras = RequestExtras(
             _priority(priority, "Request.priority"),

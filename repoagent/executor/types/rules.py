@@ -26,6 +26,7 @@ __all__ = [
     "list_of",
     "mapping",
     "maybe",
+    "passes_none",
     "raw_bytes",
     "signed64",
     "tensor",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 Rule = Callable[[object, str], Any]
+_OPTIONAL: Final[set[Rule]] = set()
 INT32: Final = (-(2**31), 2**31 - 1)
 UINT64: Final = (0, 2**64 - 1)
 
@@ -177,7 +179,13 @@ def maybe(rule: Rule) -> Rule:
     def optional(value: object, where: str) -> object:
         return None if value is None else rule(value, where)
 
+    _OPTIONAL.add(optional)
     return optional
+
+
+def passes_none(rule: Rule) -> bool:
+    """Whether ``rule`` stores None as None."""
+    return rule in _OPTIONAL
 
 
 def list_of(rule: Rule) -> Rule:
@@ -197,7 +205,7 @@ def tokens(value: object, where: str) -> list[int]:
         if value.size and not (INT32[0] <= int(value.min()) and int(value.max()) <= INT32[1]):
             raise TypeError(f"{where} holds a token id of more than 32 bits")
         return [int(item) for item in value]
-    if isinstance(value, (list, tuple)) and all(type(item) is int for item in value):
+    if isinstance(value, (list, tuple)) and set(map(type, value)) <= {int}:
         if value and not (INT32[0] <= min(value) and max(value) <= INT32[1]):
             raise TypeError(f"{where} holds a token id of more than 32 bits")
         return list(value)

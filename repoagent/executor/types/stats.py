@@ -122,13 +122,13 @@ class IterationStats(Record):
 
     def to_json_str(self) -> str:
         """One JSON object; a part that is absent is null."""
-        plain = [name for name in self._rules if not name.endswith("_stats")]
+        plain = [name for name in self.__record__.rules if not name.endswith("_stats")]
         body = {**(_as_json(self, plain) or {})}
         for name in ("kv_cache_stats", "cross_kv_cache_stats", "static_batching_stats", "inflight_batching_stats"):
             part = getattr(self, name)
-            body[_camel(name)] = None if part is None else _as_json(part, part._rules)
+            body[_camel(name)] = None if part is None else _as_json(part, part.__record__.rules)
         specdec = self.specdec_stats
-        body["specDecodingStats"] = None if specdec is None else _as_json(specdec, specdec._rules)
+        body["specDecodingStats"] = None if specdec is None else _as_json(specdec, specdec.__record__.rules)
         return json.dumps(body)
 
 
@@ -165,10 +165,10 @@ class RequestStats(Record):
 
 def request_json(stats: RequestStats) -> dict[str, Any]:
     """The JSON form of one request's statistics."""
-    body = _as_json(stats, stats._rules) or {}
+    body = _as_json(stats, stats.__record__.rules) or {}
     serving = stats.dis_serving_stats
     body["stage"] = stats.stage.name
-    body["disServingStats"] = None if serving is None else _as_json(serving, serving._rules)
+    body["disServingStats"] = None if serving is None else _as_json(serving, serving.__record__.rules)
     return body
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,8 +24,10 @@ from repoagent.executor.types import (
     speculation,
     stats,
 )
+from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.record import Record
+from repoagent.executor.types.request import Request
 from repoagent.executor.types.retention import KvCacheRetentionConfig
 from repoagent.executor.types.sampling import SamplingConfig
 
@@ -232,3 +235,64 @@ def test_sub_objects_are_live_references() -> None:
     measured.timing_metrics.arrival_time = timedelta(seconds=3)
     assert measured.timing_metrics.arrival_time == timedelta(seconds=3)
     assert metrics.RequestPerfMetrics().timing_metrics.arrival_time == timedelta()
+
+
+def test_no_configuration_shows_how_it_is_made() -> None:
+    """Callers look for fields among the members without underscores around, as TensorRT-LLM's own tests do."""
+    for made in (cache_config.RuntimeDefaults(), SamplingConfig(), output.OutputConfig()):
+        fields = [name for name, value in inspect.getmembers(made) if not name.startswith("__") and not callable(value)]
+        assert fields == sorted(vars(made))
+
+
+@pytest.mark.parametrize(
+    ("cls", "values"),
+    [
+        (SamplingConfig, {}),
+        (SamplingConfig, {"beam_width": 2, "top_p": 0.7, "seed": 3, "num_return_sequences": 2}),
+        (output.OutputConfig, {"return_log_probs": True, "return_context_logits": None}),
+    ],
+)
+def test_a_sparse_record_is_the_same_as_one_of_its_constructor(cls: type[Any], values: dict[str, Any]) -> None:
+    assert vars(cls.sparse(**values)) == vars(cls(**values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"top_p": 2}, {"top_p": "a"}, {"length_penalty": -1}, {"beam_width": 2, "num_return_sequences": 3}, {"no": 1}],
+)
+def test_a_sparse_record_is_checked_all_the_same(values: dict[str, Any]) -> None:
+    with pytest.raises((CheckError, TypeError)):
+        SamplingConfig.sparse(**values)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_floats_that_numpy_lacks_become_float32(name: str) -> None:
+    """Weights of an adapter, a prompt table, a bias: as a framework or NumPy's extension has them."""
+    narrow = np.array([[0.5, -2, 3], [1, 0.25, 16]], getattr(ml_dtypes, name))
+
+    class FrameworkTensor:
+        dtype = f"torch.{name}"
+
+        def float(self) -> Any:
+            return narrow.astype(np.float32)
+
+        def __dlpack__(self, **_options: Any) -> Any:
+            raise BufferError("NumPy has no such type")
+
+    config = np.zeros((2, 3), np.int32)
+    for value in (narrow, FrameworkTensor()):
+        for found in (
+            adapters.LoraConfig(1, value, config).weights,
+            adapters.PromptTuningConfig(value).embedding_table,
+        ):
+            assert found.dtype == np.float32
+            assert found.tolist() == [[0.5, -2, 3], [1, 0.25, 16]]
+    assert Request([1], 1, embedding_bias=narrow[0]).embedding_bias.tolist() == [0.5, -2, 3]
+
+
+def test_what_cannot_be_widened_is_refused_by_name() -> None:
+    class FrameworkTensor:
+        dtype = "torch.bfloat16"
+
+    with pytest.raises(TypeError, match=r"LoraConfig\.weights: this FrameworkTensor of torch\.bfloat16 cannot be read"):
+        adapters.LoraConfig(1, FrameworkTensor())

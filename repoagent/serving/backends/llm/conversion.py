@@ -54,8 +54,8 @@ class Converter:
             wishes.get("max_tokens", _MAX_TOKENS),
             streaming=streaming,
             sampling_config=_sampling(wishes),
-            output_config=OutputConfig(
-                exclude_input_from_output=True, **{name: wishes.get(name, False) for name in _OUTPUTS}
+            output_config=OutputConfig.sparse(
+                exclude_input_from_output=True, **{name: wishes[name] for name in _OUTPUTS if name in wishes}
             ),
             end_id=end_id,
             pad_id=wishes.get("pad_id"),
@@ -146,7 +146,7 @@ def _sampling(wishes: Wishes) -> SamplingConfig:
             del values[name]
     if isinstance(values.get("early_stopping"), bool):
         values["early_stopping"] = int(values["early_stopping"])
-    return SamplingConfig(values.pop("beam_width", 1), **values)
+    return SamplingConfig.sparse(**values)
 
 
 def _adapter(wishes: Wishes) -> LoraConfig | None:

@@ -21,15 +21,17 @@ class TextOutput:
         self.text = ""
         self.tokens = 0
         self.log_probs: list[float] = []
+        self._probs_seen = 0
         self.reason = FinishReason.NOT_FINISHED
 
     def add(self, tokens: Sequence[int], log_probs: Sequence[float], reason: FinishReason) -> None:
-        """Take new tokens; the text ends here if one of its words does."""
+        """Take new tokens; the text ends here if one of its words does. ``log_probs`` are those of all so far."""
         ended = reason is not FinishReason.NOT_FINISHED
         piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
         self.text += piece
         self.tokens += len(tokens)
-        self.log_probs += log_probs
+        self.log_probs += log_probs[self._probs_seen :]
+        self._probs_seen = len(log_probs)
         self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
 
     def forget(self) -> None:
