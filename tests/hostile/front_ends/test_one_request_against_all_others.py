@@ -1,0 +1,197 @@
+"""T8: no single request keeps the others waiting; what is too much is refused by count before it is worked on."""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+import httpx
+import pytest
+from repoagent_server.codec import long_json
+from repoagent_server.grpc import messages_pb2 as pb
+
+_COUNT: Final = 300_000
+_SMALL: Final = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
+_INPUT: Final = json.dumps(_SMALL["inputs"][0])
+_INFER: Final = "/v2/models/numbers/infer"
+_MEMBERS: Final = ",".join(f'"p{number}":{number}' for number in range(_COUNT))
+_TOO_MUCH: Final = {
+    "parameters": (_INFER, f'{{"inputs":[{_INPUT}],"parameters":{{{_MEMBERS}}}}}'),
+    "outputs": (
+        _INFER,
+        f'{{"inputs":[{_INPUT}],"outputs":[{",".join([chr(123) + chr(34) + "name" + chr(34) + ":1}"] * _COUNT)}]}}',
+    ),
+    "inputs": (_INFER, f'{{"inputs":[{",".join(["{}"] * _COUNT)}]}}'),
+    "generate": ("/v2/models/text/generate", f"{{{_MEMBERS}}}"),
+    "generate_stream": ("/v2/models/text/generate_stream", f"{{{_MEMBERS}}}"),
+    "index": ("/v2/repository/index", f"{{{_MEMBERS}}}"),
+    "load": ("/v2/repository/models/numbers/load", f'{{"parameters":{{{_MEMBERS}}}}}'),
+    "log": ("/v2/logging", f"{{{_MEMBERS}}}"),
+    "trace": ("/v2/trace/setting", f"{{{_MEMBERS}}}"),
+}
+
+
+@pytest.mark.parametrize("kind", _TOO_MUCH)
+@pytest.mark.parametrize("together", [1, 4])
+def test_too_many_members_are_refused_while_others_are_answered(ways: Any, kind: str, together: int) -> None:
+    path, body = _TOO_MUCH[kind]
+    with ThreadPoolExecutor(together) as pool, httpx.Client(base_url=ways.http.base_url, timeout=120) as other:
+        asked = [pool.submit(ways.http.post, path, content=body) for _ in range(together)]
+        while True:
+            done = all(future.done() for future in asked)
+            assert other.get("/v2/health/live").status_code == 200
+            assert other.post(_INFER, json=_SMALL).status_code == 200
+            if done:
+                break
+    for future in asked:
+        answer = future.result()
+        assert answer.status_code == 400, answer.text
+        assert "members beside the values of tensors" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs", "parameters"])
+def test_a_short_request_of_too_many_is_refused_by_count_with_the_flag(ways: Any, kind: str) -> None:
+    many: Any = {f"p{number}": 1 for number in range(10_001)} if kind == "parameters" else [{"name": "x"}] * 10_001
+    answer = ways.http.post(_INFER, json={**_SMALL, kind: many})
+    assert answer.status_code == 400
+    assert f"10001 {kind}" in answer.text
+    assert "--limit-request-" in answer.text
+
+
+@pytest.mark.parametrize("path", [_INFER, "/v2/models/numbers/generate"])
+def test_a_long_request_is_read_while_others_are_answered(
+    ways: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    cut: Callable[..., Any] = long_json._cut
+
+    def slowly(window: bytes, depth: int) -> Any:
+        reading.set()
+        assert go_on.wait(120)
+        return cut(window, depth)
+
+    monkeypatch.setattr(long_json, "_cut", slowly)
+    values = [0.25] * 100_000
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values}
+    body = {"inputs": [tensor]} if path == _INFER else {"INPUT0": values}
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=ways.http.base_url, timeout=120) as other:
+        asked = pool.submit(ways.http.post, path, json=body)
+        assert reading.wait(120)
+        for _ in range(3):
+            assert other.get("/v2/health/live").status_code == 200
+            assert other.post(_INFER, json=_SMALL).status_code == 200
+        assert not asked.done()
+        go_on.set()
+        answer = asked.result()
+    assert answer.status_code == 200
+    document = answer.json()
+    assert (document["outputs"][0]["data"] if path == _INFER else document["OUTPUT0"]) == values
+
+
+def test_a_client_that_goes_ends_the_reading_of_its_request(ways: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows: list[int] = []
+    reading, go_on = threading.Event(), threading.Event()
+    cut: Callable[..., Any] = long_json._cut
+
+    def slowly(window: bytes, depth: int) -> Any:
+        windows.append(len(window))
+        reading.set()
+        assert go_on.wait(120)
+        return cut(window, depth)
+
+    monkeypatch.setattr(long_json, "_cut", slowly)
+    values = [0.25] * 1_000_000
+    body = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [len(values)], "data": values}]})
+    with httpx.Client(base_url=ways.http.base_url, timeout=httpx.Timeout(120, read=0.001)) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(_INFER, content=body)
+        assert reading.wait(120)
+    assert ways.http.get("/v2/health/live").status_code == 200  # later than the end of that connection
+    go_on.set()
+    longer = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [80_000], "data": [1.5] * 80_000}]})
+    assert ways.http.post(_INFER, content=longer).status_code == 200  # read after the one that was given up
+    assert len(windows) <= 4, windows
+
+
+@pytest.mark.parametrize("kind", ["FP32", "BYTES"])
+@pytest.mark.parametrize("binary", [False, True])
+def test_long_values_come_back_as_they_were(ways: Any, kind: str, binary: bool) -> None:
+    model, count = ("numbers", 200_000) if kind == "FP32" else ("text", 200_000)
+    values: list[Any] = (
+        [index / 8 for index in range(count)] if kind == "FP32" else [f"é{index}" for index in range(count)]
+    )
+    tensor = {"name": "INPUT0", "datatype": kind, "shape": [count], "data": values}
+    body = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+    answer = ways.http.post(f"/v2/models/{model}/infer", json=body)
+    assert answer.status_code == 200, answer.text
+    if not binary:
+        assert answer.json()["outputs"][0]["data"] == values
+        return
+    head = int(answer.headers["Inference-Header-Content-Length"])
+    again = {"name": "INPUT0", "datatype": kind, "shape": [count]}
+    again["parameters"] = {"binary_data_size": len(answer.content) - head}
+    text = json.dumps({"inputs": [again]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    answer = ways.http.post(f"/v2/models/{model}/infer", content=text + answer.content[head:], headers=headers)
+    assert answer.json()["outputs"][0]["data"] == values
+
+
+def _message(**more: Any) -> pb.ModelInferRequest:
+    tensor = pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[2])
+    tensor.contents.fp32_contents.extend([1, 2])
+    return pb.ModelInferRequest(model_name="numbers", inputs=[tensor], **more)
+
+
+def _grpc_bodies() -> dict[str, bytes]:
+    texts = pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="BYTES", shape=[1_000_001])
+    texts.contents.bytes_contents.extend([b""] * 1_000_001)
+    return {
+        "inputs, outputs and parameters": _message().SerializeToString() + b"\x32\x00" * _COUNT,
+        "elements in typed contents": pb.ModelInferRequest(model_name="text", inputs=[texts]).SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize("what", ["inputs, outputs and parameters", "elements in typed contents"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_grpc_counts_fields_before_it_parses(
+    ways: Any, what: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = _grpc_bodies()[what]
+    path = "/inference.GRPCInferenceService/"
+    with grpc.insecure_channel(ways.grpc) as channel:
+        if stream:
+            call = channel.stream_stream(path + "ModelStreamInfer", bytes, pb.ModelStreamInferResponse.FromString)
+            (answer,) = call(iter([body]), timeout=120)
+            text = answer.error_message
+        else:
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(path + "ModelInfer", bytes, pb.ModelInferResponse.FromString)(body, timeout=120)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            text = refused.value.details()
+    assert what in text
+    assert "--limit-" in text
+
+
+def test_grpc_counts_the_parameters_of_a_load(ways: Any) -> None:
+    body = b"\x1a\x00" * _COUNT
+    with grpc.insecure_channel(ways.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad", bytes)(body, timeout=120)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_large_grpc_requests_within_the_limits_are_answered(ways: Any, raw: bool) -> None:
+    values = [f"text {number}".encode() for number in range(100_000)]
+    tensor = pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="BYTES", shape=[len(values)])
+    request = pb.ModelInferRequest(model_name="text", inputs=[tensor])
+    packed = b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    if raw:
+        request.raw_input_contents.append(packed)
+    else:
+        request.inputs[0].contents.bytes_contents.extend(values)
+    with grpc.insecure_channel(ways.grpc, [("grpc.max_receive_message_length", -1)]) as channel:
+        path = "/inference.GRPCInferenceService/ModelInfer"
+        call = channel.unary_unary(path, pb.ModelInferRequest.SerializeToString, pb.ModelInferResponse.FromString)
+        assert call(request, timeout=120).raw_output_contents[0] == packed
