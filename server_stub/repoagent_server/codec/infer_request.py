@@ -16,7 +16,6 @@ from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import (
-    MAX_UNSIGNED,
     MISSING,
     array_field,
     as_bool,
@@ -32,7 +31,7 @@ from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
 from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel
-from repoagent_server.codec.shapes import MAX_DIMENSIONS, too_many_dimensions
+from repoagent_server.codec.shapes import MAX_DIMENSIONS, MAX_ELEMENTS, too_many_dimensions, too_many_elements
 from repoagent_server.codec.values import Values
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
@@ -204,8 +203,12 @@ def _shape(members: dict[str, Any]) -> list[int]:
     if len(shape) > MAX_DIMENSIONS:
         raise too_many_dimensions(members["name"], len(shape))
     for size in shape:
-        if type(size) is not int or not 0 <= size <= MAX_UNSIGNED:
+        if type(size) is not int or size < 0:
+            if type(size) is float and size > MAX_ELEMENTS:  # which a whole number beyond 64 bits becomes
+                raise too_many_elements(members["name"])
             as_unsigned(size, "Unable to parse 'shape': ")
+    if prod(shape) > MAX_ELEMENTS:
+        raise too_many_elements(members["name"])
     return shape
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -31,6 +31,7 @@ __all__ = ["InferCalls", "receive"]
 
 logger = logging.getLogger(__name__)
 _FINAL: Final = "triton_final_response"
+_ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
 _WAITING_LIMIT: Final = 256
@@ -104,8 +105,18 @@ class InferCalls:
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest | bytes], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
-        call = self._inference.context(context.invocation_metadata)
-        stream = _Stream(self._inference, call, self._backlog, self._in_flight, self._long)
+        try:
+            call = self._inference.context(context.invocation_metadata)
+        except RepoAgentError as error:
+            await context.abort(STATUS[error.code], details(said(error)))
+        stream = _Stream(
+            self._inference,
+            call,
+            self._backlog,
+            self._in_flight,
+            self._long,
+            errors_are_statuses=_wants_statuses(context.invocation_metadata() or ()),
+        )
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
         try:
@@ -114,10 +125,18 @@ class InferCalls:
                 stream.close()  # Now: how long the status takes is up to the client, who does not read.
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
             writing.result()
+            if stream.failure is not None:
+                status, text = _status(stream.failure)
+                await context.abort(status, details(text))
         finally:
             reading.cancel()
             writing.cancel()
             stream.close()
+
+
+def _wants_statuses(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+    """Whether the client wants an error to be the status of its stream, which then ends."""
+    return any(name == _ERRORS_ARE_STATUSES and value in ("true", b"true") for name, value in metadata)
 
 
 async def _write(stream: "_Stream", context: Context) -> None:
@@ -224,8 +243,11 @@ class _Stream:
         backlog: Backlog,
         in_flight: InFlight,
         long: Executor,
+        *,
+        errors_are_statuses: bool,
     ) -> None:
         self._long = long
+        self._errors_are_statuses = errors_are_statuses
         self._inference = inference
         self._call = call
         self._backlog = backlog
@@ -238,6 +260,8 @@ class _Stream:
         self._room = asyncio.Event()
         self._room.set()
         self._all_read = False
+        self.failure: RepoAgentError | None = None
+        """What ended the stream, where errors do."""
 
     async def read(self, messages: AsyncIterator[pb.ModelInferRequest | bytes]) -> None:
         """Submit what the client sends, as long as it also takes what it is sent."""
@@ -266,8 +290,16 @@ class _Stream:
         self._waiting = asyncio.Queue()
         self.overrun.cancel()
 
-    def put(self, message: pb.ModelStreamInferResponse) -> None:
-        if self.overrun.done():
+    def _refuse(self, error: RepoAgentError, request_id: str) -> None:
+        self.put(_error_message(error, request_id), error)
+
+    def put(self, message: pb.ModelStreamInferResponse, error: RepoAgentError | None = None) -> None:
+        """Send ``message``, or what it says as the status that ends the stream, if the client wants errors so."""
+        if self.overrun.done() or self.failure is not None:
+            return
+        if error is not None and self._errors_are_statuses:
+            self.failure = error
+            self._waiting.put_nowait((None, 0))
             return
         size = message.ByteSize()
         if not self._backlog.allows(self._bytes):
@@ -291,7 +323,7 @@ class _Stream:
         try:
             asked = await read_long(self._inference, data, self._long)
         except Exception as error:
-            self.put(_error_message(_told(error), ""))
+            self._refuse(_told(error), "")
             return
         self._start(asked)
 
@@ -299,7 +331,7 @@ class _Stream:
         try:
             asked = _read(self._inference, message)
         except Exception as error:
-            self.put(_error_message(_told(error), message.id))
+            self._refuse(_told(error), message.id)
             return
         self._start(asked)
 
@@ -312,7 +344,7 @@ class _Stream:
         try:
             self._inference.submit(request)
         except Exception as error:
-            self.put(_error_message(_told(error), request.id))
+            self._refuse(_told(error), request.id)
             self.finished(request)
         sender.accepted = True
 
@@ -336,11 +368,13 @@ class _StreamSender(Answer):
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         if response is not None or self._asked.empty_final:
+            error = response.error if response is not None else None
             try:
                 message = self._message(response, final)
-            except Exception as error:
-                message = self._failure(_told(error), final)
-            self._stream.put(message)
+            except Exception as fault:
+                error = _told(fault)
+                message = self._failure(error, final)
+            self._stream.put(message, error)
         if final:
             self._stream.finished(self._request)
 

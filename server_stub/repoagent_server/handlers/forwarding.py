@@ -2,10 +2,17 @@
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 
 __all__ = ["HeaderForwarding"]
+
+
+_RESERVED: Final = frozenset(
+    {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
+)
+_RESERVED_PREFIX: Final = "triton_"
 
 
 class HeaderForwarding:
@@ -24,11 +31,21 @@ class HeaderForwarding:
         """Whether any header may be chosen: look here first, it costs nothing."""
 
     def chosen(self, headers: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
-        """The headers that are chosen, under their names; of several values the last counts."""
+        """The headers that are chosen, under their names; of several values the last counts.
+
+        Raises:
+            InvalidArgumentError: one of them has the name of a parameter with a meaning of its own.
+        """
         if not self.enabled:
             return {}
         named = ((_text(name), value) for name, value in headers)
-        return {name: _text(value) for name, value in named if self._search(name)}
+        chosen = {name: _text(value) for name, value in named if self._search(name)}
+        for name in chosen:
+            if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIX):
+                raise InvalidArgumentError(
+                    f"the header '{name}' cannot become a parameter of the request: the name is reserved"
+                )
+        return chosen
 
 
 def _text(value: str | bytes) -> str:

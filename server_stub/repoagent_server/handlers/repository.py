@@ -29,7 +29,7 @@ class LoadParameters:
         if name == "config" and isinstance(value, str):
             self.config = value
         elif name.startswith(_FILE) and isinstance(value, bytes):
-            self.files[name.removeprefix(_FILE)] = value
+            self.files[name.removeprefix(_FILE).lstrip("/")] = value  # a leading slash means nothing, as in Triton
         else:
             raise InternalError("unexpected error on creating Triton parameter")
 

@@ -1,7 +1,7 @@
 """The paths of KServe v2 and of Triton's extensions, and what each means to the handlers."""
 
 import binascii
-from typing import Final
+from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, complaint, find, members
@@ -12,7 +12,7 @@ from repoagent_server.handlers.server import ServerHandler
 from repoagent_server.http.document import optional_document
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.log_routes import log_route
-from repoagent_server.http.messages import Request, Response, error_response, json_response
+from repoagent_server.http.messages import JSON, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route
 from repoagent_server.http.shared_memory import shared_memory_routes
 from repoagent_server.http.trace_routes import trace_routes
@@ -66,22 +66,22 @@ class _ServerRoutes:
     def __init__(self, server: ServerHandler) -> None:
         self._server = server
 
-    def live(self, _: Request, __: Params) -> Response:
+    def live(self, request: Request, __: Params) -> Response:
         live = self._server.live()
-        return json_response({"live": live}, 200 if live else 400)
+        return _health(request, {"live": live}, live)
 
-    def ready(self, _: Request, __: Params) -> Response:
+    def ready(self, request: Request, __: Params) -> Response:
         ready = self._server.ready()
-        return json_response({"ready": ready}, 200 if ready else 400)
+        return _health(request, {"ready": ready}, ready)
 
     def metadata(self, _: Request, __: Params) -> Response:
         return json_response(self._server.metadata())
 
-    def model_ready(self, _: Request, params: Params) -> Response:
+    def model_ready(self, request: Request, params: Params) -> Response:
         model = params["model"]
         if not self._server.model_ready(model, params["version"]):
             return error_response("Model version not ready", 400)
-        return json_response({"name": model, "ready": True})
+        return _health(request, {"name": model, "ready": True}, True)
 
     def asks_model(self, params: Params) -> bool:
         try:
@@ -97,6 +97,12 @@ class _ServerRoutes:
 
     def statistics(self, _: Request, params: Params) -> Response:
         return json_response(self._server.statistics(params.get("model", ""), params.get("version", "")))
+
+
+def _health(request: Request, document: dict[str, Any], good: bool) -> Response:
+    """A status without a body, as Triton's, which shell probes rely on; with one for who asks for JSON, as KServe."""
+    accepts = request.header(b"accept") or b""
+    return json_response(document, 200 if good else 400) if JSON in accepts.lower() else Response(200 if good else 400)
 
 
 class _RepositoryRoutes:

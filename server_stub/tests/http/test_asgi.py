@@ -27,7 +27,7 @@ async def web(app: AsgiApp) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_answers_are_those_of_the_front_end(web: httpx.AsyncClient) -> None:
-    assert (await web.get("/v2/health/live")).json() == {"live": True}
+    assert (await web.get("/v2/health/live", headers={"Accept": "application/json"})).json() == {"live": True}
     assert (await web.get("/nope")).status_code == 404
     response = await web.post("/v2/models/ident/infer", content=_BODY)
     assert response.json()["outputs"][0]["data"] == [1.0, 2.0]

@@ -8,11 +8,19 @@ from typing import Any
 import httpx
 import pytest
 
+_HEALTH = {
+    "/v2/health/live": {"live": True},
+    "/v2/health/ready": {"ready": True},
+    "/v2/models/ident/ready": {"name": "ident", "ready": True},
+}
 
-def test_health_has_a_body_for_clients_that_read_one(client: httpx.Client) -> None:
-    assert client.get("/v2/health/live").json() == {"live": True}
-    assert client.get("/v2/health/ready").json() == {"ready": True}
-    assert client.get("/v2/models/ident/ready").json() == {"name": "ident", "ready": True}
+
+@pytest.mark.parametrize("path", _HEALTH)
+def test_health_is_a_status_and_json_for_clients_that_ask_for_it(client: httpx.Client, path: str) -> None:
+    for accept in ("*/*", "text/html"):
+        answer = client.get(path, headers={"Accept": accept})
+        assert (answer.status_code, answer.content) == (200, b"")
+    assert client.get(path, headers={"Accept": "text/html, Application/JSON;q=0.9"}).json() == _HEALTH[path]
 
 
 def test_a_server_that_is_not_ready_says_so(core: Any, client: httpx.Client) -> None:
