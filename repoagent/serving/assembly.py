@@ -179,7 +179,12 @@ def open_loader(
     on_unload_request: Callable[[str, str], None] | None = None,
 ) -> Loader:
     """A loader by ``options``; it and what it needs are closed with ``resources``."""
-    workspaces = WorkspaceRoot(options.workspace_directory, allow_swap=options.allow_swap)
+    workspaces = WorkspaceRoot(
+        options.workspace_directory,
+        confidential_dir=options.confidential_directory,
+        allow_swap=options.allow_swap,
+        allow_core_dumps=options.allow_core_dumps,
+    )
     resources.enter_context(workspaces)
     cache = resources.enter_context(Cache(options.cache_directory, quota=options.cache_quota_bytes))
     if options.cache_directory is not None:  # The default one may be unusable: who needs no cache does without.

@@ -71,6 +71,10 @@ class CoreOptions:
     cache_quota_bytes: int | None = None
     allow_swap: bool = False
     """Let confidential plaintext lie in memory although the machine may swap it to disk."""
+    allow_core_dumps: bool = False
+    """Let the kernel write core dumps of this process once it holds confidential plaintext."""
+    confidential_directory: Path | None = None
+    """A memory filesystem for confidential plaintext; by default ``/dev/shm``."""
     allow_exec_keys: bool = False
     """Let ``exec:`` key references of models run programs as the server."""
     model_config_name: str | None = None

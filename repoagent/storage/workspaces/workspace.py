@@ -14,6 +14,7 @@ from repoagent.public_text import hide
 from repoagent.storage.paths.paths import file_label
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
+from repoagent.storage.workspaces.core_dumps import forbid_core_dumps
 from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
 from repoagent.storage.workspaces.private import default_workspace_path, private_directory
 from repoagent.storage.workspaces.process_root import ProcessRoot, sweep_memory, sweep_root
@@ -37,6 +38,7 @@ class WorkspaceRoot:
         *,
         confidential_dir: Path | None = None,
         allow_swap: bool = False,
+        allow_core_dumps: bool = False,
         free: Callable[[Path], int | None] = free_bytes,
         proc: Path = tmpfs.PROC,
     ) -> None:
@@ -46,6 +48,7 @@ class WorkspaceRoot:
             path: Root on disk; by default ``$REPOAGENT_WORKSPACE``, else ``<tmp>/repoagent-<uid>``.
             confidential_dir: A memory filesystem (``/dev/shm`` by default); the root is ``repoagent-<uid>`` in it.
             allow_swap: Hand out confidential directories although swap is on.
+            allow_core_dumps: Let the kernel write core dumps after a confidential directory was handed out.
             free: How to ask for the free bytes of a place.
             proc: Where procfs is mounted.
 
@@ -59,6 +62,7 @@ class WorkspaceRoot:
         hide(disk, "workspace", depth=_PRIVATE_NAMES)
         hide(memory, "workspace", depth=_PRIVATE_NAMES)
         self._allow_swap = allow_swap
+        self._allow_core_dumps = allow_core_dumps
         self._proc = proc
         self._disk = ProcessRoot(disk, wipe=False, free=free)
         self._memory = ProcessRoot(memory, wipe=True, free=free)
@@ -109,6 +113,8 @@ class WorkspaceRoot:
         if not confidential:
             return self._disk
         tmpfs.check_memory_only(self._memory_dir, allow_swap=self._allow_swap, proc=self._proc)
+        if not self._allow_core_dumps:
+            forbid_core_dumps()
         return self._memory
 
     def _forget(self, serial: int) -> None:

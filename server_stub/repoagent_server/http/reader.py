@@ -67,6 +67,7 @@ class RequestSink(Protocol):
 
 
 _HTTP_1_0: Final = "1.0"
+_VERSIONS: Final = frozenset({_HTTP_1_0, "1.1"})
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
 
@@ -213,9 +214,12 @@ class RequestReader:
         if self._upgrade:
             return  # what comes next is not the body; see _without_upgrade
         self._keep_alive = parser.should_keep_alive()
-        self._http_1_0 = parser.get_http_version() == _HTTP_1_0
+        version = parser.get_http_version()
+        self._http_1_0 = version == _HTTP_1_0
         frame = self._frame = frame_of(self._headers)
-        if self._head_size > self._limits.max_head:
+        if version not in _VERSIONS:  # a request line without a version is one of HTTP/0.9
+            self._refuse("the request line must end in HTTP/1.1 or HTTP/1.0", 400)
+        elif self._head_size > self._limits.max_head:
             self._refuse(*_HEAD_TOO_LONG)
         elif frame.length > self._limits.max_body:
             self._refuse(too_large(frame.length, self._limits.max_body), 400)

@@ -53,6 +53,8 @@ class ServeOptions:
     cache_directory: Path | None = None
     cache_quota_bytes: int = 0
     allow_swap: bool = False
+    allow_core_dumps: bool = False
+    confidential_directory: Path | None = None
     allow_exec_keys: bool = False
     backend_config: dict[str, dict[str, str]] = field(default_factory=dict)
     cache_config: dict[str, dict[str, str]] = field(default_factory=dict)

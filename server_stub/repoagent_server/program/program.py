@@ -121,6 +121,8 @@ def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] 
         cache_directory=options.cache_directory,
         cache_quota_bytes=options.cache_quota_bytes or None,
         allow_swap=options.allow_swap,
+        allow_core_dumps=options.allow_core_dumps,
+        confidential_directory=options.confidential_directory,
         allow_exec_keys=options.allow_exec_keys,
         on_demand=options.model_load_on_demand,
         memory_budget_bytes=options.model_memory_budget_bytes or None,

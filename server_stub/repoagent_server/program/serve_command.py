@@ -114,6 +114,12 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @click.option("--cache-directory", type=_DIRECTORY, help="Where downloads and conversions are kept between starts.")
 @number("--cache-quota-bytes", default=0, low=0, help="The largest size of the cache; 0 means no limit.")
 @boolean("--allow-swap", default=False, help="Let confidential plaintext lie in memory that may be swapped to disk.")
+@click.option(
+    "--confidential-directory",
+    type=_DIRECTORY,
+    help="Memory filesystem in which plaintext lies.  [default: /dev/shm]",
+)
+@boolean("--allow-core-dumps", default=False, help="Let the kernel dump a server that holds confidential plaintext.")
 @boolean("--allow-exec-keys", default=False, help="Let key references of models run programs (exec:COMMAND).")
 @click.option(
     "--backend-config",

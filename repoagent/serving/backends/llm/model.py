@@ -60,6 +60,7 @@ class LlmModel:
             folder,
             add_special=parameters.truth("add_special_tokens", True),
             skip_special=parameters.truth("skip_special_tokens", True),
+            limits=limits,
         )
         spec = read_spec(folder)
         settings = executor_config(
