@@ -1,5 +1,8 @@
 """Rules on logits, words and n-grams."""
 
+import random
+from typing import Any
+
 import numpy as np
 
 from repoagent.executor.engine.logits import LogitsRules
@@ -72,3 +75,28 @@ def test_stop_words_must_lie_in_what_was_generated() -> None:
     assert ends_with_any([1, 2, 3], 2, [[2, 3]])
     assert not ends_with_any([1, 2, 3], 1, [[2, 3]])
     assert not ends_with_any([1, 2, 3], 3, [[], [2]])
+
+
+def test_ngrams_are_found_as_by_looking_at_each_place() -> None:
+    source = random.Random(7)
+    for _ in range(3000):
+        tokens = [source.randrange(source.choice([1, 2, 3])) for _ in range(source.randrange(30))]
+        size = source.randrange(1, 12)
+        head = tokens[len(tokens) - size + 1 :]
+        places = range(len(tokens) - size + 1) if len(tokens) >= size else ()
+        wanted = [tokens[i + size - 1] for i in places if tokens[i : i + size - 1] == head]
+        assert sorted(banned_by_ngrams(tokens, size)) == sorted(wanted), (tokens, size)
+
+
+def test_long_ngrams_of_a_text_that_repeats_itself_take_time_for_each_token_once() -> None:
+    """They are looked for by the engine's thread, before each token: every request would wait."""
+    looked = 0
+
+    class Counted(list[int]):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal looked
+            looked += len(range(*key.indices(len(self)))) if isinstance(key, slice) else 1
+            return super().__getitem__(key)
+
+    assert set(banned_by_ngrams(Counted([5] * 8000), 4000)) == {5}
+    assert looked < 30_000
