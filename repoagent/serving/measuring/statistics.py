@@ -189,14 +189,20 @@ class ModelStatistics:
             self._fail.add(end_ns - arrival_ns)
             self._failures[reason.value] += 1
 
-    def record_response(self, index: int, started_ns: int, end_ns: int, outcome: str) -> None:
-        """Count answer ``index`` of a decoupled model; ``outcome``: success, fail, empty_response or cancel."""
+    def record_response(
+        self, index: int, started_ns: int, end_ns: int, outcome: str, output_start_ns: int | None = None
+    ) -> None:
+        """Count answer ``index`` of a decoupled model; ``outcome``: success, fail, empty_response or cancel.
+
+        From ``output_start_ns`` on the model made its outputs; None: that took no time.
+        """
+        computed_ns = end_ns if output_start_ns is None else output_start_ns
         with self._lock:
             entry = self._responses.setdefault(index, _Response())
             if outcome != "cancel":
-                entry.compute_infer.add(end_ns - started_ns)
+                entry.compute_infer.add(computed_ns - started_ns)
             if outcome in ("success", "fail"):
-                entry.compute_output.add(0)
+                entry.compute_output.add(end_ns - computed_ns)
             getattr(entry, outcome).add(end_ns - started_ns)
 
     def record_first_response(self, duration_ns: int) -> None:

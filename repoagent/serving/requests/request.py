@@ -29,6 +29,8 @@ class InferResponse:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, ParameterValue] = field(default_factory=dict)
     error: RepoAgentError | None = None
+    output_start_ns: int = 0
+    """When the model began to make its outputs of what it had computed (``time.monotonic_ns``), if it says so."""
 
 
 class ResponseSender(Protocol):

@@ -156,10 +156,18 @@ class RecordingSender:
         error = response.error if response is not None else None
         if self._decoupled:
             outcome = "empty_response" if response is None else "fail" if error else "success"
-            self._statistics.record_response(self._index, self._started_ns, now, outcome)
+            output_start = response.output_start_ns or now if response is not None else now
+            self._statistics.record_response(self._index, self._started_ns, now, outcome, output_start)
             if self._index == 0 and response is not None:
                 self._statistics.record_first_response(now - self._request.arrival_ns)
             self._index += 1
+        elif response is not None:
+            self._index += 1
+            if self._index > 1:
+                logger.error("model '%s' is not decoupled and answers again; that is dropped", self._request.model_name)
+                response, error = None, None
+                if not final:
+                    return
         if final:
             self._finish(error, now)
         if self._inner is not None:

@@ -1,15 +1,19 @@
 """The example backends refuse configurations that they do not take, with Triton's texts."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
 
 _REPOSITORY = Path(__file__).resolve().parents[3] / "examples" / "backends" / "repository"
 
@@ -76,3 +80,37 @@ def test_a_delay_that_is_no_number_is_refused() -> None:
     config.parameters["execute_delay_ms"].string_value = "soon"
     with pytest.raises(InvalidArgumentError, match="'execute_delay_ms' must be a whole number, not 'soon'"):
         _load(config).create_instance(InstanceSpec("m_0_0", "CPU"))
+
+
+@pytest.mark.parametrize(("batch", "shape"), [(0, (1, 3)), (4, (2, 1, 3))])
+def test_identity_answers_zeros_for_an_optional_input_that_was_left_out(
+    new_sender: Any, batch: int, shape: tuple[int, ...]
+) -> None:
+    pairs = "".join(
+        f"""
+        input {{ name: "INPUT{number}" data_type: {kind} dims: [-1, 3] optional: {optional} }}
+        output {{ name: "OUTPUT{number}" data_type: {kind} dims: [-1, 3] }}"""
+        for number, kind, optional in ((0, "TYPE_FP32", "false"), (1, "TYPE_INT64", "true"), (2, "TYPE_STRING", "true"))
+    )
+    instance = _load(read_text(f'name: "i" backend: "identity" max_batch_size: {batch} {pairs}')).create_instance(
+        InstanceSpec("i_0_0", "CPU")
+    )
+    sender = new_sender()
+    given = np.ones(shape, np.float32)
+    instance.execute([InferRequest("i", {"INPUT0": Tensor.of(given)}, sender=sender)])
+    outputs = sender.final().outputs
+    assert outputs["OUTPUT0"].array is given
+    assert outputs["OUTPUT1"].array.tolist() == np.zeros(shape, np.int64).tolist()
+    assert (outputs["OUTPUT2"].array.shape, set(outputs["OUTPUT2"].array.ravel())) == (shape, {b""})
+
+
+def test_square_counts_its_delay_before_an_output_as_making_outputs(new_sender: Any) -> None:
+    config = _config("square_int32")
+    config.parameters["CUSTOM_OUTPUT_DELAY_NS"].string_value = "1000000"
+    instance = _load(config).create_instance(InstanceSpec("s_0_0", "CPU"))
+    sender = new_sender()
+    instance.execute([InferRequest("s", {"IN": Tensor.of(np.array([1], np.int32))}, sender=sender)])
+    before = time.monotonic_ns()
+    response, _ = sender.sent.get(timeout=60)
+    assert 0 < response.output_start_ns <= max(before, time.monotonic_ns() - 1_000_000)
+    instance.close()

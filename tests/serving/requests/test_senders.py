@@ -1,4 +1,5 @@
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -81,6 +82,31 @@ def test_a_recorder_counts_every_answer_of_a_decoupled_model(new_sender: Any) ->
     assert list(entry["response_stats"]) == ["0", "1", "2"]
     assert own.sent.qsize() == 3
     assert request.sender is own
+
+
+def test_a_model_that_is_not_decoupled_has_one_answer(new_sender: Any, caplog: pytest.LogCaptureFixture) -> None:
+    statistics, own = ModelStatistics(), new_sender()
+    request = InferRequest("m", {}, sender=own)
+    recorder = RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=False)
+    for name in ("first", "second", "third"):
+        recorder.send(response(id=name), False)
+    recorder.send(response(id="last"), True)
+    (first, first_final), (last, last_final) = (own.sent.get(timeout=10) for _ in range(2))
+    assert (first.id, first_final, last, last_final) == ("first", False, None, True)
+    assert own.sent.empty()
+    assert caplog.text.count("is not decoupled and answers again") == 3
+    assert statistics.to_dict("m", 1)["inference_stats"]["success"]["count"] == 1
+
+
+def test_a_response_may_say_from_when_on_its_outputs_were_made(new_sender: Any) -> None:
+    statistics = ModelStatistics()
+    request = InferRequest("m", {}, sender=new_sender())
+    started = time.monotonic_ns() - 100
+    recorder = RecordingSender(request, statistics, batch_size=1, started_ns=started, decoupled=True)
+    recorder.send(response(output_start_ns=started + 40), True)
+    entry = statistics.to_dict("m", 1)["response_stats"]["0"]
+    assert entry["compute_infer"]["ns"] == 40
+    assert entry["compute_output"]["ns"] >= 60
 
 
 @pytest.mark.parametrize(("error", "reason"), [(CancelledError("x"), "CANCELED"), (InternalError("x"), "BACKEND")])

@@ -111,6 +111,7 @@ def respond(
     *,
     error: RepoAgentError | None = None,
     final: bool = True,
+    output_start_ns: int = 0,
 ) -> None:
     """Send one response with those of ``outputs`` that the request wants; a request that was cancelled gets that."""
     if request.cancelled and final:
@@ -120,7 +121,8 @@ def respond(
     shown = {} if error else {name: tensor for name, tensor in outputs.items() if name in wanted}
     assert request.sender is not None
     request.sender.send(
-        InferResponse(request.model_name, version, request.id, shown, dict(parameters or {}), error), final
+        InferResponse(request.model_name, version, request.id, shown, dict(parameters or {}), error, output_start_ns),
+        final,
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+import numpy as np
+
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.examples.common import (
     ExampleBackend,
@@ -15,9 +17,10 @@ from repoagent.serving.backends.examples.common import (
     type_name,
 )
 from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.base import batch_size
 from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ class _Instance:
         self._version = str(version)
         self._outputs = [output.name for output in config.output]
         self._reshaper = Reshaper.of(config)
+        self._batching = config.max_batch_size > 0
+        self._optional = {item.name: item for item in config.input if item.optional}
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         pause(self._delay, requests)
@@ -72,6 +77,9 @@ class _Instance:
         outputs: dict[str, Tensor] = {}
         for name in request.requested_outputs or self._outputs:
             source = f"INPUT{name.removeprefix('OUTPUT')}"
+            if source in self._optional and source not in inputs:
+                outputs[name] = self._zeros(self._optional[source], request)
+                continue
             if source not in inputs:
                 error = UnsupportedError(f"failed to get input '{source}'")
                 respond(request, self._version, {}, error=error)
@@ -79,6 +87,15 @@ class _Instance:
             outputs[name] = inputs[source]
         shown = outputs if self._reshaper is None else self._reshaper.to_client(outputs)
         respond(request, self._version, shown, _PARAMETERS)
+
+    def _zeros(self, item: "ModelInput", request: InferRequest) -> Tensor:
+        """In the place of an input that the client left out; a variable dimension is 1."""
+        batch = (batch_size(request),) if self._batching else ()
+        kind = DataType(item.data_type)
+        array = np.zeros((*batch, *(max(1, dim) for dim in _shape(item))), NUMPY_TYPES[kind])
+        if kind is DataType.BYTES:
+            array.fill(b"")
+        return Tensor(kind, array)
 
 
 def _check(config: "ModelConfig") -> None:

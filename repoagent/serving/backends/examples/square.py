@@ -1,6 +1,7 @@
 """``backend: "square"``: n responses of n for an IN of n (decoupled)."""
 
 import logging
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -78,10 +79,11 @@ class _Instance:
                 return
             left = count - index
             if left > self._empties:
+                computed = time.monotonic_ns()
                 pause(self._output_delay, [request])
                 fails = left <= self._empties + self._fails
                 error: RepoAgentError | None = UnknownError("simulated failure") if fails else None
-                respond(request, self._version, outputs, error=error, final=False)
+                respond(request, self._version, outputs, error=error, final=False, output_start_ns=computed)
         assert request.sender is not None
         request.sender.send(None, True)
 
