@@ -151,7 +151,7 @@ def test_a_load_that_was_asked_for_after_an_unload_waits_for_it_and_is_not_cance
     slot._queue.submit(lambda: hold.wait(60))
     unloads = [slot.unload()]
     load, outcome = in_thread(lambda: core.load("m").outcome)
-    while not slot._pending:
+    while len(slot._queue._jobs) < 2:  # the unload and the load
         threading.Event().wait(0.001)
     unloads.append(slot.unload())
     hold.set()
@@ -179,7 +179,7 @@ def test_what_must_not_be_used_any_more_cancels_every_load(
     slot._queue.submit(lambda: hold.wait(60))
     slot.unload()
     load, outcome = in_thread(lambda: core.load("m").outcome)
-    while not slot._pending:
+    while len(slot._queue._jobs) < 2:  # the unload and the load
         threading.Event().wait(0.001)
     slot.unload(reason="the licence has ended")
     hold.set()
