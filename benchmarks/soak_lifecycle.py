@@ -97,7 +97,7 @@ def model_files(name: str, chance: random.Random) -> dict[str, bytes]:
     settings = agents_of + f"instance_group {{ kind: KIND_CPU count: {chance.randint(1, 3)} }} "
     versions = chance.sample((1, 2, 3), chance.randint(1, 3))
     settings += (
-        f'version_policy {{ all {{}} }} parameters {{ key: "try" value {{ string_value: "{chance.random()}" }} }} '
+        f'version_policy {{ all {{}} }} parameters {{ key: "try" value {{ string_value: "{chance.randint(1, 2)}" }} }} '
     )
     if name in ("e", "f") and chance.random() < 0.7:
         member = "abcd"[chance.randrange(4)] if name == "e" else chance.choice("abe")
@@ -128,7 +128,8 @@ def _write_local(directory: Path, files: dict[str, bytes]) -> None:
         path.rmdir()
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(content)
+        if not (directory / name).exists() or (directory / name).read_bytes() != content:  # Else its version is kept.
+            (directory / name).write_bytes(content)
 
 
 # -- the threads -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from repoagent.loader.handover import open_files
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
 from repoagent.storage.files.files import ModelFiles
+from repoagent.storage.repositories.sources import ModelSource
 
 __all__ = ["LoadedChain"]
 
@@ -72,6 +73,21 @@ class LoadedChain:
     def location(self) -> str:
         """Where the agents left the model: a directory or a URL."""
         return self._load.place.source.location
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the agents left the model."""
+        return self._load.place.source
+
+    @property
+    def in_place(self) -> bool:
+        """Whether that is where its owner put it, and the agents took it to be."""
+        return self._load.in_place
+
+    @property
+    def private(self) -> bool:
+        """Whether it is in a directory of this program's own, whose files do not change any more."""
+        return self._load.private
 
     @property
     def report(self) -> LoadReport:

@@ -78,6 +78,7 @@ class LoadContext:
     ) -> None:
         self.name = place.source.name
         self.place = place
+        self._given = place.source
         self.config = config
         self.config_file = config_file
         self.directories = directories
@@ -109,6 +110,16 @@ class LoadContext:
         if self._cache is None:
             raise UnsupportedError("this program has no cache; give it a cache directory")
         return self._cache
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the model is where its owner put it: no agent moved it, and no copy was made."""
+        return self.place.source is self._given
+
+    @property
+    def private(self) -> bool:
+        """Whether the model is where nobody but this program changes anything."""
+        return not self.place.source.is_remote and self._is_private(Path(self.place.source.root))
 
     def check_cancelled(self) -> None:
         """Raise ``CancelledError`` if nobody waits any more."""

@@ -3,7 +3,7 @@
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
 from repoagent.storage.paths.paths import join_inside
-from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint
+from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.repositories.sources import MemorySource, ModelSource, open_source
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
@@ -29,6 +29,7 @@ __all__ = [
     "Workspace",
     "WorkspaceRoot",
     "builtin_providers",
+    "fingerprint_of",
     "join_inside",
     "open_source",
     "parse_url",

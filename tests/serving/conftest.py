@@ -155,6 +155,8 @@ class ScriptedBackend:
         self.models_open = 0
         self.loading = threading.Semaphore(0)
         self.hold: threading.Event | None = None
+        self.failing_from: int | None = None
+        """The number of the first runner that fails."""
 
     def gpus(self) -> Sequence[int]:
         return ()
@@ -182,6 +184,8 @@ class ScriptedModel:
 
     def create_instance(self, spec: InstanceSpec) -> ScriptedRunner:
         runner = ScriptedRunner(self._offset)
+        if self._backend.failing_from is not None and len(self._backend.runners) >= self._backend.failing_from:
+            runner.error = RuntimeError("made to fail")
         self._backend.runners.append(runner)
         return runner
 
@@ -206,6 +210,9 @@ class FakeChain:
             else DirectoryFiles(Path(source.root))
         )
         self.location = source.location
+        self.source = source
+        self.in_place = True
+        self.private = False
         self._loader = loader
         self._number = number
         self._outcome = "loading"

@@ -170,7 +170,8 @@ def test_the_program_of_a_key_ends_with_its_children_when_its_load_is_cancelled(
         core.unload("m") if end == "unload" else core.stop()
         assert reader.read() == b"\n"
     loading.join(60)
-    assert str(errors[0]).startswith("load failed for model 'm': Newer operation has been applied")
+    reason = "Newer operation has been applied" if end == "unload" else "the server is stopping"
+    assert str(errors[0]).startswith(f"load failed for model 'm': {reason}")
     report = core.report("m")
     assert report is not None
     assert "'sh' was killed because the load was cancelled" in str(report.error)

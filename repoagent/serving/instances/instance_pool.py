@@ -1,15 +1,19 @@
 """Handing instances out to threads: fast when there is no crowd, fair when there is."""
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
 
 from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["InstancePool"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,6 +48,8 @@ class InstancePool(Generic[T]):
     def __init__(self, items: Iterable[T]) -> None:
         self.items = tuple(items)
         self._idle = list(self.items)
+        self._leaving: dict[int, tuple[T, Callable[[T], None]]] = {}
+        """By their identities: what is to go, and is closed when it has been given back."""
         self._waiters: deque[_Waiter[T]] = deque()
         self._lock = threading.Lock()
 
@@ -74,9 +80,31 @@ class InstancePool(Generic[T]):
     def give(self, item: T) -> None:
         """Give an item back."""
         self._idle.append(item)
+        if self._leaving:
+            self._let_go()
         if self._waiters:
             with self._lock:
                 self._call_first()
+
+    def change(self, added: Iterable[T], removed: Iterable[T], close: Callable[[T], None]) -> None:
+        """Hand ``added`` out too, and ``close`` each of ``removed``, on a thread of its own, once nobody holds it."""
+        leaving = {id(item): (item, close) for item in removed}
+        with self._lock:
+            self.items = (*(item for item in self.items if id(item) not in leaving), *(added := tuple(added)))
+            self._leaving.update(leaving)
+        for item in added:
+            self.give(item)
+        # What was given back before it was known to leave stands among the idle; later givers look themselves.
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for key, (item, close) in list(self._leaving.items()):
+            try:
+                self._idle.remove(item)
+            except ValueError:  # Somebody holds it.
+                continue
+            del self._leaving[key]
+            _close_elsewhere(partial(close, item))
 
     def close(self) -> None:
         """Nothing will be executed any more: who waits need not."""
@@ -142,3 +170,18 @@ class InstancePool(Generic[T]):
                 return
             self._waiters.popleft()
             first.mail.put(item)
+
+
+def _close_elsewhere(close: Callable[[], None]) -> None:
+    """Not on the thread of a request, which would wait for it."""
+
+    def run() -> None:
+        try:
+            close()
+        except Exception:
+            logger.exception("closing an instance failed")
+
+    try:
+        threading.Thread(target=run, name="repoagent-instance-end", daemon=True).start()
+    except RuntimeError:  # The machine has no thread left.
+        run()

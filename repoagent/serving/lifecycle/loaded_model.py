@@ -12,7 +12,7 @@ from repoagent.serving.versions.served_model import ServedModel
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
 
-__all__ = ["LoadedModel", "Retirements"]
+__all__ = ["Departure", "LoadedModel", "Retirements"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,6 @@ class LoadedModel:
         """The same load with other versions in the place of these, which have been made without its agents."""
         return LoadedModel(self.chain, versions, self.key, overridden=self.overridden)
 
-    def retire(self) -> None:
-        """Let no new request in."""
-        for served in self.versions.values():
-            served.retire()
-
     @property
     def running(self) -> int:
         """How many requests are still inside."""
@@ -53,6 +48,30 @@ class LoadedModel:
     def broken(self) -> bool:
         """Whether something of it has broken down for good."""
         return any(served.broken for served in self.versions.values())
+
+    def without(self, successor: "LoadedModel | None") -> "Departure":
+        """What goes when ``successor`` takes its place: the chain, and the versions that do not go on there."""
+        staying = {id(served) for served in successor.versions.values()} if successor is not None else set()
+        leaving = {version: served for version, served in self.versions.items() if id(served) not in staying}
+        return Departure(self.chain, leaving)
+
+
+class Departure:
+    """Versions on their way out, and the chain that goes when they have gone; perhaps no version at all."""
+
+    def __init__(self, chain: "LoadedChain", versions: Mapping[int, ServedModel]) -> None:
+        self.chain = chain
+        self.versions = versions
+
+    def retire(self) -> None:
+        """Let no new request in."""
+        for served in self.versions.values():
+            served.retire()
+
+    @property
+    def running(self) -> int:
+        """How many requests are still inside."""
+        return sum(served.running for served in self.versions.values())
 
     def drain(self, deadline: float) -> None:
         """Wait for the requests inside, until ``deadline`` (``time.monotonic``) at the latest."""
@@ -82,7 +101,7 @@ class Retirements:
         self._threads: set[threading.Thread] = set()
 
     def begin(
-        self, model: LoadedModel, limit_seconds: float, done: Callable[[], None], *, tell_agents: bool = True
+        self, model: Departure, limit_seconds: float, done: Callable[[], None], *, tell_agents: bool = True
     ) -> threading.Event:
         """Drain and close ``model``, tell its agents, call ``done``. The event returned is set after that."""
         finished = threading.Event()

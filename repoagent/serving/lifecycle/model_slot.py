@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.loaded_model import LoadedModel
+from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, StateTable, VersionStatus
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
 from repoagent.serving.lifecycle.slot_context import LoadOrder, SlotContext
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
+from repoagent.serving.versions.reuse import Built, Present
+from repoagent.serving.versions.shares import contents_of
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -262,15 +264,17 @@ class ModelSlot:
             self.report = error.report
             raise self._reported(self._refused(error, pending)) from error
         try:
-            model = self._build(chain, key, pending, overridden=override is not None)
+            model, built = self._build(chain, key, pending, overridden=override is not None)
         except Exception as error:
             chain.fail(error)
             self.report = chain.report
             raise self._reported(self._failed(error, pending)) from error
-        self._switch(model)
+        self._switch(model, built)
         return chain.report
 
-    def _build(self, chain: "LoadedChain", key: object, pending: _PendingLoad, *, overridden: bool) -> LoadedModel:
+    def _build(
+        self, chain: "LoadedChain", key: object, pending: _PendingLoad, *, overridden: bool
+    ) -> tuple[LoadedModel, Built]:
         builder = self._context.builder
         config = builder.configuration(self.id.name, chain.config)
         self.composed = is_ensemble(config)
@@ -278,30 +282,32 @@ class ModelSlot:
         if self.loaded is None:
             for version in versions:
                 self._move(version, ModelState.LOADING)
-        built = builder.build(self.id, config, chain.files, versions, pending.cancelled.is_set)
-        model = LoadedModel(chain, built, key, overridden=overridden)
+        present = Present(self.loaded.versions if self.loaded is not None else {}, contents_of(chain))
+        built = builder.build(self.id, config, chain.files, versions, pending.cancelled.is_set, present)
         if pending.cancelled.is_set():
-            model.close()
+            built.discard()
             raise self._outdated(pending)
-        return model
+        return LoadedModel(chain, built.versions, key, overridden=overridden), built
 
-    def _switch(self, model: LoadedModel) -> None:
+    def _switch(self, model: LoadedModel, built: Built) -> None:
         """Put ``model`` in the place of the old one. From here on nothing can fail."""
+        built.commit()
         with self._lock:
             old, self.loaded = self.loaded, model
             self._released.notify_all()
         for version in model.versions:
             self._make_ready(version, model)
-        if old is not None:
-            self._let_go(old)
+        leaving = old.without(model) if old is not None else None
+        if old is not None and leaving is not None:
+            self._let_go(old, leaving)
         if not any(served.keeps_files for served in model.versions.values()):
             model.chain.files_no_longer_needed()
         model.chain.complete()
         self.report = model.chain.report
         logger.info("successfully loaded '%s'", self.name)
         self._context.dependencies.adopt(self.name)
-        if old is not None:
-            self._finish(old)
+        if old is not None and leaving is not None:
+            self._finish(old, leaving)
         self._context.changed(self.name)
 
     def _follow_members(self) -> None:
@@ -319,8 +325,9 @@ class ModelSlot:
         self.loaded = model
         with self._lock:
             self._owners.update(dict.fromkeys(model.versions, model))
-        old.retire()
-        self._context.retirements.begin(old, self._context.drain_timeout_seconds, lambda: None, tell_agents=False)
+        leaving = old.without(model)
+        leaving.retire()
+        self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, lambda: None, tell_agents=False)
         logger.info("ensemble '%s' follows its members", self.name)
         self._context.changed(self.name)
 
@@ -341,22 +348,23 @@ class ModelSlot:
             done = threading.Event()
             done.set()
             return done
-        self._let_go(old)
-        return self._finish(old, reason)
+        leaving = old.without(None)
+        self._let_go(old, leaving)
+        return self._finish(old, leaving, reason)
 
     def _evict(self, spared: Callable[[], bool]) -> threading.Event:
         if self.explicit or spared():
             raise UnavailableError(f"model '{self.name}' is needed meanwhile")
         return self._unload(force=False, reason=UNLOADED)
 
-    def _let_go(self, old: LoadedModel) -> None:
+    def _let_go(self, old: LoadedModel, leaving: Departure) -> None:
         for version in old.versions:
             if self._owners.get(version) is old:
                 self._move(version, ModelState.UNLOADING)
-        old.retire()
+        leaving.retire()
         old.chain.unload()
 
-    def _finish(self, old: LoadedModel, reason: str = UNLOADED) -> threading.Event:
+    def _finish(self, old: LoadedModel, leaving: Departure, reason: str = UNLOADED) -> threading.Event:
         def gone() -> None:
             with self._lock:
                 for version in old.versions:
@@ -365,7 +373,7 @@ class ModelSlot:
                         self._states.move(version, ModelState.UNAVAILABLE, reason)
             logger.info("successfully unloaded '%s'", self.name)
 
-        return self._context.retirements.begin(old, self._context.drain_timeout_seconds, gone)
+        return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, gone)
 
     # -- states and errors ------------------------------------------------------------------------------------------
 

@@ -64,6 +64,12 @@ class Assistant:
         """How many requests are in batches that wait for an instance."""
         return sum(len(batch.requests) for batch in tuple(self._ready))
 
+    def resize(self, instance: StagedInstance, workers: int) -> None:
+        """There are other instances now, ``instance`` among them. Call it with the lock held."""
+        self._instance = instance
+        self._workers = workers
+        self._tried = False
+
     # -- for the workers -------------------------------------------------------------------------------------------
 
     def kick(self) -> None:

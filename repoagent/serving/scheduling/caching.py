@@ -1,11 +1,14 @@
 """A scheduler that asks the response cache first."""
 
+from collections.abc import Sequence
+
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
 
 __all__ = ["CachingScheduler"]
 
@@ -87,6 +90,14 @@ class CachingScheduler:
         start = self._clock.now_ns()
         self._cache.put(key, response)
         self._statistics.record_cache_miss(spent_ns + self._clock.now_ns() - start)
+
+    @property
+    def resizable(self) -> bool:
+        return isinstance(self._inner, ResizableScheduler) and self._inner.resizable
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        if isinstance(self._inner, ResizableScheduler):
+            self._inner.resize(added, removed)
 
     def retire(self) -> None:
         self._inner.retire()

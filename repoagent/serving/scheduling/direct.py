@@ -5,10 +5,11 @@ its request on its own thread (:meth:`ModelScheduler.infer`), what lately took n
 it was submitted, and a worker that is woken up takes all that waits, not one.
 """
 
+import logging
 import threading
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.measuring.run_time import common_run_time
@@ -22,7 +23,10 @@ from repoagent.serving.scheduling.refusals import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
-__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler", "NativeScheduler"]
+__all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler", "NativeScheduler", "ResizableScheduler"]
+
+
+logger = logging.getLogger(__name__)
 
 
 class ModelScheduler(Protocol):
@@ -58,6 +62,18 @@ class ModelScheduler(Protocol):
 
     def close(self) -> None:
         """Answer what still waits with UnavailableError, stop the threads, close the instances."""
+
+
+@runtime_checkable
+class ResizableScheduler(ModelScheduler, Protocol):
+    """A scheduler whose instances can be changed while it serves."""
+
+    @property
+    def resizable(self) -> bool:
+        """Whether it is so by its settings."""
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing."""
 
 
 class DirectScheduler:
@@ -164,14 +180,18 @@ class DirectScheduler:
     def _start_workers(self) -> None:
         # Only when first needed: an embedder that waits for its answers never has a thread per model.
         with self._lock:
-            if self._workers or self._closed:
-                return
-            self._workers = [
-                threading.Thread(target=self._work, name=f"repoagent-{self._model_name}-{index}", daemon=True)
-                for index in range(len(self._instances))
-            ]
-            for worker in self._workers:
+            if not self._workers and not self._closed:
+                self._add_workers(len(self._instances))
+
+    def _add_workers(self, count: int) -> None:
+        for index in range(len(self._workers), len(self._workers) + count):
+            worker = threading.Thread(target=self._work, name=f"repoagent-{self._model_name}-{index}", daemon=True)
+            try:
                 worker.start()
+            except RuntimeError as error:
+                logger.warning("model '%s' gets no thread more (%s)", self._model_name, error)
+                return
+            self._workers.append(worker)
 
     def _work(self) -> None:
         while (entry := self._line.get()) is not None:
@@ -217,6 +237,19 @@ class DirectScheduler:
         if request.cancelled:
             return Refusal.cancelled(request)
         return Refusal.unloaded(request, self._model_name) if self._closed else Refusal.expired(request)
+
+    @property
+    def resizable(self) -> bool:
+        return not self._pool.for_one
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        with self._lock:
+            self._instances = (*(known for known in self._instances if known not in removed), *added)
+            # A worker more than instances does no harm: it waits for one.
+            missing = len(self._instances) - len(self._workers)
+            if self._workers and missing > 0 and not self._closed:
+                self._add_workers(missing)
+        self._pool.change(added, removed, lambda instance: instance.close())
 
     def retire(self) -> None:
         """Nothing waits for others here."""

@@ -163,6 +163,21 @@ class DynamicBatchScheduler:
     def _refusal(self, request: InferRequest) -> Refusal:
         return Refusal.cancelled(request) if request.cancelled else Refusal.unloaded(request, self._model_name)
 
+    @property
+    def resizable(self) -> bool:
+        return not self._pool.for_one
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        with self._lock:
+            self._instances = (*(known for known in self._instances if known not in removed), *added)
+            count = len(self._instances)
+            if not self._closed:
+                self._workers.resize(count)
+            first = self._instances[0]
+            if self._assistant is not None and isinstance(first, StagedInstance):
+                self._assistant.resize(first, count)
+        self._pool.change(added, removed, lambda instance: instance.close())
+
     def retire(self) -> None:
         """What waits for others goes when its time has come."""
 

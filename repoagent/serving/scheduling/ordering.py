@@ -2,10 +2,12 @@
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 
+from repoagent.serving.instances.base import Instance
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.senders import submit_and_wait
-from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
 
 __all__ = ["OrderKeeper", "OrderedScheduler"]
 
@@ -85,6 +87,14 @@ class OrderedScheduler:
     def submit(self, request: InferRequest) -> None:
         self._keeper.enroll(request)
         self._inner.submit(request)
+
+    @property
+    def resizable(self) -> bool:
+        return isinstance(self._inner, ResizableScheduler) and self._inner.resizable
+
+    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
+        if isinstance(self._inner, ResizableScheduler):
+            self._inner.resize(added, removed)
 
     def retire(self) -> None:
         self._inner.retire()

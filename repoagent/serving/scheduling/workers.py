@@ -1,5 +1,6 @@
 """Threads that execute batches."""
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -11,6 +12,8 @@ from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refusal, Step
 
 __all__ = ["BatchWorkers"]
+
+logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS: Final = 1.0
 
@@ -60,10 +63,20 @@ class BatchWorkers:
 
     def _start(self) -> None:
         # Only when first needed: an embedder that waits for quick answers never has a thread per model.
-        for index in range(self._count):
+        for index in range(len(self._threads), self._count):
             thread = threading.Thread(target=self._work, name=f"{self._name}-{index}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("%s gets no thread more (%s)", self._name, error)
+                return
             self._threads.append(thread)
-            thread.start()
+
+    def resize(self, count: int) -> None:
+        """There are ``count`` instances now. Threads more than that wait for one. Call it with the lock held."""
+        self._count = count
+        if self._threads and not self._stopped:
+            self._start()
 
     def _work(self) -> None:
         while self._wait_for_requests():

@@ -29,6 +29,7 @@ from repoagent.serving.versions.config_limits import check_limits
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.ignored_settings import meaningless_settings
 from repoagent.serving.versions.new_instances import new_instances
+from repoagent.serving.versions.reuse import Built, Kept, Present, keep
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
@@ -108,8 +109,11 @@ class ModelBuilder:
         files: ModelFiles,
         versions: list[int],
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> dict[int, ServedModel]:
+        present: Present = Present(),  # noqa: B008 - frozen
+    ) -> Built:
         """Load ``versions`` of ``model`` (an identity), warm them up, and return them ready to serve.
+
+        Of those that are ``present`` and have not changed, the ones that serve are returned.
 
         Raises:
             BuildError: one of them failed; none is left loaded.
@@ -123,15 +127,17 @@ class ModelBuilder:
                 raise BuildError(model, {}, str(error)) from error
         if meaningless := ", ".join(meaningless_settings(config)):
             logger.warning("model '%s': the server does not go by %s of its configuration", model, meaningless)
-        built: dict[int, ServedModel] = {}
+        built: dict[int, ServedModel | Kept] = {}
         reasons: dict[int, str] = {}
         with ExitStack() as undo:
             for version in versions:
                 if cancelled():
                     raise CancelledError(f"the load of model '{model}' was cancelled")
                 try:
-                    built[version] = self._build_with_retries(name, config, files, version, cancelled)
-                    undo.callback(built[version].close)
+                    built[version] = one = self._kept(
+                        name, config, files, version, cancelled, present
+                    ) or self._build_with_retries(name, config, files, version, cancelled)
+                    undo.callback(one.discard if isinstance(one, Kept) else one.close)
                 except CancelledError:
                     raise
                 except RepoAgentError as error:
@@ -140,7 +146,33 @@ class ModelBuilder:
             if reasons:
                 raise BuildError(model, reasons)
             undo.pop_all()
-        return built
+        result = Built.of(built)
+        for version, served in result.versions.items():
+            served.share = served.share or present.share(version, config)
+        return result
+
+    def _kept(
+        self,
+        name: str,
+        config: ModelConfig,
+        files: ModelFiles,
+        version: int,
+        cancelled: Callable[[], bool],
+        present: Present,
+    ) -> Kept | None:
+        served = present.versions.get(version)
+        if served is None:
+            return None
+
+        def judge(merged: ModelConfig) -> None:
+            check(merged, model_name=name, complete=True)
+            check_limits(merged, self.limits)
+            self.admit(name, merged)
+
+        try:
+            return keep(served, present.share(version, config), config, files, self.registry, judge, cancelled)
+        except Exception as error:
+            raise as_repoagent_error(error, name) from error
 
     def outdated(self, versions: Mapping[int, ServedModel]) -> bool:
         """Whether these are versions of an ensemble whose members have changed since."""
@@ -200,14 +232,22 @@ class ModelBuilder:
     ) -> ServedModel:
         labels = read_labels(version.config, files, self.limits)
         states = SequenceStates.of(version.config, files)
-        instances = new_instances(version, model, self.limiter, cancelled)
+        instances = new_instances(version, model, self.limiter)
+        change = instances.prepare(version.config, cancelled)
         with ExitStack() as undo:
-            for instance in instances:
-                undo.callback(instance.close)
-            warm_up(version.config, files, instances, states, cancelled)
+            undo.callback(change.discard)
+            warm_up(version.config, files, list(change.added.values()), states, cancelled)
             undo.pop_all()
-        scheduler = new_scheduler(version, instances, cache=self.cache, states=states)
-        return ServedModel(version, backend_model=model, scheduler=scheduler, keeps_files=keeps_files, labels=labels)
+        instances.apply(change)
+        scheduler = new_scheduler(version, instances.instances, cache=self.cache, states=states)
+        return ServedModel(
+            version,
+            backend_model=model,
+            scheduler=scheduler,
+            keeps_files=keeps_files,
+            labels=labels,
+            instances=instances,
+        )
 
     def _build_ensemble(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> ServedModel:
         if self.ensembles is None:

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from functools import partial
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
-from repoagent.errors import CancelledError, UnsupportedError
+from repoagent.errors import UnsupportedError
 from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
-from repoagent.serving.instances.base import Instance, NativeInstance, group_specs
+from repoagent.serving.instances.base import Instance, NativeInstance
 from repoagent.serving.instances.batches import Joiner
 from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
@@ -15,32 +15,17 @@ from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.scheduling.limited import LimitedInstance
 from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter
+from repoagent.serving.versions.instance_set import InstanceSet
 
 __all__ = ["new_instances"]
 
 
-def new_instances(
-    version: VersionContext,
-    model: BackendModel,
-    limiter: RateLimiter | None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> list[Instance]:
-    """The instances of ``version``; each waits for the resources that its group names, if there is a ``limiter``.
+def new_instances(version: VersionContext, model: BackendModel, limiter: RateLimiter | None) -> InstanceSet:
+    """A set for the instances of ``version``, still empty.
 
-    Raises:
-        RepoAgentError: one of them cannot be made; none is left open.
-        CancelledError: ``cancelled`` became true between two of them.
+    Each of them waits for the resources that its group names, if there is a ``limiter``.
     """
-    with ExitStack() as undo:
-        instances: list[Instance] = []
-        for group in version.config.instance_group:
-            for spec in group_specs(group):
-                if cancelled():
-                    raise CancelledError(f"the load of model '{version.name}' was cancelled")
-                instances.append(_limited(partial(_instance, version, model, spec), group, spec, limiter))
-                undo.callback(instances[-1].close)
-        undo.pop_all()
-    return instances
+    return InstanceSet(lambda group, spec: _limited(partial(_instance, version, model, spec), group, spec, limiter))
 
 
 def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) -> Instance:

@@ -2,8 +2,9 @@
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.instances.backend import AskingModel, BackendModel, FragileModel
@@ -12,8 +13,13 @@ from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputCla
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
-from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
 from repoagent.serving.versions.gate import Gate
+from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
+from repoagent.serving.versions.shares import Share
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
 
 __all__ = ["Composition", "RetiredError", "ServedModel"]
 
@@ -54,6 +60,7 @@ class ServedModel:
         keeps_files: bool = False,
         labels: Labels = NO_LABELS,
         composition: Composition | None = None,
+        instances: InstanceSet | None = None,
     ) -> None:
         self.serial = next(_SERIALS)
         """No other loaded version of this process has the same."""
@@ -68,6 +75,9 @@ class ServedModel:
         """Whether the backend goes on reading the model's files while it serves."""
         self.classes = OutputClasses(context.batching, labels)
         """Given to every request that this version takes."""
+        self.share: Share | None = None
+        """What it was made of, if that is known: a reload keeps it while that is the same."""
+        self._instances = instances
         self._backend_model = backend_model
         self._scheduler = scheduler
         checker = RequestChecker(context.name, context.config)
@@ -173,6 +183,28 @@ class ServedModel:
             request.sender = TracingSender(request, request.trace)
         request.sender = TrackedSender(request, self._leave)
         self._scheduler.submit(request)
+
+    def prepare(self, config: "ModelConfig", cancelled: Callable[[], bool] = lambda: False) -> InstanceChange | None:
+        """Make the instances that a complete ``config`` asks for beside those that there are.
+
+        None if the number of instances cannot be changed while it serves. Raises what making an instance does.
+        """
+        if self._instances is None:
+            return None
+        change = self._instances.prepare(config, cancelled)
+        if change.empty or (isinstance(self._scheduler, ResizableScheduler) and self._scheduler.resizable):
+            return change
+        change.discard()
+        return None
+
+    def change(self, config: "ModelConfig", change: InstanceChange) -> None:
+        """Go by ``config``, which asks for nothing else than before but for other instances: those of ``change``.
+
+        Requests go on. What is to go goes when its execution has ended.
+        """
+        self.config = config
+        if self._instances is not None and isinstance(self._scheduler, ResizableScheduler) and not change.empty:
+            self._scheduler.resize(list(change.added.values()), self._instances.apply(change))
 
     def retire(self) -> None:
         """Take no new requests; those inside go on."""

@@ -117,10 +117,10 @@ class MemorySource(ModelSource):
         for path, content in self.files.items():
             self.fs.pipe_file(f"{self.root}/{path}", content)
 
-    def fingerprint(self) -> Fingerprint:
-        """Condensed from the contents themselves: sending the same files again changes nothing."""
-        return fingerprint_of(
-            FileEntry(path, len(content), hashlib.sha256(content).hexdigest(), path)
+    def entries(self) -> list[FileEntry]:
+        """Tagged by the contents themselves: sending the same files again changes nothing."""
+        return sorted(
+            FileEntry(path, len(content), hashlib.sha256(content).hexdigest(), f"{self.root}/{path}")
             for path, content in self.files.items()
         )
 

@@ -50,23 +50,28 @@ def model(versions: dict[int, Any]) -> Any:
     return LoadedModel(chain, versions, "key")
 
 
+@pytest.fixture
+def leaving(model: Any) -> Any:
+    return model.without(None)
+
+
 def test_the_empty_name_is_the_highest_version(model: Any, versions: dict[int, Served]) -> None:
     assert model.by_name == {"1": versions[1], "2": versions[2], "": versions[2]}
 
 
-def test_an_idle_model_goes_at_once_on_the_same_thread(model: Any, versions: dict[int, Served]) -> None:
+def test_an_idle_model_goes_at_once_on_the_same_thread(leaving: Any, model: Any, versions: dict[int, Served]) -> None:
     done: list[int] = []
-    finished = Retirements().begin(model, 10, lambda: done.append(threading.get_ident()))
+    finished = Retirements().begin(leaving, 10, lambda: done.append(threading.get_ident()))
     assert finished.is_set()
     assert done == [threading.get_ident()]
     assert all(served.closed for served in versions.values())
     assert model.chain.gone.is_set()
 
 
-def test_a_busy_model_is_waited_for_elsewhere(model: Any, versions: dict[int, Served]) -> None:
+def test_a_busy_model_is_waited_for_elsewhere(leaving: Any, model: Any, versions: dict[int, Served]) -> None:
     retirements, done = Retirements(), threading.Event()
     versions[1].running = 1
-    finished = retirements.begin(model, 10, done.set)
+    finished = retirements.begin(leaving, 10, done.set)
     assert not finished.is_set()
     assert not retirements.wait(time.monotonic())
     versions[1].left.set()
@@ -77,19 +82,19 @@ def test_a_busy_model_is_waited_for_elsewhere(model: Any, versions: dict[int, Se
 
 
 def test_a_model_that_stays_busy_goes_after_the_limit(
-    model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
+    leaving: Any, model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     versions[1].running = 3
-    assert Retirements().begin(model, 0.01, lambda: None).wait(60)
+    assert Retirements().begin(leaving, 0.01, lambda: None).wait(60)
     assert "with 3 requests still running" in caplog.text
     assert model.chain.gone.is_set()
 
 
 def test_a_version_that_cannot_be_closed_does_not_keep_the_others(
-    model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
+    leaving: Any, model: Any, versions: dict[int, Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     versions[1].broken = True
-    Retirements().begin(model, 1, lambda: None)
+    Retirements().begin(leaving, 1, lambda: None)
     assert versions[2].closed
     assert model.chain.gone.is_set()
     assert "closing model 'm' version 1 failed" in caplog.text

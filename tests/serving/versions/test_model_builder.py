@@ -15,7 +15,7 @@ def builder() -> ModelBuilder:
 
 
 def build(builder: ModelBuilder, config: ModelConfig, files: Any) -> Any:
-    return builder.build("m", config, files, builder.plan("m", config, files))
+    return builder.build("m", config, files, builder.plan("m", config, files)).versions
 
 
 def test_a_model_without_a_configuration_is_completed_from_its_file(

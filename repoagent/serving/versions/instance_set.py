@@ -1,0 +1,90 @@
+"""The instances of one version, each known by what the configuration says of it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from repoagent.errors import CancelledError
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.base import Instance, group_specs
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.config.model_config_pb2 import ModelInstanceGroup
+
+__all__ = ["InstanceChange", "InstanceSet"]
+
+_Key = tuple[InstanceSpec, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceChange:
+    """Instances that were made beside those that there are, and those that are to go."""
+
+    added: dict[_Key, Instance]
+    removed: tuple[_Key, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing changes."""
+        return not self.added and not self.removed
+
+    def discard(self) -> None:
+        """Close what was made: the change is not to be."""
+        for instance in self.added.values():
+            instance.close()
+
+
+class InstanceSet:
+    """What ``make`` made for the instance groups of a configuration."""
+
+    def __init__(self, make: Callable[["ModelInstanceGroup", InstanceSpec], Instance]) -> None:
+        self._make = make
+        self._present: dict[_Key, Instance] = {}
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    @property
+    def instances(self) -> list[Instance]:
+        """Those that there are, in the order of the configuration."""
+        return list(self._present.values())
+
+    def prepare(self, config: "ModelConfig", cancelled: Callable[[], bool] = lambda: False) -> InstanceChange:
+        """Make what ``config`` asks for and is not there. ``config`` is complete.
+
+        Raises:
+            RepoAgentError: one of them cannot be made; none of those that were made is left open.
+            CancelledError: ``cancelled`` became true between two of them.
+        """
+        wanted = {
+            (spec, _without_count(group)): (group, spec)
+            for group in config.instance_group
+            for spec in group_specs(group)
+        }
+        added: dict[_Key, Instance] = {}
+        with ExitStack() as undo:
+            for key, (group, spec) in wanted.items():
+                if key not in self._present:
+                    if cancelled():
+                        raise CancelledError(f"the load of model '{config.name}' was cancelled")
+                    added[key] = self._make(group, spec)
+                    undo.callback(added[key].close)
+            undo.pop_all()
+        return InstanceChange(added, tuple(key for key in self._present if key not in wanted))
+
+    def apply(self, change: InstanceChange) -> Sequence[Instance]:
+        """Take ``change`` over and return the instances that are to go; closing them is the caller's."""
+        removed = [self._present.pop(key) for key in change.removed]
+        self._present.update(change.added)
+        return removed
+
+
+def _without_count(group: "ModelInstanceGroup") -> bytes:
+    """What an instance can depend on besides its own name, kind and device."""
+    mine = type(group)()
+    mine.CopyFrom(group)
+    mine.ClearField("count")
+    mine.ClearField("gpus")
+    return mine.SerializeToString(deterministic=True)
