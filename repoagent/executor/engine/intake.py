@@ -15,7 +15,7 @@ from repoagent.executor.engine.guide import GuideFactory
 from repoagent.executor.engine.logits import LogitsRules
 from repoagent.executor.engine.lookahead import Lookahead
 from repoagent.executor.engine.prefix import PrefixKey
-from repoagent.executor.engine.prompt_table import check_prompt_table
+from repoagent.executor.engine.prompt_table import PromptTable, check_prompt_table
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.sampling_group import SamplingGroup
 from repoagent.executor.engine.task import Group, Task, TaskTimes
@@ -81,21 +81,9 @@ class Intake:
         The caller may change the request afterwards and send it again: the task has a copy of its own.
         """
         request = _own(request)
-        _check_supported(request)
-        check_sampling(request.sampling_config, self._info.max_seq_len)
-        self._check_beams(request)
-        self._check_outputs(request)
-        self._check_lookahead(request)
-        length = len(request.input_token_ids)
-        longest = self._check_length(request, length)
-        table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
-        check_tokens(request, self._info.vocab_size, 0 if table is None else len(table.rows))
+        max_new_tokens, table = self._check(request)
         endings = _endings(request)
-        rules = LogitsRules.of(request)
-        rules.stop_ids = frozenset((*endings.end_ids, *endings.stop_ids))
-        if self._guides is not None and request.guided_decoding_params is not None:
-            rules.stop_ids |= self._guides.stop_ids
-        max_new_tokens = min(request.max_tokens, longest - length)
+        rules = self._rules(request, endings)
         drafts = self._drafts(request, max_new_tokens)
         group = self._group(request)
         now = time.monotonic()
@@ -122,22 +110,49 @@ class Intake:
             table=table,
             extra_ids=_extra_ids(request),
         )
-        external = request.external_draft_tokens_config
-        if external is not None and external.logits is not None:
-            task.draft_logits = np.asarray(external.logits, np.float32) / np.float32(rules.temperature)
-            task.draft_threshold = external.acceptance_threshold
+        _take_draft_logits(task)
+        self._choose_ways(task)
+        return task
+
+    def _check(self, request: Request) -> tuple[int, PromptTable | None]:
+        """Refuse what cannot be done; how many tokens may be made, and the rows of the prompt's own tokens."""
+        _check_supported(request)
+        check_sampling(request.sampling_config, self._info.max_seq_len)
+        self._check_beams(request)
+        self._check_outputs(request)
+        self._check_lookahead(request)
+        length = len(request.input_token_ids)
+        longest = self._check_length(request, length)
+        table = check_prompt_table(request, self._info, reuse=self._config.kv_cache_config.enable_block_reuse)
+        check_tokens(request, self._info.vocab_size, 0 if table is None else len(table.rows))
+        return min(request.max_tokens, longest - length), table
+
+    def _rules(self, request: Request, endings: Endings) -> LogitsRules:
+        rules = LogitsRules.of(request)
+        rules.stop_ids = frozenset((*endings.end_ids, *endings.stop_ids))
+        if self._guides is not None and request.guided_decoding_params is not None:
+            rules.stop_ids |= self._guides.stop_ids
+        return rules
+
+    def _choose_ways(self, task: Task) -> None:
+        """Note which of the engine's shorter ways ``task`` may take."""
+        group = task.group
         task.draftable = _is_draftable(task)
         task.lookahead = self._lookahead(task)
-        task.steady = isinstance(group, SamplingGroup) and group.width == 1 and not (task.lookahead or extras)
+        one = isinstance(group, SamplingGroup) and group.width == 1
+        task.steady = one and not (task.lookahead or task.extra_names)
         if _needs_no_logits(task):
             sampler = group.sequences[0].sampler
             task.plain = sampler.greedy and not task.rules.active
             task.drawn = sampler.simple and sampler.top_k <= min(MOST_DRAWN, self._info.vocab_size - 1)
-            if task.drawn:  # made here, lest the engine's thread wait for it
-                for way in [Way.TOP_K] if sampler.top_k else [Way.TOP_P, Way.TOP_P_AGAIN]:
-                    drawing_session(self._info.vocab_size, way)
+            if task.drawn:
+                self._prepare_drawing(sampler)
         task.streams_tokens = _streams_tokens(task)
-        return task
+
+    def _prepare_drawing(self, sampler: Sampler) -> None:
+        """Make the sessions that draw tokens here, so that the engine's thread does not wait for them."""
+        for way in [Way.TOP_K] if sampler.top_k else [Way.TOP_P, Way.TOP_P_AGAIN]:
+            drawing_session(self._info.vocab_size, way)
 
     def _lookahead(self, task: Task) -> Lookahead | None:
         """The drafter of a request, where its tokens can be drafted: one sequence, searched greedily."""
@@ -269,6 +284,14 @@ class Intake:
         if request.logits_post_processor is not None or request.logits_post_processor_name is not None:
             raise CheckError("external draft tokens are not possible with a logits post-processor")
         return config.tokens[: max_new_tokens - 1]
+
+
+def _take_draft_logits(task: Task) -> None:
+    """The logits that came with external draft tokens, at the request's temperature."""
+    external = task.request.external_draft_tokens_config
+    if external is not None and external.logits is not None:
+        task.draft_logits = np.asarray(external.logits, np.float32) / np.float32(task.rules.temperature)
+        task.draft_threshold = external.acceptance_threshold
 
 
 def _own(request: Request) -> Request:
