@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from functools import partial
 
 from repoagent.api.actions import Action
 from repoagent.api.agent import Agent
@@ -54,7 +54,8 @@ class ChainEntry:
         """
         self._life.advance(State.INITIALIZED)
         with measured(self._recorder, "MODEL_INITIALIZE", only_failures=True):
-            self._call("model_initialize", lambda: self._agent.model_initialize(self._model))
+            call = partial(self._agent.model_initialize, self._model)
+            call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled)
 
     def load(self) -> None:
         """Call ``LOAD``, then let the model go on from where the agent moved it.
@@ -82,7 +83,8 @@ class ChainEntry:
         self._model.action = None
         try:
             with measured(self._recorder, "MODEL_FINALIZE", only_failures=True):
-                self._call("model_finalize", lambda: self._agent.model_finalize(self._model))
+                call = partial(self._agent.model_finalize, self._model)
+                call_agent(self._name, self._named("model_finalize"), call, self._is_cancelled)
         except AgentRefusedError as error:
             logger.debug("model_finalize stops nothing: %s", error)
         finally:
@@ -94,15 +96,19 @@ class ChainEntry:
         result = Measured()
         try:
             with measured(self._recorder, action.name) as result:
-                self._call(action.name, lambda: self._agent.model_action(self._model, action))
+                call = partial(self._agent.model_action, self._model, action)
+                call_agent(self._name, self._named(action.name), call, self._is_cancelled)
         finally:
             self._load.services.notify(
                 "action_finished",
                 ActionEvent(self._load.name, self._name, self._index, action, result.seconds, result.error),
             )
 
-    def _call(self, what: str, call: Callable[[], object]) -> None:
-        call_agent(self._name, f"{what} of model '{self._load.name}'", call, lambda: self._load.cancelled)
+    def _named(self, what: str) -> str:
+        return f"{what} of model '{self._load.name}'"
+
+    def _is_cancelled(self) -> bool:
+        return self._load.cancelled
 
 
 def open_entry(
