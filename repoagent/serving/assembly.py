@@ -127,7 +127,7 @@ def assemble(
         loads,
         unloader,
         Follower(table, repositories, unloader, loads.load_all, RetryPauses(options.poll_seconds)),
-        CoreQueries(table, repositories, options.server_id),
+        CoreQueries(table, repositories, options.server_id, caches=bool(options.cache_config)),
         demand,
         tracer,
         Reception(table, demand, tracer, life),

@@ -46,15 +46,18 @@ class ModelMetrics:
     """The repository that the model comes from, if models may have the same name in several."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels that the configuration of the model adds (``metric_tags``)."""
+    cached: bool = False
+    """The response cache keeps its answers."""
 
 
 class CoreQueries:
     """Answers about the models in ``table`` and ``repositories``, in the forms of the KServe v2 protocol and Triton."""
 
-    def __init__(self, table: ModelTable, repositories: RepositorySet, server_id: str) -> None:
+    def __init__(self, table: ModelTable, repositories: RepositorySet, server_id: str, *, caches: bool = False) -> None:
         self._table = table
         self._repositories = repositories
         self._server_id = server_id
+        self._caches = caches
 
     def metadata(self) -> dict[str, Any]:
         """``GET v2``."""
@@ -149,6 +152,7 @@ class CoreQueries:
                 served.statistics.snapshot(),
                 namespace=slot.id.namespace,
                 tags=dict(served.config.metric_tags),
+                cached=self._caches and served.config.response_cache.enable,
             )
             for slot in self._table.slots()
             if slot.loaded is not None

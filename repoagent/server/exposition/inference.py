@@ -58,6 +58,8 @@ class ModelCounters(Protocol):
     @property
     def tags(self) -> Mapping[str, str]: ...
     @property
+    def cached(self) -> bool: ...
+    @property
     def statistics(self) -> Snapshot: ...
 
 
@@ -134,7 +136,7 @@ def inference_families(
         "Instantaneous number of pending requests awaiting execution per-model.",
         [(_labels(m), m.waiting) for m in models],
     )
-    cached = [m for m in models if m.statistics.cache_hits or m.statistics.cache_misses]
+    cached = [m for m in models if m.cached]
     for name, text, read in _CACHE if cached else ():
         if durations or "duration" not in name:
             yield Family(f"nv_cache_{name}", "counter", text, [(_labels(m), read(m.statistics)) for m in cached])

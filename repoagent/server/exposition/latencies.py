@@ -33,6 +33,11 @@ _SUMMARIES: Final[tuple[tuple[str, str, "Callable[[Snapshot], int]"], ...]] = (
     ),
 )
 
+_LOOKUPS: Final[tuple[tuple[str, str, "Callable[[Snapshot], int]", "Callable[[Snapshot], int]"], ...]] = (
+    ("cache_hit", "cache hit duration in microseconds", lambda s: s.cache_hit_ns, lambda s: s.cache_hits),
+    ("cache_miss", "cache miss duration in microseconds", lambda s: s.cache_miss_ns, lambda s: s.cache_misses),
+)
+
 Labels = Callable[["ModelCounters"], Sequence[tuple[str, str]]]
 
 
@@ -41,6 +46,14 @@ def latency_families(models: Sequence["ModelCounters"], labels: Labels, quantile
     for name, text, read in _SUMMARIES:
         parts = [part for model in models for part in _summary(model, name, read, labels(model), quantiles)]
         yield Family(f"nv_inference_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
+    for name, text, read, count in _LOOKUPS:
+        parts = [
+            part
+            for model in models
+            if model.cached
+            for part in _parts(model, name, read(model.statistics), count(model.statistics), labels(model), quantiles)
+        ]
+        yield Family(f"nv_{name}_summary_us", "summary", f"Summary of {text}", parts=parts)
     kept = [(model, recent.first_response) for model in models if (recent := model.statistics.recent)]
     histograms = [part for model, metric in kept if metric for part in _histogram(metric, labels(model))]
     text = "Duration from request to first response in milliseconds"
@@ -55,14 +68,26 @@ def _summary(
     quantiles: Sequence[float],
 ) -> Iterable[Part]:
     statistics = model.statistics
+    executed = statistics.success - (statistics.cache_hits if name.startswith("compute") else 0)
+    return _parts(model, name, read(statistics), executed, labels, quantiles)
+
+
+def _parts(
+    model: "ModelCounters",
+    name: str,
+    total_ns: int,
+    count: int,
+    labels: Sequence[tuple[str, str]],
+    quantiles: Sequence[float],
+) -> Iterable[Part]:
+    statistics = model.statistics
     if statistics.recent is None or not statistics.recent.summaries:
         return
     values = sorted(statistics.recent.parts[name])
     for quantile in quantiles:
         yield "", [*labels, ("quantile", f"{quantile:g}")], _quantile(values, quantile)
-    executed = statistics.success - (statistics.cache_hits if name.startswith("compute") else 0)
-    yield "_sum", labels, read(statistics) // 1000
-    yield "_count", labels, executed
+    yield "_sum", labels, total_ns // 1000
+    yield "_count", labels, count
 
 
 def _quantile(values: Sequence[int], quantile: float) -> float:

@@ -217,12 +217,15 @@ class ModelStatistics:
             self._cache_hit.add(lookup_ns)
         if self._latencies is not None:
             self._latencies.add(end_ns - arrival_ns, 0)
+            self._latencies.add_lookup("cache_hit", lookup_ns)
 
     def record_cache_miss(self, duration_ns: int) -> None:
         """Add the time that one fruitless lookup and the insertion took to a request counted elsewhere."""
         with self._lock:
             self._success.ns += duration_ns
             self._cache_miss.add(duration_ns)
+        if self._latencies is not None:
+            self._latencies.add_lookup("cache_miss", duration_ns)
 
     def record_composed(
         self, batch_size: int, *, request_ns: int, queue_ns: int, input_ns: int, infer_ns: int, output_ns: int

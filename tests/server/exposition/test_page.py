@@ -11,7 +11,7 @@ from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.measuring.custom_metrics import REGISTRY, Metric, MetricKind
-from repoagent.serving.measuring.latencies import Latencies, Recent
+from repoagent.serving.measuring.latencies import PARTS, Latencies, Recent
 
 
 @dataclass
@@ -40,6 +40,7 @@ class _Model:
     tags: dict[str, str] = field(default_factory=dict)
     statistics: _Statistics = field(default_factory=_Statistics)
     namespace: str = ""
+    cached: bool = False
 
 
 def _values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -73,7 +74,9 @@ def test_a_namespace_is_a_label_of_its_own() -> None:
 
 
 def test_the_response_cache_is_shown_for_models_that_use_it() -> None:
-    cached = _Model("c", statistics=_Statistics(cache_hits=3, cache_misses=2, cache_hit_ns=5_000, cache_miss_ns=7_999))
+    cached = _Model(
+        "c", cached=True, statistics=_Statistics(cache_hits=3, cache_misses=2, cache_hit_ns=5_000, cache_miss_ns=7_999)
+    )
     values = _values(Exposition(lambda: [_Model(), cached], AgentMetrics()).text())
     labels = (("model", "c"), ("version", "1"))
     shown = {name: value for (name, where), value in values.items() if name.startswith("nv_cache") and where == labels}
@@ -84,6 +87,19 @@ def test_the_response_cache_is_shown_for_models_that_use_it() -> None:
         "nv_cache_miss_duration_per_model": 7,
     }
     assert "nv_cache" not in Exposition(lambda: [_Model()], AgentMetrics()).text()
+    unasked = _values(Exposition(lambda: [_Model("c", cached=True)], AgentMetrics()).text())
+    assert unasked["nv_cache_num_hits_per_model", labels] == 0
+
+
+def test_lookups_in_the_response_cache_have_summaries() -> None:
+    recent = Recent({**dict.fromkeys(PARTS, ()), "cache_hit": [3_000, 1_000], "cache_miss": []}, True)
+    statistics = _Statistics(cache_hits=2, cache_hit_ns=4_000, recent=recent)
+    values = _values(Exposition(lambda: [_Model(cached=True, statistics=statistics)], AgentMetrics()).text())
+    labels = (("model", "m"), ("version", "1"))
+    assert values["nv_cache_hit_summary_us_sum", labels] == 4
+    assert values["nv_cache_hit_summary_us_count", labels] == 2
+    assert values["nv_cache_hit_summary_us", (("model", "m"), ("quantile", "0.9"), ("version", "1"))] == 3
+    assert values["nv_cache_miss_summary_us_count", labels] == 0
 
 
 def test_what_agents_do_is_counted() -> None:

@@ -1,7 +1,7 @@
 """What is kept of single requests, and of which models."""
 
 from repoagent.config import read_text
-from repoagent.serving.measuring.latencies import FIRST_RESPONSE, PARTS, Latencies, LatencyOptions
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE, LOOKUPS, PARTS, Latencies, LatencyOptions
 from repoagent.serving.measuring.statistics import ExecutionTimes, ModelStatistics
 
 _DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -9,7 +9,6 @@ _DECOUPLED = "model_transaction_policy { decoupled: true }"
 
 def test_nothing_is_kept_unless_somebody_asks() -> None:
     assert LatencyOptions().start(read_text(_DECOUPLED)) is None
-    assert LatencyOptions(histograms=True).start(read_text("")) is None
     assert ModelStatistics().snapshot().recent is None
 
 
@@ -20,7 +19,7 @@ def test_requests_of_the_last_minute_are_kept() -> None:
     now = 60 * 10**9
     latencies.add(10, 20, 30, 40, 50)
     latencies.add(100, 200)
-    assert {name: list(values) for name, values in latencies.recent().parts.items()} == {
+    assert {name: list(values) for name, values in latencies.recent().parts.items() if name in PARTS} == {
         "request": [1, 10, 100],
         "queue": [2, 20, 200],
         "compute_input": [3, 30],
@@ -67,3 +66,22 @@ def test_the_bounds_of_the_histogram_come_from_the_model() -> None:
         counts, total = histogram.cumulated()
         assert [bound for bound, _ in counts[:-1]] == bounds
         assert (counts[-1][1], total) == (1, 2)
+
+
+def test_a_model_that_answers_once_has_its_first_response_with_its_success() -> None:
+    statistics = ModelStatistics(LatencyOptions(histograms=True).start(read_text("")))
+    statistics.record_success(1, 0, ExecutionTimes(10, 30, 60, 200 * 10**6))
+    recent = statistics.snapshot().recent
+    assert recent is not None
+    assert recent.first_response is not None
+    counts, total = recent.first_response.cumulated()
+    assert (total, counts[0][1], counts[-1][1]) == (200, 0, 1)
+
+
+def test_lookups_in_the_response_cache_are_kept() -> None:
+    statistics = ModelStatistics(LatencyOptions(summaries=True).start(read_text("")))
+    statistics.record_cache_hit(5, 1, 7)
+    statistics.record_cache_miss(9)
+    recent = statistics.snapshot().recent
+    assert recent is not None
+    assert [list(recent.parts[name]) for name in LOOKUPS] == [[1], [9]]
