@@ -130,7 +130,7 @@ def test_the_machine_can_be_left_out() -> None:
 
 
 def test_counters_of_time_can_be_left_out() -> None:
-    cached = _Model(statistics=_Statistics(cache_hits=3, cache_misses=2))
+    cached = _Model(cached=True, statistics=_Statistics(cache_hits=3, cache_misses=2))
     everything = {name for name, _ in _values(Exposition(lambda: [cached], AgentMetrics()).text())}
     counted = {
         name
