@@ -50,8 +50,8 @@ def new_namespaced(new_core: CoreMaker, places: list[Path], write: Any) -> CoreM
     return make
 
 
-def answer(core: ServingCore, request: InferRequest) -> float:
-    return float(core.infer(request).outputs["y"].array[0, 0])
+def answer(core: ServingCore, request: InferRequest, output: str = "y") -> float:
+    return float(core.infer(request).outputs[output].array[0, 0])
 
 
 def test_an_identity_is_a_text_that_knows_its_parts() -> None:
@@ -153,6 +153,52 @@ def test_an_ensemble_takes_a_member_from_elsewhere_if_there_is_only_one(
     write(0, "f", ensemble_config(("a", {"x": "x"}, {"y": "y"})))
     with pytest.raises(InvalidArgumentError, match=r"contains models that are not available or ambiguous: a"):
         core.load("f")
+
+
+def test_an_ensemble_follows_a_member_that_comes_to_stand_beside_it(
+    new_namespaced: CoreMaker, write: Any, places: list[Path], request_of: RequestMaker, ensemble_config: Any
+) -> None:
+    write(1, "a", "10")
+    write(0, "e", ensemble_config(("a", {"x": "x"}, {"y": "y"})))
+    core = new_namespaced()
+    core.load("e")
+    assert answer(core, request_of("e")) == 11
+    write(0, "a", "1")
+    core.load("a")
+    assert answer(core, request_of("e")) == 2
+    (step,) = core.model_config("e")["ensemble_scheduling"]["step"]
+    assert step["model_namespace"] == str(places[0])
+
+
+def test_an_ensemble_follows_a_member_that_goes_to_another_repository(
+    new_namespaced: CoreMaker, write: Any, places: list[Path], request_of: RequestMaker, ensemble_config: Any
+) -> None:
+    write(1, "a", "10")
+    write(0, "e", ensemble_config(("a", {"x": "x"}, {"y": "y"})))
+    core = new_namespaced()
+    core.load("e")
+    assert answer(core, request_of("e")) == 11
+    core.unload("a")
+    assert not core.model_ready("e")
+    shutil.move(places[1] / "a", places[2] / "a")
+    core.load("a")
+    assert answer(core, request_of("e")) == 11
+    (step,) = core.model_config("e")["ensemble_scheduling"]["step"]
+    assert step["model_namespace"] == str(places[2])
+
+
+def test_an_ensemble_keeps_its_member_while_the_one_beside_it_is_not_loaded(
+    new_namespaced: CoreMaker, write: Any, request_of: RequestMaker, ensemble_config: Any
+) -> None:
+    write(1, "a", "10")
+    write(0, "e", ensemble_config(("a", {"x": "x"}, {"y": "t"}), ("b", {"x": "t"}, {"y": "z"}), outputs=("z",)))
+    write(0, "b", "100")
+    core = new_namespaced()
+    core.load("e")
+    write(0, "a", "1")
+    write(0, "b", "200")
+    core.load("b")  # The ensemble is made anew.
+    assert answer(core, request_of("e"), "z") == 211
 
 
 def test_a_load_tells_of_every_namesake_that_failed(

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["Dependencies"]
 
@@ -72,9 +73,15 @@ class Dependencies:
             self._orphans.pop(ensemble, None)
 
     def orphans_of(self, model: str) -> dict[str, tuple[frozenset[str], bool]]:
-        """The ensembles that are to come back with ``model``: their members, and whether they were asked for."""
+        """The ensembles that are to come back with ``model``, or a namesake of it that they had: their members, and
+        whether they were asked for."""
         with self._lock:
-            return {name: orphan for name, orphan in self._orphans.items() if model in orphan[0]}
+            return {name: orphan for name, orphan in self._orphans.items() if _has_namesake(orphan[0], model)}
+
+    def users_of_namesakes(self, model: str) -> list[str]:
+        """The loaded ensembles that call ``model`` directly, or one of its name in another repository."""
+        with self._lock:
+            return sorted(name for name, members in self._loaded().items() if _has_namesake(members, model))
 
     def users(self, model: str, *, pending: bool = True) -> list[str]:
         """The ensembles that call ``model`` directly; also those that are being loaded if ``pending``."""
@@ -111,3 +118,8 @@ def _path_back(edges: dict[str, frozenset[str]], start: str) -> str | None:
         seen |= fresh
         queue += sorted(fresh)
     return None
+
+
+def _has_namesake(members: Iterable[str], model: str) -> bool:
+    name = ModelId.of(model).name
+    return any(ModelId.of(member).name == name for member in members)

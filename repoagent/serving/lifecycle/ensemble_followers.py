@@ -6,6 +6,7 @@ from repoagent.errors import UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.slot_context import LoadOrder
+from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["EnsembleFollowers"]
 
@@ -25,18 +26,18 @@ class EnsembleFollowers:
         if not self._dependencies.any:
             return
         orphans = self._dependencies.orphans_of(model)  # Before others become orphans by this very change.
-        for name in self._dependencies.users(model, pending=False):
+        for name in self._dependencies.users_of_namesakes(model):
             slot = self._table.get(name)
             if slot is not None:
                 slot.follow_members()
         for name, (members, explicit) in orphans.items():
-            if all(map(self._loaded, members)):  # It must not bring others back that somebody has unloaded.
+            if all(map(self._available, members)):  # It must not bring others back that somebody has unloaded.
                 with suppress(UnavailableError):  # The server is stopping.
                     self._table.load(name, LoadOrder(needed=not explicit))
 
-    def _loaded(self, model: str) -> bool:
-        slot = self._table.get(model)
-        return slot is not None and slot.loaded is not None
+    def _available(self, model: str) -> bool:
+        """Whether ``model``, or one of its name in another repository, is loaded."""
+        return any(slot.loaded is not None for slot in self._table.named(ModelId.of(model).name))
 
     def settle(self, model: str) -> None:
         """Wait until the ensembles that need ``model``, directly or not, have followed it."""
@@ -47,7 +48,7 @@ class EnsembleFollowers:
         while queue:
             name = queue.pop(0)
             # Asked for only now: what an ensemble does may let others come back, or go.
-            for user in {*self._dependencies.users(name, pending=False), *self._dependencies.orphans_of(name)}:
+            for user in {*self._dependencies.users_of_namesakes(name), *self._dependencies.orphans_of(name)}:
                 slot = self._table.get(user)
                 if slot is not None and (name, user) not in known:
                     known.add((name, user))

@@ -312,10 +312,10 @@ class ModelSlot:
 
     def _follow_members(self) -> None:
         old, builder = self.loaded, self._context.builder
-        if old is None or not builder.outdated(old.versions):
+        if old is None or not builder.outdated(old.versions, self.id.namespace):
             return
         try:
-            model = old.with_versions(builder.rebuild(old.versions))
+            model = old.with_versions(builder.rebuild(old.versions, self.id.namespace))
         except RepoAgentError as error:
             logger.error("unloading ensemble '%s', which its members do not fit any more: %s", self.name, error)
             self.orphan()

@@ -119,23 +119,40 @@ class EnsembleBuilder:
             composition=Composition(tuple(member.serial for member in members), labels),
         )
 
-    def rebuild(self, ensemble: ServedModel) -> ServedModel:
-        """The same version over the members that are loaded now.
+    def rebuild(self, ensemble: ServedModel, namespace: str) -> ServedModel:
+        """The same version, of an ensemble of ``namespace``, over the members that are loaded now.
 
         Raises:
             InvalidArgumentError: they do not fit any more.
         """
         labels = ensemble.composition.labels if ensemble.composition is not None else NO_LABELS
-        return self.build(ensemble.name, ensemble.version, copy(ensemble.config), labels)
+        return self.build(ensemble.name, ensemble.version, self._linked(ensemble, namespace), labels)
 
-    def outdated(self, ensemble: ServedModel) -> bool:
+    def outdated(self, ensemble: ServedModel, namespace: str) -> bool:
         """Whether a member of ``ensemble`` is not the one any more that it was checked against."""
         if ensemble.composition is None:
             return False
         try:
-            return ensemble.composition.members != tuple(m.serial for m in self._step_members(ensemble.config))
+            members = self._step_members(self._linked(ensemble, namespace))
+            return ensemble.composition.members != tuple(member.serial for member in members)
         except RepoAgentError:
             return True
+
+    def _linked(self, ensemble: ServedModel, namespace: str) -> "ModelConfig":
+        """The configuration, with the members that it would get if it were loaded now, as far as they are loaded."""
+        config = copy(ensemble.config)
+        for step in config.ensemble_scheduling.step:
+            chosen = self._members.choose(step.model_name, namespace)
+            if chosen is not None and chosen != step.model_namespace and self._is_loaded(step.model_name, chosen):
+                step.model_namespace = chosen
+        return config
+
+    def _is_loaded(self, name: str, namespace: str) -> bool:
+        try:
+            self._members.find(ModelId(name, namespace), "")
+        except RepoAgentError:
+            return False
+        return True
 
     def _step_members(self, config: "ModelConfig") -> Iterable[ServedModel]:
         for step in config.ensemble_scheduling.step:

@@ -174,11 +174,12 @@ class ModelBuilder:
         except Exception as error:
             raise as_repoagent_error(error, name) from error
 
-    def outdated(self, versions: Mapping[int, ServedModel]) -> bool:
-        """Whether these are versions of an ensemble whose members have changed since."""
-        return self.ensembles is not None and any(map(self.ensembles.outdated, versions.values()))
+    def outdated(self, versions: Mapping[int, ServedModel], namespace: str) -> bool:
+        """Whether these are versions of an ensemble of ``namespace`` whose members have changed since."""
+        ensembles = self.ensembles
+        return ensembles is not None and any(ensembles.outdated(served, namespace) for served in versions.values())
 
-    def rebuild(self, versions: Mapping[int, ServedModel]) -> dict[int, ServedModel]:
+    def rebuild(self, versions: Mapping[int, ServedModel], namespace: str) -> dict[int, ServedModel]:
         """The versions of an ensemble again, over the members that are loaded now; no agent is called.
 
         Raises:
@@ -186,7 +187,7 @@ class ModelBuilder:
         """
         if self.ensembles is None:
             raise AssertionError("there is no ensemble without a builder of ensembles")
-        return {number: self.ensembles.rebuild(served) for number, served in versions.items()}
+        return {number: self.ensembles.rebuild(served, namespace) for number, served in versions.items()}
 
     def _build_with_retries(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
