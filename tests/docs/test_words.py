@@ -11,7 +11,6 @@ UNEDITED = {
     "docs/differences.md",
     "docs/reference/agents-api.md",
     "docs/reference/executor.md",
-    "docs/reference/grpc.md",
     "docs/reference/http.md",
     "docs/reference/llm.md",
     "docs/reference/python-backend.md",
@@ -19,7 +18,6 @@ UNEDITED = {
     "docs/reference/serve.md",
     "docs/reference/server-api.md",
     "docs/reference/serving.md",
-    "docs/trust.md",
 }
 """Pages that were written before the style section. None may be added."""
 
