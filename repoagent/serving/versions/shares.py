@@ -79,7 +79,9 @@ def contents_of(chain: "LoadedChain") -> Callable[[], Contents | None]:
     """
     source = chain.source
     if chain.in_place or source.is_remote:
-        return _deferred(lambda: Contents(source.location, tuple(source.entries()), lasting=not source.is_remote), None)
+        return _deferred(
+            lambda: Contents(source.location, tuple(source.contents()), lasting=not source.is_remote), None
+        )
     thread = "repoagent-contents" if chain.private else None
     return _deferred(lambda: Contents("", tuple(_digested(Path(source.root))), lasting=False), thread)
 

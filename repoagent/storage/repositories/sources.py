@@ -61,7 +61,11 @@ class ModelSource:
 
     def fingerprint(self) -> Fingerprint:
         """What all files look like now (path, size, and mtime or ETag). Errors as in :meth:`entries`."""
-        return fingerprint_of(self.entries())
+        return fingerprint_of(self.contents())
+
+    def contents(self) -> list[FileEntry]:
+        """Every file, with the surest tag that there is for its content. Errors as in :meth:`entries`."""
+        return self.entries()
 
     def read_config_text(
         self, filename: str = "config.pbtxt", *, limit: int = DEFAULT_LIMITS.config_bytes
@@ -117,7 +121,7 @@ class MemorySource(ModelSource):
         for path, content in self.files.items():
             self.fs.pipe_file(f"{self.root}/{path}", content)
 
-    def entries(self) -> list[FileEntry]:
+    def contents(self) -> list[FileEntry]:
         """Tagged by the contents themselves: sending the same files again changes nothing."""
         return sorted(
             FileEntry(path, len(content), hashlib.sha256(content).hexdigest(), f"{self.root}/{path}")
