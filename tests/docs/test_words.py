@@ -16,7 +16,6 @@ UNEDITED = {
     "docs/reference/python-backend.md",
     "docs/reference/scheduling.md",
     "docs/reference/serve.md",
-    "docs/reference/server-api.md",
     "docs/reference/serving.md",
 }
 """Pages that were written before the style section. None may be added."""
