@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from repoagent.api.actions import Action
 from repoagent.api.hooks import LoadEvent
@@ -15,11 +16,10 @@ from repoagent.loader.calls import reason_of
 from repoagent.loader.chain_states import Lifecycle, State
 from repoagent.loader.context import LoadContext
 from repoagent.loader.entry import ChainEntry, open_entry
-from repoagent.loader.handover import open_files
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
-from repoagent.storage.files.files import ModelFiles
-from repoagent.storage.repositories.sources import ModelSource
+from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles
+from repoagent.storage.repositories.sources import MemorySource, ModelSource
 
 __all__ = ["LoadedChain"]
 
@@ -46,7 +46,7 @@ class LoadedChain:
         self._lock = threading.RLock()
         self._life = Lifecycle(f"model '{load.name}'", State.LOAD)
         self._entries: list[ChainEntry] = []
-        self._files: ModelFiles = open_files(load)
+        self._files: ModelFiles = _open_files(load)
         self._settled = False
         self._plaintext_may_go = False
         self._unload_started = 0.0
@@ -201,7 +201,7 @@ class LoadedChain:
         """After the last agent: the configuration is final, and the files are where they are."""
         if self._load.moved and self._load.config is not None:
             check(self._load.config, model_name=self.name, source=self._load.config_file)
-        self._files = open_files(self._load)
+        self._files = _open_files(self._load)
         self._settled = True
 
     def _advance(self, to: State) -> bool:
@@ -246,3 +246,13 @@ class LoadedChain:
             logger.info("%s: %s", self.name, line)
         event = LoadEvent(self.name, outcome, report.seconds, report.error, report)
         self._load.services.notify("load_finished", event)
+
+
+def _open_files(load: LoadContext) -> ModelFiles:
+    """The files at the last location of ``load``. What is not here comes here when a backend wants a path."""
+    source = load.place.source
+    if isinstance(source, MemorySource):
+        return MemoryFiles(source.files, lambda: load.directories.get("files"))
+    if source.is_remote:
+        return SourceFiles(source, load.fetcher(source))
+    return DirectoryFiles(Path(source.root))

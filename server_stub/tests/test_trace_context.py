@@ -10,8 +10,8 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.inference import trace_context
 from repoagent_server.shared.grpc_options import GrpcOptions
-from repoagent_server.shared.trace_context import trace_context
 
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer

@@ -10,9 +10,10 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
-from repoagent_server.shared.trace_context import trace_context
 
-__all__ = ["CallContext", "Inference", "Wishes"]
+__all__ = ["CallContext", "Inference", "Wishes", "trace_context"]
+
+_TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 
 Headers = Iterable[tuple[bytes | str, bytes | str]]
 
@@ -105,3 +106,17 @@ class Inference:
     def submit(self, request: InferRequest) -> None:
         """Hand a request over. What becomes of it goes to its sender, perhaps before this returns."""
         self.core.submit(request)
+
+
+def trace_context(headers: Iterable[tuple[bytes | str, bytes | str]]) -> dict[str, str] | None:
+    """Those of ``headers`` by their lower-case names, or None. Of HTTP, or of gRPC's metadata."""
+    found = {}
+    for name, value in headers:
+        key = _text(name).lower()
+        if key in _TRACE_HEADERS:
+            found[key] = _text(value)
+    return found or None
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
