@@ -11,7 +11,6 @@ UNEDITED = {
     "docs/differences.md",
     "docs/reference/agents-api.md",
     "docs/reference/executor.md",
-    "docs/reference/http.md",
     "docs/reference/llm.md",
     "docs/reference/python-backend.md",
     "docs/reference/scheduling.md",
