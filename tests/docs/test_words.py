@@ -9,7 +9,6 @@ import pytest
 UNEDITED = {
     "agents/decrypt/README.md",
     "docs/differences.md",
-    "docs/reference/agents-api.md",
     "docs/reference/executor.md",
     "docs/reference/llm.md",
     "docs/reference/python-backend.md",
