@@ -19,7 +19,7 @@ ENTRY: Final = re.compile(
 def locked() -> dict[str, str]:
     """Name -> version of each entry that has digests."""
     text = (ROOT / "requirements.lock").read_text()
-    entries = {canonicalize_name(match[1]): match[2] for match in ENTRY.finditer(text)}
+    entries = {str(canonicalize_name(match[1])): match[2] for match in ENTRY.finditer(text)}
     assert len(entries) == len([line for line in text.splitlines() if re.match("[A-Za-z0-9]", line)])
     return entries
 
@@ -33,7 +33,9 @@ def test_every_requirement_is_locked_in_a_version_that_it_takes(locked: dict[str
 
 def test_the_versions_are_those_of_the_constraints(locked: dict[str, str]) -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#"]
-    constraints = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    constraints = {
+        str(canonicalize_name(name)): version for name, _, version in (line.partition("==") for line in lines)
+    }
     other = {name: version for name, version in locked.items() if constraints.get(name, version) != version}
     assert other == {}
 

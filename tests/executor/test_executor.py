@@ -182,7 +182,9 @@ def test_a_stream_has_the_log_probs_of_all_tokens_so_far(start: Start) -> None:
     asked = executor.enqueue_request(request)
     found: list[list[float]] = []
     while len(found) < 4:
-        found += [response.result.log_probs[0] for response in executor.await_responses(asked, LIMIT)]
+        for response in executor.await_responses(asked, LIMIT):
+            assert response.result.log_probs is not None
+            found.append(response.result.log_probs[0])
     assert [len(log_probs) for log_probs in found] == [1, 2, 3, 4]
     assert all(found[-1][: len(log_probs)] == log_probs for log_probs in found)
 

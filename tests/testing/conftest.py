@@ -13,7 +13,7 @@ class StampAgent(Agent):
     def load(self, model: AgentModel) -> None:
         target = model.acquire_location(size_hint=100)
         (target / "1").mkdir()
-        (target / "1" / "stamp").write_bytes(model.parameters.get("text", "").encode())  # type: ignore[union-attr]
+        (target / "1" / "stamp").write_bytes(model.parameters.get("text", "").encode())
         (target / "1" / "model.bin").write_bytes((model.localize() / "1" / "model.bin").read_bytes())
         model.update_location(target)
 

@@ -130,7 +130,7 @@ def test_long_values_come_back_as_they_were(ways: Any, kind: str, binary: bool) 
         assert answer.json()["outputs"][0]["data"] == values
         return
     head = int(answer.headers["Inference-Header-Content-Length"])
-    again = {"name": "INPUT0", "datatype": kind, "shape": [count]}
+    again: dict[str, Any] = {"name": "INPUT0", "datatype": kind, "shape": [count]}
     again["parameters"] = {"binary_data_size": len(answer.content) - head}
     text = json.dumps({"inputs": [again]}).encode()
     headers = {"Inference-Header-Content-Length": str(len(text))}

@@ -63,10 +63,10 @@ def site(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plant(source: Path, evil: str) -> Path:
     """Put a compiled file beside ``source`` that Python takes for its own, and that does what ``evil`` says."""
-    compiled = Path(py_compile.compile(str(source), doraise=True))
+    compiled = Path(py_compile.compile(str(source), doraise=True) or "")
     other = source.parent.parent / "evil.py"
     other.write_text(evil)
-    code = Path(py_compile.compile(str(other), cfile=str(other.with_suffix(".pyc")), doraise=True)).read_bytes()
+    code = Path(py_compile.compile(str(other), cfile=str(other.with_suffix(".pyc")), doraise=True) or "").read_bytes()
     compiled.write_bytes(compiled.read_bytes()[:16] + code[16:])
     other.unlink()
     return compiled

@@ -4,6 +4,7 @@ import functools
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +42,10 @@ class Files:
 
     def local_path(self, path: str = "") -> Path:
         return self._root / path
+
+    @contextmanager
+    def reading(self, path: str = "") -> Iterator[Path]:
+        yield self._root / path
 
     def exists(self, path: str) -> bool:
         return (self._root / path).exists()
