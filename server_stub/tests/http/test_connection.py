@@ -84,7 +84,7 @@ def test_a_chunked_request_is_not_taken_for_the_head_of_the_next_one(connect: Co
     for ready in (b"true", b"false", b"1"):
         body = b'{"ready":%s}' % ready
         connection.sendall(request + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
-        assert _response(connection)[0] == (500 if ready == b"1" else 200)
+        assert _response(connection)[0] == (400 if ready == b"1" else 200)
 
 
 def test_a_large_answer_can_be_the_last_one(core: Any, connect: Connect) -> None:
