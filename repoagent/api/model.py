@@ -9,7 +9,7 @@ from repoagent.api.actions import ArtifactType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-    from repoagent.config.limits import Limits
+    from repoagent.limits import Limits
 
 __all__ = ["AgentModel", "Cache", "Parameters"]
 

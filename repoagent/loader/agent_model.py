@@ -8,8 +8,8 @@ from typing import Any
 from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.model import Cache, Parameters
 from repoagent.config import ModelConfig, copy, read_text, write_text
-from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.limits import Limits
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
 from repoagent.loader.plan import POLICY, PlannedAgent

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.config import ModelConfig
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.directories import Directories
 from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.plugins import PluginManager
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from repoagent.api.hooks import LoadEvent
 from repoagent.config import ModelConfig, check, copy, read_text
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_pool import AgentPool
 from repoagent.loader.calls import reason_of
 from repoagent.loader.candidates import AgentSource

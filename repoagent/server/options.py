@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.enums import (
     InstanceGroupKind,
     LogFormat,

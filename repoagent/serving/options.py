@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings

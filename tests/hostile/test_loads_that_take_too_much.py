@@ -11,8 +11,8 @@ from repoagent_decrypt.age.stanzas.scrypt import ScryptRecipient
 from repoagent_decrypt.age.writer import encrypt_stream
 
 from repoagent.config import read_text
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.core import ServingCore
 from repoagent.storage import DirectoryFiles
 from tests.hostile.conftest import NewCore

@@ -23,7 +23,7 @@ from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_decrypt.plugin import register_commands
 
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
 
 @dataclass

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import AlreadyExistsError, InternalError, InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.backend import Backend
 
 __all__ = ["BUILTIN_BACKENDS", "BackendFactory", "BackendRegistry", "warn_of_unknown"]

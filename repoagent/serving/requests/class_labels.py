@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

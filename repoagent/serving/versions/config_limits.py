@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import Limits
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 if TYPE_CHECKING:

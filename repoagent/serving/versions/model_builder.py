@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.backend import Backend, BackendModel

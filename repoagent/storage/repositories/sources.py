@@ -6,8 +6,8 @@ from typing import Any
 
 from repoagent.api.actions import ArtifactType
 from repoagent.beneath import open_beneath, read_up_to
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import ConfigError, NotFoundError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.paths import check_tree, object_parts
 from repoagent.storage.repositories.filesystems import is_local, open_patiently

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from repoagent.beneath import read_small_file
-from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.storage.secrets.environment import mark_secret
 from repoagent.storage.secrets.programs import run_program
 

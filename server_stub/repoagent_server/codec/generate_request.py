@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer

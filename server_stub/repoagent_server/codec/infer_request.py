@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.requests.tensor import Array
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import Limits
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
 from repoagent_server.codec.values import Values

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.class_labels import OutputClasses
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent_server.codec.storing import store

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent_server.codec.fields import as_bool, as_string, as_unsigned, members
 

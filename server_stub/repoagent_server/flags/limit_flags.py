@@ -1,10 +1,10 @@
-"""``--limit-...``: one flag for each field of :class:`repoagent.config.limits.Limits`."""
+"""``--limit-...``: one flag for each field of :class:`repoagent.limits.Limits`."""
 
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from repoagent.config.limits import Limits
+from repoagent.limits import Limits
 from repoagent_server.flags.flags import number
 
 __all__ = ["limit_flags", "take_limits"]

@@ -11,8 +11,8 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import UnavailableError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.reflection import public_pool
 from repoagent_server.grpc.restricted import RestrictedProtocols

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from repoagent.config.limits import Limits
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.limits import Limits
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import is_long

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import tensor_array

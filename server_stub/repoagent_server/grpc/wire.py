@@ -7,8 +7,8 @@ message are counted first; the bytes of tensors are stepped over.
 from collections.abc import Iterator
 from typing import Final
 
-from repoagent.config.limits import Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import Limits
 from repoagent_server.grpc import messages_pb2 as pb
 
 __all__ = ["LONG_MESSAGE", "check_fields", "check_infer"]

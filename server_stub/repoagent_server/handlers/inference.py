@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import InferRequest, ResponseSender
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions

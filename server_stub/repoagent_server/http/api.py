@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding

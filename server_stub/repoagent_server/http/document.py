@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent_server.codec.fields import MISSING
 from repoagent_server.codec.json_text import loads, too_deep
 from repoagent_server.codec.long_json import LONG_JSON, Frame, read_long

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings

@@ -10,7 +10,7 @@ import pytest
 from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
 
-from repoagent.config.limits import Limits
+from repoagent.limits import Limits
 
 _REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "serve.md"
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.config.limits import Limits
 from repoagent.errors import CancelledError, InvalidArgumentError
+from repoagent.limits import Limits
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Answers, Asker

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS
 from repoagent.errors import UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
 from repoagent.serving.instances.backend import BackendModel
 from repoagent.storage.files.files import ModelFiles

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.executor import Executor, ModelType
 from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
 from repoagent.executor.runner.spec import read_spec
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
 from repoagent.serving.backends.llm.dispatcher import Dispatcher

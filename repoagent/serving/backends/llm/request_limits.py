@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["DEFAULT_REQUEST_LIMITS", "RequestLimits", "shown", "weight"]
 

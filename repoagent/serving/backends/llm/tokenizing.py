@@ -7,8 +7,8 @@ from typing import Any, Final
 import tokenizers
 
 from repoagent.beneath import read_beneath
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["TOKENIZER_NAME", "Tokenizer"]
 

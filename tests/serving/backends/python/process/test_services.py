@@ -86,7 +86,7 @@ class TritonPythonModel:
                 wrong()
             except Exception as error:
                 refused.append(type(error).__name__)
-        seen = {"value": self.requests.value(), "refused": " ".join(refused)}
+        seen = {"value": str(self.requests.value()), "refused": " ".join(refused)}
         return [pb_utils.InferenceResponse([], parameters=seen)]
 """
     model = run_anywhere(body)
@@ -94,7 +94,7 @@ class TritonPythonModel:
     for count in (1, 2):
         (answers,) = model.ask([1.0])
         assert answers.responses[0].parameters == {
-            "value": before["pyproc_requests"] + count,
+            "value": str(before["pyproc_requests"] + count),
             "refused": "InvalidArgumentError UnsupportedError UnsupportedError",
         }
         assert series()["pyproc_requests"] == before["pyproc_requests"] + count

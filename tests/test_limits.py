@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from repoagent.config.limits import DEFAULT_LIMITS, Limits
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 
 
 def test_every_limit_has_a_default_and_a_text() -> None:
