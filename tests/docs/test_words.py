@@ -10,7 +10,6 @@ UNEDITED = {
     "agents/decrypt/README.md",
     "docs/differences.md",
     "docs/reference/executor.md",
-    "docs/reference/llm.md",
     "docs/reference/python-backend.md",
     "docs/reference/scheduling.md",
     "docs/reference/serve.md",
