@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 UNEDITED = {
-    "agents/decrypt/README.md",
     "docs/differences.md",
     "docs/reference/executor.md",
     "docs/reference/python-backend.md",
