@@ -1,16 +1,17 @@
 """The agent: refuses a model that is not what a trusted signer signed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError
+from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError, Parameters
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.files import read_signature
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.trust import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
+from repoagent_verify.weaknesses import weaknesses
 
 __all__ = ["VerifyAgent"]
 
@@ -20,6 +21,11 @@ class VerifyAgent(Agent):
 
     api_version = 1
     guard = True
+
+    @classmethod
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
+        """What the owner of a model could still change if the operator demanded the agent with ``parameters``."""
+        return list(weaknesses(parse_parameters(parameters), certificates=bool(parameters.get_all("certificate"))))
 
     def load(self, model: AgentModel) -> None:
         """Verify the files at ``model.location``, and raise unless a trusted signer signed all of them."""
@@ -88,6 +94,8 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
     notes = [f"{sum(result.files for _, result in verified)} files signed by {signer.name}"]
     notes += [f"method {signer.method}", f"trust root {signer.trust_root[:16]}", f"verified {moment}"]
     notes += list(_unsigned(verified))
+    if not model.demanded:
+        notes.append("not demanded by a policy: the model itself names this agent, and can name another key")
     model.report(bytes_read=sum(result.bytes_read for _, result in verified), digests=digests, note="; ".join(notes))
 
 

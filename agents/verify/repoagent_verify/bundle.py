@@ -22,6 +22,8 @@ _MEDIA_TYPES: Final = re.compile(
     r"application/vnd\.dev\.sigstore\.bundle(\.v0\.3\+json|\+json;version=0\.[123])", re.ASCII
 )
 _MOST_CERTIFICATES: Final = 16
+_MOST_VALUES: Final = 10_000
+"""Of a bundle, in which the payload is one text and has none of the marks that are counted."""
 
 
 class Method(Enum):
@@ -52,7 +54,7 @@ def read_bundle(data: bytes) -> Bundle:
         VerificationError: it is not one, or not one of the three methods of the specification.
     """
     what = "the signature"
-    document = read_json(data, what)
+    document = read_json(data, what, most=_MOST_VALUES)
     media_type = document.get("mediaType")
     if not isinstance(media_type, str) or not _MEDIA_TYPES.fullmatch(media_type):
         raise VerificationError(f"{what} has mediaType {media_type!r}, expected '{MEDIA_TYPE}'")

@@ -96,6 +96,8 @@ def _verified_chain(
     authorities = ExtensionPolicy.permit_all().require_present(
         x509.BasicConstraints, Criticality.AGNOSTIC, _is_an_authority
     )
+    authorities = authorities.may_be_present(x509.KeyUsage, Criticality.AGNOSTIC, _signs_certificates)
+    authorities = authorities.may_be_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _is_for_signers)
     builder = PolicyBuilder().store(Store(list(trust.certificates))).time(moment)
     builder = builder.extension_policies(ca_policy=authorities, ee_policy=ExtensionPolicy.permit_all())
     try:
@@ -107,6 +109,18 @@ def _verified_chain(
 def _is_an_authority(_policy: Policy, certificate: x509.Certificate, extension: x509.BasicConstraints) -> None:
     if not extension.ca:
         raise ValueError(f"'{certificate.subject.rfc4514_string()}' is not an authority")
+
+
+def _signs_certificates(_policy: Policy, certificate: x509.Certificate, extension: x509.KeyUsage | None) -> None:
+    if extension is not None and not extension.key_cert_sign:
+        raise ValueError(f"'{certificate.subject.rfc4514_string()}' is not for signing certificates (key usage)")
+
+
+def _is_for_signers(_policy: Policy, certificate: x509.Certificate, extension: x509.ExtendedKeyUsage | None) -> None:
+    """An authority that a larger one limits to servers or to mail makes no signers of models."""
+    allowed = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
+    if extension is not None and not any(usage in extension for usage in allowed):
+        raise ValueError(f"'{certificate.subject.rfc4514_string()}' is not for signers of code (extended key usage)")
 
 
 def _check_revocations(chain: Sequence[x509.Certificate], trust: Trust, moment: datetime) -> None:

@@ -13,12 +13,21 @@ LARGEST_SIGNATURE: Final = 64 << 20
 """Bytes of a signature file. A million files need about 150 MB, a thousand 150 kB."""
 
 
-def read_json(data: bytes, what: str) -> dict[str, Any]:
+def read_json(data: bytes, what: str, *, most: int | None = None) -> dict[str, Any]:
     """The JSON object in ``data``.
 
+    Args:
+        data: What to parse.
+        what: What to call it in a message.
+        most: How many values it may have, about. Parsing millions of them stops every thread of the server for many
+            seconds, so what nobody has vouched for yet needs a limit.
+
     Raises:
-        VerificationError: ``data`` is not a JSON object in UTF-8, is nested too deeply, or names a member twice.
+        VerificationError: ``data`` is not a JSON object in UTF-8, is nested too deeply, names a member twice, or has
+            too many values.
     """
+    if most is not None and sum(data.count(mark) for mark in (b",", b"[", b"{")) > most:
+        raise VerificationError(f"{what} has more than {most} values")
     try:
         document = json.loads(data.decode(), object_pairs_hook=_unique_members, parse_constant=_no_constant)
     except RecursionError:

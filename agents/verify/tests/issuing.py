@@ -44,8 +44,13 @@ def issue(
     days: tuple[int, int] = (-1, 10),
     usage: x509.ObjectIdentifier | None = ExtendedKeyUsageOID.CODE_SIGNING,
     signatures: bool = True,
+    certificates: bool | None = None,
+    authority_usage: x509.ObjectIdentifier | None = None,
 ) -> Issued:
-    """A certificate for ``name``, valid from ``days[0]`` to ``days[1]`` from now, by ``issuer`` or by itself."""
+    """A certificate for ``name``, valid from ``days[0]`` to ``days[1]`` from now, by ``issuer`` or by itself.
+
+    ``certificates``: whether it may sign certificates, as authorities do. ``authority_usage`` limits an authority.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     by = issuer.certificate.subject if issuer else subject
@@ -53,8 +58,10 @@ def issue(
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(NOW + timedelta(days[0])).not_valid_after(NOW + timedelta(days[1]))
     builder = builder.add_extension(x509.BasicConstraints(authority, None), True)
-    allowed = x509.KeyUsage(signatures, False, False, False, False, authority, authority, False, False)
+    signs = authority if certificates is None else certificates
+    allowed = x509.KeyUsage(signatures, False, False, False, False, signs, authority, False, False)
     builder = builder.add_extension(allowed, True)
-    if usage is not None and not authority:
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), False)
+    limited = authority_usage if authority else usage
+    if limited is not None:
+        builder = builder.add_extension(x509.ExtendedKeyUsage([limited]), False)
     return Issued(key, builder.sign(issuer.key if issuer else key, hashes.SHA256()))

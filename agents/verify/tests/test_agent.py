@@ -63,6 +63,7 @@ def test_a_signed_model_loads_and_the_report_names_signer_and_digest(
     (model / "model.sig").write_bytes(sign(model, Identity(key), Serialization(), signature="model.sig"))
     report = load(new_loader(), model)
     assert str(report["notes"][-1]).startswith("3 files signed by key ")
+    assert "the model itself names this agent" in str(report["notes"][-1])
     assert str(report["digests"]).startswith("{'model': 'sha256:")
 
 
@@ -98,6 +99,17 @@ def test_a_signature_that_is_not_a_small_file_is_refused(
     configure(model, public_key=f"file:{public_key}")
     make(model / "model.sig")
     with pytest.raises(RepoAgentError, match=text):
+        load(new_loader(), model)
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b"0,", b'"a",'], ids=["lists", "objects", "numbers", "texts"])
+def test_a_signature_of_a_million_values_is_refused_before_it_is_parsed(
+    new_loader: NewLoader, model: Path, public_key: Path, unit: bytes
+) -> None:
+    """The parser holds the interpreter lock: 44 MB of empty lists stopped the server for 22 seconds."""
+    configure(model, public_key=f"file:{public_key}")
+    (model / "model.sig").write_bytes(b'{"mediaType": "", "x": [' + unit * 1_000_000 + b"0]}")
+    with pytest.raises(RepoAgentError, match="the signature has more than 10000 values"):
         load(new_loader(), model)
 
 
@@ -142,7 +154,9 @@ def test_a_policy_names_the_trust_root_and_is_strict(
     with pytest.raises(RepoAgentError, match=r"not signed: config\.pbtxt"):
         load(loader, model)
     (model / "model.sig").write_bytes(sign(model, Identity(key), Serialization(), signature="model.sig"))
-    assert load(loader, model)["outcome"] == "ok"
+    report = load(loader, model)
+    assert report["outcome"] == "ok"
+    assert "the model itself" not in str(report["notes"])
 
 
 def test_a_model_cannot_add_a_trust_root(new_loader: NewLoader, model: Path) -> None:

@@ -44,6 +44,24 @@ def test_a_chain_through_another_authority_holds(model: Path, root: Issued, midd
     assert verified.signer.trust_root == root.certificate.fingerprint(hashes.SHA256()).hex()
 
 
+def test_an_authority_for_servers_makes_no_signers(model: Path, root: Issued) -> None:
+    for_servers = issue("tls", root, authority=True, authority_usage=ExtendedKeyUsageOID.SERVER_AUTH)
+    with pytest.raises(VerificationError, match=r"'CN=tls' is not for signers of code \(extended key usage\)"):
+        check(model, issue("leaf", for_servers), [for_servers], trusted(root))
+
+
+def test_an_authority_that_may_not_sign_certificates_makes_no_signers(model: Path, root: Issued) -> None:
+    middle = issue("middle", root, authority=True, certificates=False)
+    with pytest.raises(VerificationError, match=r"'CN=middle' is not for signing certificates \(key usage\)"):
+        check(model, issue("leaf", middle), [middle], trusted(root))
+
+
+@pytest.mark.parametrize("usage", [ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE])
+def test_an_authority_for_signers_makes_some(model: Path, root: Issued, usage: x509.ObjectIdentifier) -> None:
+    middle = issue("middle", root, authority=True, authority_usage=usage)
+    assert check(model, issue("leaf", middle), [middle], trusted(root)).signer.name == "CN=leaf"
+
+
 def test_a_chain_without_its_middle_is_refused(model: Path, root: Issued, middle: Issued) -> None:
     with pytest.raises(VerificationError, match="does not lead to a trusted one"):
         check(model, issue("leaf", middle), [], trusted(root))

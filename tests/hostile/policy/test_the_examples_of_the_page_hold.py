@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from repoagent_verify.manifest import Serialization
+from repoagent_verify.signing import Identity, sign
 
+from agents.verify.tests.issuing import public_pem
 from repoagent.cli.policy import policy as command
 from tests.hostile.policy.ground import Ground, Road, by_a_load_request, digest_list, sha256
 
@@ -114,6 +118,73 @@ class TestTrusted:
         (ground.path / "fraud-eu.SHA256SUMS").write_bytes(digest_list(released))
         core.load("m")
         assert core.model_ready("m")
+
+    def test_nothing_is_left_to_warn_of(self, ground: Ground, policy: str) -> None:
+        assert warnings(ground, policy) == []
+
+
+class TestSigned:
+    """The example "Signed by the vendor"; the page names what it stops, and what it does not."""
+
+    @pytest.fixture
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        return ec.generate_private_key(ec.SECP256R1())
+
+    @pytest.fixture
+    def release(
+        self, ground: Ground, weights: Weights, key: ec.EllipticCurvePrivateKey
+    ) -> Callable[[float], dict[str, bytes]]:
+        def write(value: float) -> dict[str, bytes]:
+            files = {"config.pbtxt": CONFIG, "1/model.onnx": weights(value)}
+            model = ground.write(files)
+            files["model.sig"] = sign(model, Identity(key), Serialization(), signature="model.sig")
+            ground.write(files)
+            return files
+
+        return write
+
+    @pytest.fixture
+    def policy(
+        self, ground: Ground, key: ec.EllipticCurvePrivateKey, release: Callable[[float], dict[str, bytes]]
+    ) -> str:
+        (ground.path / "vendor.pem").write_bytes(public_pem(key))
+        release(1)
+        return example("Signed by the vendor")
+
+    def test_the_honest_model_is_served(self, ground: Ground, policy: str) -> None:
+        assert by_a_load_request(ground, policy) == ""
+
+    @pytest.mark.parametrize("attack", ATTACKS)
+    def test_the_owner_changes_files(
+        self, ground: Ground, road: Road, policy: str, weights: Weights, attack: str
+    ) -> None:
+        changes = tampering({}, weights)[attack]
+        del changes["SHA256SUMS"]
+        ground.write(changes)
+        assert re.search("changed after signing: |not signed: |does not allow a load to bring", road(ground, policy))
+
+    @pytest.mark.parametrize("name", ["SHA256SUMS", ".gitignore", ".git/config", "3/.keep"])
+    def test_the_owner_adds_a_file_of_any_name(self, ground: Ground, policy: str, name: str) -> None:
+        ground.write({name: b"x"})
+        assert f"not signed: {name}" in by_a_load_request(ground, policy)
+
+    def test_the_owner_signs_with_a_key_of_their_own(self, ground: Ground, policy: str, weights: Weights) -> None:
+        model = ground.write({"1/model.onnx": weights(666)})
+        own = Identity(ec.generate_private_key(ec.SECP256R1()))
+        ground.write({"model.sig": sign(model, own, Serialization(), signature="model.sig")})
+        assert "which is not trusted" in by_a_load_request(ground, policy)
+
+    def test_the_owner_deletes_the_signature(self, ground: Ground, policy: str) -> None:
+        (ground.repository / "m" / "model.sig").unlink()
+        assert "the model is not signed" in by_a_load_request(ground, policy)
+
+    def test_an_older_release_is_served_as_the_page_says(
+        self, ground: Ground, policy: str, release: Callable[[float], dict[str, bytes]]
+    ) -> None:
+        older = release(1)
+        release(2)
+        ground.write(older)
+        assert by_a_load_request(ground, policy) == ""
 
     def test_nothing_is_left_to_warn_of(self, ground: Ground, policy: str) -> None:
         assert warnings(ground, policy) == []
