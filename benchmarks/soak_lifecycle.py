@@ -31,7 +31,7 @@ import numpy as np
 from mixed_models import double_onnx
 from raising_agents import AGENTS, Notes, write_agents
 
-from repoagent.errors import RepoAgentError
+from repoagent.errors import InvalidTransitionError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Tensor
@@ -169,6 +169,9 @@ class Worker:
     def _outcome(self, operation: Callable[[str], None], name: str) -> str:
         try:
             operation(name)
+        except InvalidTransitionError as error:
+            self._report.fault(f"{operation.__name__}({name}): {error}")
+            return "illegal life"
         except RepoAgentError as error:
             return type(error).__name__
         except BaseException as error:

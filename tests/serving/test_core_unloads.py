@@ -209,6 +209,31 @@ def test_a_load_while_the_old_one_still_drains_keeps_the_states_apart(
     assert loader.trace[-1] == "m1 UNLOAD_COMPLETE"
 
 
+def test_what_an_agent_says_is_heard_although_the_model_before_goes_while_it_works(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, scripted: Any, loader: Any
+) -> None:
+    write_model("m", {1: "1"})
+    core = new_core()
+    core.load("m")
+    (runner,) = scripted.runners
+    runner.hold = threading.Event()
+    infer, _ = in_thread(lambda: core.infer(request_of()))
+    assert runner.running.acquire(timeout=60)
+    core.unload("m", wait=False)  # It goes when its request has ended.
+    while loader.entered.acquire(blocking=False):
+        pass
+    loader.hold, loader.refusal = threading.Event(), "not today"
+    load, outcome = in_thread(lambda: core.load("m"))
+    assert loader.entered.acquire(timeout=60)
+    runner.hold.set()
+    infer.join(60)
+    assert core._context.retirements.wait(time.monotonic() + 60)
+    loader.hold.set()
+    load.join(60)
+    assert "agent 'a': not today" in str(outcome[0])
+    assert {"name": "m", "state": "UNAVAILABLE", "reason": "agent 'a': not today"} in core.index()
+
+
 def test_a_reload_storm_under_traffic_loses_no_request_and_gives_no_wrong_answer(
     new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, add_constant: Callable[[float], bytes]
 ) -> None:

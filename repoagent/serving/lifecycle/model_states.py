@@ -79,7 +79,8 @@ class StateTable:
         # A copy is changed and put in place, so that readers on other threads see the old or the new table, never half.
         statuses = dict(self._statuses)
         statuses[version] = status
-        if version is not None:
+        if version is not None and status.state is ModelState.LOADING:
+            # A version that only goes, having belonged to the load before, says nothing of the one whose agents run.
             statuses.pop(None, None)
         self._statuses = statuses
 
