@@ -16,7 +16,15 @@ from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.run_time import RunTime, unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.senders import CollectingSender, RecordingSender, answer_error, submit_and_wait
+from repoagent.serving.requests.reshape import Reshaper
+from repoagent.serving.requests.senders import (
+    CollectingSender,
+    RecordingSender,
+    ReshapingSender,
+    answer_error,
+    reshape,
+    submit_and_wait,
+)
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -119,6 +127,7 @@ class NativeInstance:
         self._statistics = context.statistics
         self._batching = context.batching
         self._decoupled = context.decoupled
+        self._reshaper = Reshaper.of(context.config)
         self.defers = isinstance(inner, DeferringInstance) and inner.defers
         """Whether it takes requests while others that it took are not answered yet."""
         self.run_time = unpredictable()  # It may do anything, also wait for another request.
@@ -132,12 +141,14 @@ class NativeInstance:
         for request in requests:
             size = batch_size(request) if self._batching else 1
             total += size
-            if request.placeholder:
-                continue
-            request.sender = RecordingSender(
-                request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
-            )
+            if not request.placeholder:
+                request.sender = RecordingSender(
+                    request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
+                )
         try:
+            if self._reshaper is not None:
+                for request in dict.fromkeys(requests):  # Free slots of a batch have one request together.
+                    reshape(request, self._reshaper)
             self._inner.execute(requests)
         except Exception as error:
             self._answer_all(requests, as_repoagent_error(error, self._model_name))
@@ -147,12 +158,14 @@ class NativeInstance:
     def _answer_all(self, requests: Sequence[InferRequest], error: RepoAgentError) -> None:
         # A request that has had its answer has its own sender back (RecordingSender): leave that one alone.
         for request in requests:
-            if isinstance(request.sender, RecordingSender):
+            if isinstance(request.sender, RecordingSender | ReshapingSender):
                 answer_error(request, error, self._version)
 
     def rehearse(self, request: InferRequest) -> None:
         collector = CollectingSender()
         request.sender = collector
+        if self._reshaper is not None:
+            reshape(request, self._reshaper)
         self._inner.execute((request,))
         try:
             if self._decoupled:

@@ -48,7 +48,7 @@ class _InputRule:
 class RequestChecker:
     """The input rules of one model, compiled once."""
 
-    __slots__ = ("_batching", "_max_batch_size", "_maximum", "_minimum", "_model", "_outputs", "_rules")
+    __slots__ = ("_batching", "_max_batch_size", "_maximum", "_minimum", "_model", "_outputs", "_required", "_rules")
 
     def __init__(self, model_name: str, config: "ModelConfig") -> None:
         self._model = model_name
@@ -66,7 +66,8 @@ class RequestChecker:
         }
         self._outputs = frozenset(item.name for item in config.output)
         self._maximum = len(self._rules)
-        self._minimum = sum(not rule.optional for rule in self._rules.values())
+        self._required = frozenset(name for name, rule in self._rules.items() if not rule.optional)
+        self._minimum = len(self._required)
 
     def check(self, request: InferRequest) -> int:
         """Return the batch size of ``request`` (1 for a model that does not batch).
@@ -83,18 +84,18 @@ class RequestChecker:
     def size_if_valid(self, request: InferRequest) -> int | None:
         """The same for a request that fits in the usual way; None for any other, of which :meth:`check` knows more."""
         inputs = request.inputs
-        if not self._minimum <= len(inputs) <= self._maximum:
-            return None
+        if len(inputs) != self._maximum and not self._required.issubset(inputs):
+            return None  # With all of them, or more, a name that is missing leaves room for one that has no rule.
         if request.requested_outputs and not self._outputs.issuperset(request.requested_outputs):
             return None
-        batch = 0
+        batch = -1
         for name, tensor in inputs.items():
             rule = self._rules.get(name)
             if rule is None or tensor.data_type is not rule.data_type:
                 return None
             shape = tensor.array.shape
             if rule.batched:
-                if not shape or (shape[0] != batch and batch):
+                if not shape or (shape[0] != batch and batch >= 0):
                     return None
                 batch = shape[0]
                 shape = shape[1:]
@@ -102,7 +103,7 @@ class RequestChecker:
                 return None
         if not self._batching:
             return 1
-        return batch if batch <= self._max_batch_size else None
+        return max(batch, 0) if batch <= self._max_batch_size else None
 
     def explain(self, request: InferRequest) -> None:
         """Raise the first fault of ``request`` in the order in which Triton looks; return if there is none.
@@ -116,6 +117,9 @@ class RequestChecker:
         for name in request.inputs:
             self._check_type(request, name)
             self._check_shape(request, name)
+        # Triton goes by the number of inputs alone: an optional one passes for a required one.
+        if not self._required.issubset(request.inputs):
+            raise self._missing(request)
 
     def _check_outputs(self, request: InferRequest) -> None:
         for name in request.requested_outputs:
@@ -123,27 +127,26 @@ class RequestChecker:
                 raise InvalidArgumentError(f"unexpected inference output '{name}' for model '{self._model}'")
 
     def _check_count(self, request: InferRequest) -> None:
-        count = len(request.inputs)
-        if self._minimum <= count <= self._maximum:
-            return
+        if not self._minimum <= len(request.inputs) <= self._maximum:
+            raise self._missing(request)
+
+    def _missing(self, request: InferRequest) -> InvalidArgumentError:
         expected = str(self._maximum)
         if self._minimum != self._maximum:
             expected = f"number of inputs between {self._minimum} and {self._maximum}"
         got = ",".join(f"'{name}'" for name in request.inputs)
-        missing = ",".join(
-            f"'{name}'" for name, rule in self._rules.items() if not rule.optional and name not in request.inputs
-        )
+        missing = ",".join(f"'{name}'" for name in self._rules if name in self._required and name not in request.inputs)
         noun = " inputs" if self._minimum == self._maximum else ""
-        raise self._error(
+        return self._error(
             request,
-            f"expected {expected}{noun} but got {count} inputs for model '{self._model}'. Got input(s) [{got}], but "
-            f"missing required input(s) [{missing}]. Please provide all required input(s).",
+            f"expected {expected}{noun} but got {len(request.inputs)} inputs for model '{self._model}'. "
+            f"Got input(s) [{got}], but missing required input(s) [{missing}]. Please provide all required input(s).",
         )
 
     def _check_batch(self, request: InferRequest) -> None:
         if not self._batching:
             return
-        batch = 0
+        batch = -1
         for name, tensor in request.inputs.items():
             if not self._rule(name).batched:
                 continue
@@ -152,7 +155,7 @@ class RequestChecker:
                 raise self._error(
                     request, f"input '{name}' has no shape but model requires batch dimension for '{self._model}'"
                 )
-            if batch and shape[0] != batch:
+            if batch >= 0 and shape[0] != batch:  # Triton takes a batch of 0 for one of any size.
                 raise self._error(request, f"input '{name}' batch size does not match other inputs for '{self._model}'")
             batch = shape[0]
         if batch > self._max_batch_size:

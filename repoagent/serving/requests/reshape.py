@@ -54,11 +54,11 @@ class Reshaper:
         }
         return cls(inputs, outputs) if inputs or outputs else None
 
-    def to_model(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def to_model(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of a request in the shapes that the model wants."""
         return self._apply(self._inputs, tensors)
 
-    def to_client(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def to_client(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of the model in the shapes that the configuration promises."""
         return self._apply(self._outputs, tensors)
 

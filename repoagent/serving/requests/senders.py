@@ -8,8 +8,18 @@ from collections.abc import Callable
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace, ResponseSender
+from repoagent.serving.requests.reshape import Reshaper
 
-__all__ = ["CollectingSender", "RecordingSender", "TracingSender", "TrackedSender", "answer_error", "submit_and_wait"]
+__all__ = [
+    "CollectingSender",
+    "RecordingSender",
+    "ReshapingSender",
+    "TracingSender",
+    "TrackedSender",
+    "answer_error",
+    "reshape",
+    "submit_and_wait",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -183,3 +193,34 @@ class RecordingSender:
             return
         cancelled = isinstance(error, CancelledError)
         self._statistics.record_failure(arrival, now, FailureReason.CANCELED if cancelled else FailureReason.BACKEND)
+
+
+class ReshapingSender:
+    """Gives the outputs of a model the shapes that clients see."""
+
+    __slots__ = ("_inner", "_inputs", "_request", "_reshaper")
+
+    def __init__(self, request: InferRequest, reshaper: Reshaper) -> None:
+        self._request = request
+        self._inputs = request.inputs
+        self._inner = request.sender
+        self._reshaper = reshaper
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        if response is not None and response.error is None:
+            try:
+                response.outputs = self._reshaper.to_client(response.outputs)
+            except RepoAgentError as error:
+                response.outputs, response.error = {}, error
+        if final:
+            # The caller may use the request again, with the inputs and the sender that are its own.
+            self._request.inputs, self._request.sender = self._inputs, self._inner
+        if self._inner is not None:
+            self._inner.send(response, final)
+
+
+def reshape(request: InferRequest, reshaper: Reshaper) -> None:
+    """Have a model get ``request`` in its own shapes, until it is answered; answers have the shapes of clients."""
+    if not request.placeholder:
+        request.sender = ReshapingSender(request, reshaper)
+    request.inputs = reshaper.to_model(request.inputs)

@@ -118,6 +118,27 @@ def test_a_fault_is_told_in_tritons_words(config: str, bad: InferRequest, text: 
     assert str(caught.value) == text
 
 
+OPTIONAL = """
+input [ { name: "a" data_type: TYPE_FP32 dims: [ 6 ] }, { name: "b" data_type: TYPE_FP32 dims: [ 6 ] optional: true } ]
+"""
+
+
+def test_an_optional_input_does_not_pass_for_a_required_one() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"missing required input\(s\) \['a'\]"):
+        checker(OPTIONAL).check(request(b=tensor(F32, 6)))
+
+
+@pytest.mark.parametrize("rows", [(0, 3), (3, 0), (0, 1)])
+def test_a_batch_of_nothing_does_not_go_with_a_batch_of_some(rows: tuple[int, int]) -> None:
+    uneven = request(a=tensor(F32, rows[0], 16), b=tensor(I32, rows[1], 9, 2))
+    with pytest.raises(InvalidArgumentError, match="input 'b' batch size does not match other inputs for 'm'"):
+        checker(BATCHING).check(uneven)
+
+
+def test_a_batch_of_nothing_is_a_batch() -> None:
+    assert checker(BATCHING).check(request(a=tensor(F32, 0, 16), b=tensor(I32, 0, 9, 2))) == 0
+
+
 def test_a_wrong_shape_of_a_batching_model_explains_the_batch_dimension() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         checker(BATCHING).check(request(a=tensor(F32, 1, 17), b=tensor(I32, 1, 1, 2)))

@@ -19,7 +19,6 @@ from repoagent.serving.backends.examples.common import (
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.instances.base import batch_size
 from repoagent.serving.requests.request import InferRequest, ParameterValue
-from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent.storage.files.files import ModelFiles
 
@@ -60,7 +59,6 @@ class _Instance:
         self._delay = number(config, "execute_delay_ms") / 1000 * factor
         self._version = str(version)
         self._outputs = [output.name for output in config.output]
-        self._reshaper = Reshaper.of(config)
         self._batching = config.max_batch_size > 0
         self._optional = {item.name: item for item in config.input if item.optional}
 
@@ -73,7 +71,7 @@ class _Instance:
         """Nothing is held."""
 
     def _answer(self, request: InferRequest) -> None:
-        inputs = request.inputs if self._reshaper is None else self._reshaper.to_model(request.inputs)
+        inputs = request.inputs
         outputs: dict[str, Tensor] = {}
         for name in request.requested_outputs or self._outputs:
             source = f"INPUT{name.removeprefix('OUTPUT')}"
@@ -85,8 +83,7 @@ class _Instance:
                 respond(request, self._version, {}, error=error)
                 return
             outputs[name] = inputs[source]
-        shown = outputs if self._reshaper is None else self._reshaper.to_client(outputs)
-        respond(request, self._version, shown, _PARAMETERS)
+        respond(request, self._version, outputs, _PARAMETERS)
 
     def _zeros(self, item: "ModelInput", request: InferRequest) -> Tensor:
         """In the place of an input that the client left out; a variable dimension is 1."""
