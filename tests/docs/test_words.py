@@ -10,7 +10,6 @@ UNEDITED = {
     "docs/differences.md",
     "docs/reference/executor.md",
     "docs/reference/python-backend.md",
-    "docs/reference/serving.md",
 }
 """Pages that were written before the style section. None may be added."""
 
