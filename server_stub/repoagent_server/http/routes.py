@@ -100,9 +100,14 @@ class _ServerRoutes:
 
 
 def _health(request: Request, document: dict[str, Any], good: bool) -> Response:
-    """A status without a body, as Triton's, which shell probes rely on; with one for who asks for JSON, as KServe."""
-    accepts = request.header(b"accept") or b""
-    return json_response(document, 200 if good else 400) if JSON in accepts.lower() else Response(200 if good else 400)
+    """A status without a body, as Triton's, which shell probes rely on.
+
+    With one for who asks for JSON, or takes compressed answers: a library, not a probe. KServe's client, which reads
+    the body, does not say what it accepts.
+    """
+    wants_json = JSON in (request.header(b"accept") or b"").lower() or b"gzip" in (request.frame.accepts or b"")
+    status = 200 if good else 400
+    return json_response(document, status) if wants_json else Response(status)
 
 
 class _RepositoryRoutes:
