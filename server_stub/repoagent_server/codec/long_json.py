@@ -37,6 +37,7 @@ _HALF: Final = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _ESCAPE_SIZE: Final = 6
 _CONTINUATIONS: Final = 4
 _MEMBERS_OF_A_TENSOR: Final = 10
+_LOOK_EVERY: Final = 32
 _BLANK: Final = ord("_")
 _COMMA, _QUOTE, _COLON = b',":'
 _OPEN, _CLOSE, _BEGIN, _END = b"[]{}"
@@ -264,6 +265,8 @@ class _Reader:
 
     def _count(self) -> None:
         self._members += 1
+        if self._members % _LOOK_EVERY == 0:
+            self._look()
         if self._members > self._frame.members:
             raise InvalidArgumentError(
                 f"the JSON of the request has more than {self._frame.members} members beside the values of tensors"

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from repoagent.errors import CancelledError
 from repoagent_server.http.messages import Exchange, Request
@@ -13,6 +14,9 @@ from repoagent_server.http.service import answer_to
 __all__ = ["LongWork"]
 
 _T = TypeVar("_T")
+_TURN: Final = 0.001
+_PAUSE: Final = 0.0001
+"""Seconds of work, and of rest after them in which others get the interpreter."""
 
 
 class LongWork:
@@ -40,9 +44,15 @@ class LongWork:
         gone = threading.Event()
         exchange.on_cancel = gone.set
 
+        turn = time.monotonic()
+
         def look() -> None:
+            nonlocal turn
             if gone.is_set():
                 raise CancelledError("the client has gone")
+            if time.monotonic() - turn > _TURN:
+                time.sleep(_PAUSE)  # or the event loop waits 5 ms for the interpreter at each of its steps
+                turn = time.monotonic()
 
         def attempt() -> _T:
             look()
