@@ -148,7 +148,9 @@ def test_a_load_that_was_asked_for_after_an_unload_waits_for_it_and_is_not_cance
     slot = core._table.get("m")
     assert slot is not None
     hold = threading.Event()
-    slot._queue.submit(lambda: hold.wait(60))
+    held = slot._queue.submit(lambda: hold.wait(60))
+    while not held.running():
+        threading.Event().wait(0.001)
     unloads = [slot.unload()]
     load, outcome = in_thread(lambda: core.load("m").outcome)
     while len(slot._queue._jobs) < 2:  # the unload and the load
@@ -176,7 +178,9 @@ def test_what_must_not_be_used_any_more_cancels_every_load(
     slot = core._table.get("m")
     assert slot is not None
     hold = threading.Event()
-    slot._queue.submit(lambda: hold.wait(60))
+    held = slot._queue.submit(lambda: hold.wait(60))
+    while not held.running():
+        threading.Event().wait(0.001)
     slot.unload()
     load, outcome = in_thread(lambda: core.load("m").outcome)
     while len(slot._queue._jobs) < 2:  # the unload and the load
