@@ -6,7 +6,9 @@ new examples instead.
 
 import gc
 import os
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,3 +24,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test logs may hold halves of characters, which a process of pytest-xdist cannot send to the first one."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
