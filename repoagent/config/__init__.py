@@ -20,7 +20,7 @@ from repoagent.config.json_writer import write_json
 from repoagent.config.model_config_pb2 import ModelConfig
 from repoagent.config.redaction import redact
 from repoagent.config.text import read_text, write_text
-from repoagent.config.versions import no_version, select_versions
+from repoagent.config.version_policy import no_version, select_versions
 
 __all__ = [
     "BACKEND_OF_PLATFORM",

@@ -24,7 +24,7 @@ from repoagent.testing.faults import FaultInjection
 from repoagent.testing.keys import SCHEME, FakeKeys
 from repoagent.testing.leftovers import workspace_leftovers
 from repoagent.testing.log import captured_log
-from repoagent.testing.storage_points import storage_points
+from repoagent.testing.patching import storage_points
 from repoagent.testing.watching import TestedAgents
 
 __all__ = ["AgentHarness", "Outcome", "memory_directory"]

@@ -1,33 +1,88 @@
-"""The page about the structure names files that exist, and every folder."""
+"""The page about the structure names what exists: files, folders, classes, the order of imports."""
 
+import configparser
 import re
 from pathlib import Path
 
+import pytest
+
 _TREE = Path(__file__).parents[2]
-_PAGE = _TREE / "docs" / "structure.md"
+_PACKAGES = {"repoagent": _TREE / "repoagent", "repoagent_server": _TREE / "server_stub" / "repoagent_server"}
 _ROOTS = [
     _TREE / "repoagent",
+    _TREE / "repoagent" / "executor",
     _TREE / "repoagent" / "serving",
+    _TREE / "repoagent" / "serving" / "backends",
+    _TREE / "repoagent" / "serving" / "backends" / "python",
+    _TREE / "repoagent" / "serving" / "backends" / "python" / "process",
     _TREE / "repoagent" / "serving" / "scheduling",
+    _TREE / "repoagent" / "storage",
     _TREE / "server_stub" / "repoagent_server",
+    _TREE / "server_stub",
+    _TREE / "docs",
     _TREE,
 ]
+_FOREIGN = {"model.py"}
+"""Files that the page names, which are not the project's."""
 
 
-def _exists(name: str) -> bool:
-    return any((root / name).is_file() for root in _ROOTS)
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (_TREE / "docs" / "structure.md").read_text()
 
 
-def test_every_file_that_it_names_is_there() -> None:
-    named = set(re.findall(r"`([\w/]+\.(?:py|proto|svg))`", _PAGE.read_text()))
+def _packages(root: Path) -> list[Path]:
+    return sorted(file.parent for file in root.rglob("__init__.py") if "templates" not in file.parts)
+
+
+def test_every_file_that_it_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`([\w/.]+\.(?:py|proto|svg))`", page))
     assert len(named) > 50
-    missing = {name for name in named if not _exists(name)}
-    assert missing == {"model.py", "codec.py", "services.py", "child.py"}, "other files are named so"
+    assert {name for name in named if not any((root / name).is_file() for root in _ROOTS)} == _FOREIGN
 
 
-def test_it_has_a_sentence_for_every_folder() -> None:
-    text = _PAGE.read_text()
-    inner = [_TREE / "repoagent", *(_TREE / "repoagent" / name for name in ("storage", "serving"))]
-    inner.append(_TREE / "server_stub" / "repoagent_server")
-    folders = [path.parent for root in inner for path in sorted(root.glob("*/__init__.py"))]
-    assert [str(folder) for folder in folders if f"{folder.name}/`" not in text] == []
+def test_every_folder_that_it_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`([\w/.]+)/`", page))
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not any((root / name).is_dir() for root in _ROOTS)] == []
+
+
+def test_every_class_whose_lock_it_names_is_there(page: str) -> None:
+    table = page.split("## Locks")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([A-Z]\w+)(?:\._\w+)?`", table))
+    code = "\n".join(file.read_text() for root in _PACKAGES.values() for file in sorted(root.rglob("*.py")))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not re.search(rf"^class {name}\b", code, re.MULTILINE)] == []
+
+
+def test_it_has_a_row_for_every_folder(page: str) -> None:
+    rows = re.findall(r"^\| `([\w/.]+)/` \|", page, re.MULTILINE)
+    folders = {folder for root in _PACKAGES.values() for folder in _packages(root) if folder != root}
+    assert [str(folder) for folder in sorted(folders) if not any(folder.match(f"*/{row}") for row in rows)] == []
+
+
+def test_it_names_every_agent(page: str) -> None:
+    row = next(line for line in page.splitlines() if line.startswith("| `agents/` |"))
+    agents = sorted(file.parent.name for file in (_TREE / "agents").glob("*/pyproject.toml"))
+    assert [name for name in agents if f"`{name}`" not in row] == []
+
+
+@pytest.mark.parametrize(
+    ("label", "contract"),
+    [
+        ("serving", "serving"),
+        ("storage", "storage"),
+        ("executor", "executor_folders"),
+        ("front ends", "front_ends"),
+    ],
+)
+def test_its_order_of_folders_is_the_one_that_lint_imports_checks(page: str, label: str, contract: str) -> None:
+    contracts = configparser.ConfigParser()
+    contracts.read(_TREE / ".importlinter")
+    layers = contracts[f"importlinter:contract:{contract}"]["layers"].split("\n")
+    checked = [{name.split(".")[-1] for name in re.split("[ |:]+", layer)} for layer in reversed(layers) if layer]
+    order = re.search(rf"^    {label}: (.*(?:\n {{6,}}.*)*)", page, re.MULTILINE)
+    assert order
+    stated = [set(re.split(r"[\s,]+", step.strip())) for step in order[1].replace("<- the root", "").split("<-")]
+    assert stated == checked[: len(stated)]
+    assert set().union(*checked[len(stated) :]) <= {"assembly", "core", "queries", "reception", "routing"}

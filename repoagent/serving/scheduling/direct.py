@@ -19,7 +19,7 @@ from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
 from repoagent.serving.scheduling.limited import new_pool
-from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 

@@ -13,7 +13,7 @@ from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.limited import new_pool
-from repoagent.serving.scheduling.refusals import Refuser
+from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal

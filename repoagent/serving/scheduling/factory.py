@@ -14,8 +14,8 @@ from repoagent.serving.scheduling.limited import LimitedInstance
 from repoagent.serving.scheduling.ordering import OrderedScheduler
 from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.sequence import SequenceScheduler
+from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.settings import BatchSettings
-from repoagent.serving.scheduling.states import SequenceStates
 
 __all__ = ["new_scheduler"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
-from repoagent.serving.scheduling.controls import SequenceControls
-from repoagent.serving.scheduling.sequences import Slot
-from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.sequence_table import Slot
 
 __all__ = ["put_into_slot"]
 

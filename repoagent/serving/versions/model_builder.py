@@ -24,7 +24,7 @@ from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
-from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.versions.config_limits import check_limits
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder
 from repoagent.serving.versions.ignored_settings import meaningless_settings

@@ -11,8 +11,8 @@ from repoagent.serving.instances.base import Instance
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.requests.tensor_files import blank, read_tensor
-from repoagent.serving.scheduling.controls import SequenceControls
-from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:

@@ -7,32 +7,17 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
-from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
+from repoagent_server.handlers.restrictions import Api, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response
+from repoagent_server.http.restricted import Guard
 
-__all__ = ["Guard", "Match", "Params", "Route", "Router"]
+__all__ = ["Match", "Params", "Route", "Router"]
 
 Params = Mapping[str, str]
 """The named parts of the path: ``model``, ``version``, ..., decoded; "" for one that is absent."""
 
 Inline = Callable[[Request, Params], Response]
 Deferred = Callable[[Request, Params, Exchange], None]
-
-
-class Guard:
-    """A restriction, ready to be compared with requests."""
-
-    __slots__ = ("_name", "_restriction", "header")
-
-    def __init__(self, restriction: Restriction) -> None:
-        self._restriction = restriction
-        self._name = restriction.header.lower().encode()
-        self.header = restriction.header
-        """The header that it asks for, as the operator spelled it."""
-
-    def admits(self, request: Request) -> bool:
-        """Whether ``request`` has the header with the value that it must have."""
-        return self._restriction.admits(request.header(self._name))
 
 
 @dataclass(frozen=True, slots=True)

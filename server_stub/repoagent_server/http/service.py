@@ -64,9 +64,9 @@ class HttpService:
         foreign = self.origins.refusal(request, route) if self.origins is not None else None
         if foreign is not None:
             return error_response(foreign, 403)
-        guard = route.guard
-        if guard is not None and not guard.admits(request):
-            return error_response(f"This API is restricted, expecting header '{guard.header}'", 403)
+        restricted = route.guard.refusal(request) if route.guard is not None else None
+        if restricted is not None:
+            return error_response(restricted, 403)
         if request.method not in route.methods:
             return error_response("Method Not Allowed", 405)
         if self.stopping and not route.while_stopping:

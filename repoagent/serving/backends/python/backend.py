@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from repoagent.config import read_json, write_json
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
+from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
-from repoagent.serving.backends.python.model.running import completed, started
 from repoagent.serving.backends.python.process.hosting import Hosting, program_for, runs_in_process_of_its_own
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.backends.python.process.starting import Blueprint, completed_in_child, new_child

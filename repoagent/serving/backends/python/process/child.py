@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import ModelContext
+from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.metrics import MetricFamily
-from repoagent.serving.backends.python.model.running import completed, started
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, error_body, request_of, response_body

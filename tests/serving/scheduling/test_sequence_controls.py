@@ -7,8 +7,8 @@ from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType, Tensor
-from repoagent.serving.scheduling.controls import SequenceControls
-from repoagent.serving.scheduling.sequences import Slot
+from repoagent.serving.scheduling.sequence_controls import SequenceControls
+from repoagent.serving.scheduling.sequence_table import Slot
 
 FLAGS = """
     control_input { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0.5, 1.5 ] } }

@@ -4,7 +4,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.scheduling.sequences import SequenceTable, Slot
+from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Entry
 
 IDLE = 1000

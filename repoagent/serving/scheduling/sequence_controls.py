@@ -10,8 +10,8 @@ from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
-from repoagent.serving.scheduling.sequences import Slot
-from repoagent.serving.scheduling.states import SequenceStates
+from repoagent.serving.scheduling.sequence_states import SequenceStates
+from repoagent.serving.scheduling.sequence_table import Slot
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
