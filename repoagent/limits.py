@@ -28,7 +28,9 @@ class Limits:
         InvalidArgumentError: a value is not a whole number above 0.
     """
 
-    config_bytes: int = _limit(4 * _MIB, "The largest model configuration (config.pbtxt), in bytes.")
+    config_bytes: int = _limit(
+        4 * _MIB, "The largest model configuration, a file or sent with a load request, in bytes."
+    )
     text_file_bytes: int = _limit(
         64 * _MIB, "The largest file of a model that is read whole as text (labels, manifests, JSON), in bytes."
     )

@@ -145,7 +145,7 @@ class ServingCore:
         """
         self._require_explicit()
         self._demand.forget(name)
-        return self._loads.load(name, load_order(name, config, files))
+        return self._loads.load(name, load_order(name, config, files, limits=self.options.limits))
 
     def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
         """Unload a model, or all models of that name; one that is not loaded is fine.

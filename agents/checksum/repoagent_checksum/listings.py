@@ -1,12 +1,12 @@
 """Digest lists in JSON that users already have: OCI image manifests, and listings of the Hugging Face hub."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsupportedError
 from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
+from repoagent_checksum.limited_json import parse_json
 from repoagent_checksum.manifest import Entry, merge_entries, parse_manifest
 from repoagent_checksum.names import plain_name
 
@@ -38,7 +38,7 @@ def parse_listing(data: bytes, source: str) -> list[Entry]:
         UnsupportedError: an OCI layer that is an archive.
     """
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{source}: not valid JSON: {error}") from error
     try:

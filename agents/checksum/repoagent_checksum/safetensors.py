@@ -4,7 +4,6 @@ This is about completeness, not integrity: every shard that the index names is t
 says, and holds the tensors that the index looks for in it. Only headers are read.
 """
 
-import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError
+from repoagent_checksum.limited_json import parse_json
 from repoagent_checksum.names import open_inside, plain_name, read_inside, show
 
 __all__ = ["INDEX_SUFFIX", "check_index"]
@@ -40,7 +40,7 @@ def check_index(root: Path, index: str) -> list[str]:
 
 def _tensors_by_shard(root: Path, index: str) -> dict[str, set[str]]:
     try:
-        weights = _object(json.loads(read_inside(root, index, "safetensors index")))["weight_map"]
+        weights = _object(parse_json(read_inside(root, index, "safetensors index")))["weight_map"]
         shards: dict[str, set[str]] = {}
         for tensor, shard in _object(weights).items():
             shards.setdefault(plain_name(str(shard), show(index)), set()).add(tensor)
@@ -78,6 +78,6 @@ def _read_header(file: FileIO) -> tuple[set[str], int]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
-    tensors = {name: value for name, value in _object(json.loads(file.read(length))).items() if name != "__metadata__"}
+    tensors = {name: value for name, value in _object(parse_json(file.read(length))).items() if name != "__metadata__"}
     ends = [int(value["data_offsets"][1]) for value in tensors.values()]
     return set(tensors), 8 + length + max(ends, default=0)

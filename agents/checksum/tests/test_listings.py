@@ -99,6 +99,11 @@ def test_broken_json_is_refused() -> None:
         parse_listing(b"[" * 100_000, "listing.json")
 
 
+def test_a_listing_of_a_million_values_is_not_parsed() -> None:
+    with pytest.raises(InvalidArgumentError, match="more than 1000000 values"):
+        parse_listing(b"[" + b"{}," * 600_000 + b"0]", "listing.json")
+
+
 def test_a_name_that_leaves_the_directory_is_refused() -> None:
     with pytest.raises(UnsafePathError):
         parse([{"type": "file", "path": "../a", "size": 2, "oid": BLOB}])

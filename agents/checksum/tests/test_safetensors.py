@@ -69,6 +69,21 @@ def test_a_broken_index_is_refused(model: Path, content: bytes) -> None:
         check_index(model, INDEX)
 
 
+MANY = b'{"a": [' + b"[]," * 600_000 + b"0]}"
+"""A hundred megabytes of these would stop every thread of the server for ten seconds."""
+
+
+def test_a_header_of_a_million_values_is_not_parsed(model: Path) -> None:
+    (model / "1" / "b.safetensors").write_bytes(struct.pack("<Q", len(MANY)) + MANY)
+    assert check_index(model, INDEX) == ["shard 1/b.safetensors is not a safetensors file: more than 1000000 values"]
+
+
+def test_an_index_of_a_million_values_is_not_parsed(model: Path) -> None:
+    (model / INDEX).write_bytes(MANY)
+    with pytest.raises(InvalidArgumentError, match="more than 1000000 values"):
+        check_index(model, INDEX)
+
+
 def test_an_index_of_nothing_is_refused(model: Path) -> None:
     (model / INDEX).write_text('{"weight_map": {}}')
     with pytest.raises(InvalidArgumentError, match="names no shard"):

@@ -55,7 +55,7 @@ def group_specs(group: "ModelInstanceGroup") -> list[InstanceSpec]:
     return [InstanceSpec(f"{group.name}_{number}", kind, device) for number, device in enumerate(devices)]
 
 
-def as_repoagent_error(error: Exception, model_name: str) -> RepoAgentError:
+def as_repoagent_error(error: BaseException, model_name: str) -> RepoAgentError:
     """``error`` itself if it is one of ours; else it is logged, and an InternalError with its text returned."""
     if isinstance(error, RepoAgentError):
         return error

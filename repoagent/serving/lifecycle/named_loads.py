@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.slot_context import LoadOrder
@@ -22,14 +23,16 @@ __all__ = ["NamedLoads", "load_order"]
 logger = logging.getLogger(__name__)
 
 
-def load_order(name: str, config: str | bytes | None, files: Mapping[str, bytes] | None) -> LoadOrder:
+def load_order(
+    name: str, config: str | bytes | None, files: Mapping[str, bytes] | None, *, limits: Limits = DEFAULT_LIMITS
+) -> LoadOrder:
     """The order to load ``name`` with a configuration in JSON, and files, of the caller's own.
 
     Raises:
-        InvalidArgumentError: the configuration cannot be read, or there are files and no configuration.
+        InvalidArgumentError: the configuration cannot be read or is too large, or there are files and none.
     """
     try:
-        order = LoadOrder(_override(name, config), dict(files) if files else None)
+        order = LoadOrder(_override(name, config, limits.config_bytes), dict(files) if files else None)
         if order.files is not None and order.config is None:
             raise InvalidArgumentError(
                 f"failed to load '{name}', override model directory requires providing config override"
@@ -40,9 +43,13 @@ def load_order(name: str, config: str | bytes | None, files: Mapping[str, bytes]
     return order
 
 
-def _override(name: str, config: str | bytes | None) -> ModelConfig | None:
+def _override(name: str, config: str | bytes | None, limit: int) -> ModelConfig | None:
     if config is None:
         return None
+    if len(config) > limit:  # Parsing it would let no other thread run.
+        raise InvalidArgumentError(
+            f"failed to load '{name}': the configuration has more than {limit} bytes ({Limits.flag('config_bytes')})"
+        )
     try:
         return read_json(config)
     except InvalidArgumentError as error:

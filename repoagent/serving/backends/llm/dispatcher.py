@@ -126,7 +126,7 @@ class Dispatcher:
             if not response.has_error():
                 return generation.take(response.result)
             generation.reply.fail(response.error)
-        except Exception as error:  # One request must not end the thread of all.
+        except BaseException as error:  # One request must not end the thread of all; libraries in Rust panic.
             generation.reply.fail(as_repoagent_error(error, self._model_name))
         return True
 

@@ -132,7 +132,7 @@ class LlmModel:
             answer_error(request, error, self._version)
         except TypeError as error:  # A value of another type in JSON, which has no form that is checked before.
             answer_error(request, InvalidArgumentError(str(error)), self._version)
-        except Exception as error:
+        except BaseException as error:  # libraries in Rust raise what is no Exception
             answer_error(request, as_repoagent_error(error, request.model_name), self._version)
 
     def _submit(self, request: InferRequest) -> None:

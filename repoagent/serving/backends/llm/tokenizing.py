@@ -1,18 +1,23 @@
 """From texts to tokens and back, with Hugging Face's ``tokenizers``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import tokenizers
 
 from repoagent.beneath import read_beneath
-from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["TOKENIZER_NAME", "Tokenizer"]
 
 TOKENIZER_NAME: Final = "tokenizer.json"
+_PANIC: Final = "PanicException"
+"""Libraries in Rust raise it. It is no ``Exception``: uncaught it ends the thread that all requests of a model need."""
+_FEW: Final = 64
+"""Tokens whose text is made sooner than other threads could be let run."""
 
 
 class Tokenizer:
@@ -29,6 +34,7 @@ class Tokenizer:
         self._inner = inner
         self._add_special = add_special
         self._skip_special = skip_special
+        self._decodes_slowly = inner.decoder is not None and b"Regex" in inner.decoder.__getstate__()
 
     @classmethod
     def load(
@@ -48,19 +54,30 @@ class Tokenizer:
                 "file of Hugging Face's tokenizers"
             ) from error
         try:
-            inner = tokenizers.Tokenizer.from_buffer(content)
+            with _panics():
+                inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # The library raises no class of its own.
             raise InvalidArgumentError(f"'{folder.name}/{TOKENIZER_NAME}' is no tokenizer: {error}") from error
         return cls(inner, add_special=add_special, skip_special=skip_special)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a prompt."""
-        ids: list[int] = self._inner.encode(text, add_special_tokens=self._add_special).ids
+        """The tokens of a prompt.
+
+        Raises:
+            InternalError: the library failed.
+        """
+        return self._encode(text, special=self._add_special)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        """As a batch, for the library lets other threads run only then: patterns of the file may take any time."""
+        with _panics():
+            (encoding,) = self._inner.encode_batch([text], add_special_tokens=special)
+        ids: list[int] = encoding.ids
         return ids
 
     def words(self, texts: Iterable[str]) -> list[list[int]]:
         """The tokens of each text that has any, without special ones around it."""
-        encoded = (self._inner.encode(text, add_special_tokens=False).ids for text in texts)
+        encoded = (self._encode(text, special=False) for text in texts)
         return [ids for ids in encoded if ids]
 
     def longest_token(self) -> int:
@@ -70,8 +87,11 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; ids that the file does not know stand for nothing."""
-        text: str = self._inner.decode(tokens, skip_special_tokens=self._skip_special)
-        return text
+        with _panics():
+            if len(tokens) <= _FEW and not self._decodes_slowly:
+                return str(self._inner.decode(tokens, skip_special_tokens=self._skip_special))
+            (text,) = self._inner.decode_batch([tokens], skip_special_tokens=self._skip_special)
+            return str(text)
 
     def vocabulary(self, size: int) -> list[str]:
         """The file's names of the tokens by id, at most ``size``; empty where an id is not used."""
@@ -86,3 +106,13 @@ class Tokenizer:
         """The content of the file."""
         text: str = self._inner.to_str()
         return text
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise InternalError(f"the model's tokenizer failed: {error}") from None
