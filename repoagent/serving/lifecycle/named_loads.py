@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from repoagent.beneath import shown
 from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
@@ -14,6 +15,7 @@ from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
+from repoagent.storage.paths.paths import check_model_name
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -83,9 +85,12 @@ class NamedLoads:
         Ensembles that call them have followed then.
 
         Raises:
+            InvalidArgumentError: nothing was loaded: it comes with the call, with a name that no model can have.
             RepoAgentError: one of them failed; with the texts of all that did.
         """
         models = self.ids(name) if order.files is None else [ModelId.of(name)]
+        if order.config is not None:
+            _check_names(models)
         futures = [self._table.load(model, order) for model in models]
         try:
             errors = [error for future in futures if (error := future.exception()) is not None]
@@ -113,6 +118,17 @@ class NamedLoads:
         for name in futures:
             self._followers.settle(name)
         return failed
+
+
+def _check_names(models: Iterable[ModelId]) -> None:
+    # A model of a repository has the name of a directory; one of the caller's own could have any.
+    for model in models:
+        try:
+            check_model_name(model.name)
+        except RepoAgentError as error:
+            text = f"failed to load a model: {shown(model.name)} cannot be the name of a model: {error}"
+            logger.error("%s", text)
+            raise InvalidArgumentError(text) from error
 
 
 def _failure(name: str, future: "Future[LoadReport]") -> str:

@@ -5,13 +5,29 @@ What somebody else may write to is opened with :mod:`repoagent.beneath`, never b
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from repoagent.beneath import relative_parts, shown
-from repoagent.errors import UnsafePathError
+from repoagent.errors import InvalidArgumentError, UnsafePathError
 
-__all__ = ["check_component", "check_tree", "file_label", "is_text", "join_inside", "object_parts", "relative_parts"]
+__all__ = [
+    "check_component",
+    "check_model_name",
+    "check_tree",
+    "file_label",
+    "is_text",
+    "join_inside",
+    "object_parts",
+    "relative_parts",
+]
+
+_NAME_BYTES: Final = 255
+"""Of one name, on every filesystem of Linux."""
+_NOT_ON_A_LINE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Categories of characters: controls, half characters, ends of lines and of paragraphs."""
 
 
 def object_parts(name: str) -> tuple[str, ...]:
@@ -35,6 +51,20 @@ def check_component(name: str) -> str:
     if len(object_parts(name)) != 1:
         raise UnsafePathError(f"{shown(name)} contains '/'; expected one name")
     return name
+
+
+def check_model_name(name: str) -> str:
+    """Return ``name`` if a model can have it: it names one directory, and messages and logs can hold it on one line.
+
+    Raises:
+        UnsafePathError: see :func:`check_component`.
+        InvalidArgumentError: it holds a control character or an end of a line, is not UTF-8, or is too long.
+    """
+    if any(unicodedata.category(character) in _NOT_ON_A_LINE for character in name):
+        raise InvalidArgumentError(f"{shown(name)} holds a character that no line of text can hold")
+    if len(name.encode()) > _NAME_BYTES:
+        raise InvalidArgumentError(f"{shown(name)} has more than {_NAME_BYTES} bytes")
+    return check_component(name)
 
 
 def check_tree(names: Iterable[str]) -> None:

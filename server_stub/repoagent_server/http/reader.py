@@ -69,6 +69,8 @@ class RequestSink(Protocol):
 _HTTP_1_0: Final = "1.0"
 _VERSIONS: Final = frozenset({_HTTP_1_0, "1.1"})
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_PIECES: Final = 64
+"""Of a body that are kept as they came. A client may send chunks of a byte; each would be an object."""
 _HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
 
 
@@ -89,7 +91,12 @@ class RequestReader:
         self._http_1_0 = False
         self._frame = Frame()
         self._pieces: list[bytes] = []
+        self._rest = bytearray()
+        """What came of the body after the pieces."""
         self._size = 0
+        self._content = False
+        """Whether something of a body was in the bytes parsed last."""
+        self._between = 0
         self._known: _Known | None = None
         self._first: bytes | None = None
         self._upgrade = False
@@ -121,12 +128,15 @@ class RequestReader:
 
     def _parse_once(self, data: bytes) -> bytes:
         """Parse ``data``; returns what is to be parsed then, if the parser stopped."""
+        self._content = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return self._without_upgrade() + data[upgrade.args[0] :]
         if self.state is Reading.HEAD:
             self._count_head(len(data))
+        elif self.state is Reading.BODY:
+            self._count_between(0 if self._content else len(data))
         return b""
 
     def _without_upgrade(self) -> bytes:
@@ -150,6 +160,15 @@ class RequestReader:
         self._fresh = False
         if self._head_size > self._limits.max_head:
             self._refuse(*_HEAD_TOO_LONG)
+
+    def _count_between(self, size: int) -> None:
+        """``size`` bytes of an unfinished body were none of its content: of chunks' heads, and fields behind the last.
+
+        The parser would take them without end.
+        """
+        self._between = self._between + size if size else 0
+        if self._between > self._limits.max_head:
+            self._refuse("what is between the chunks of the body, or behind them, is too long", 431)
 
     def large_body(self) -> tuple[Frame, list[bytes]] | None:
         """If the rest of the body should be read by other means: its frame, and what of it has come.
@@ -182,6 +201,7 @@ class RequestReader:
     def _refuse(self, reason: str, status: int) -> None:
         self.state = Reading.REFUSED
         self._pieces = []
+        self._rest = bytearray()
         self._sink.refuse(error_response(reason, status))
 
     # What the parser calls.
@@ -193,7 +213,7 @@ class RequestReader:
         self._target = b""
         self._headers = []
         self._pieces = []
-        self._size = self._head_size = 0
+        self._size = self._head_size = self._between = 0
         self._fresh = True
 
     def on_url(self, url: bytes) -> None:
@@ -201,6 +221,8 @@ class RequestReader:
         self._head_size += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.state is Reading.BODY:
+            return  # a field behind the last chunk: it is no header, and nothing here asks for it
         self._headers.append((name, value))
         self._head_size += len(value)
 
@@ -229,13 +251,19 @@ class RequestReader:
     def on_body(self, body: bytes) -> None:
         if self.state is Reading.REFUSED:
             return
+        self._content = True
         self._size += len(body)
         if self._size > self._limits.max_body:
             self._refuse(too_large(self._size, self._limits.max_body), 400)
-        else:
+        elif len(self._pieces) < _PIECES:
             self._pieces.append(body)
+        else:
+            self._rest += body
 
     def on_message_complete(self) -> None:
         if self.state is not Reading.REFUSED and not self._upgrade:
             pieces = self._pieces
+            if self._rest:
+                pieces.append(bytes(self._rest))
+                self._rest = bytearray()
             self.finish(pieces[0] if len(pieces) == 1 else b"".join(pieces))
