@@ -20,8 +20,9 @@ class Agent:
     Raising from ``initialize``, ``model_initialize`` or ``load`` refuses the load, and the text of the exception is
     the reason that the operator and the client read. Raising later is logged and written in the load report; it
     stops nothing. A method that returns something counts as one that raised: only an exception refuses a model.
-    Calls for one ``AgentModel`` never overlap; calls for different ones may run at the same time,
-    each on a worker thread of the server process, so state that models share needs a lock.
+
+    Calls for one ``AgentModel`` never overlap. Calls for different ones may run at the same time, each on a worker
+    thread of the server process. State that models share needs a lock.
 
     The smallest useful agent::
 

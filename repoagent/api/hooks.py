@@ -14,7 +14,7 @@ A package offers such a module through the entry-point group ``repoagent.plugins
         print(event.model, event.outcome)
 
 Two kinds of hook, two rules. *Registrations* are called once, at start; two plug-ins that claim one name are an error
-that names both. *Observers* are told what happened; they run off the load thread, in order, and one that raises is
+that names both. *Observers* receive what happened; they run off the load thread, in order, and one that raises is
 logged and forgotten. An observer can refuse nothing: that is what agents are for.
 
 Plug-in modules are imported at every start of the program, also for ``--help``: keep them light and name the real

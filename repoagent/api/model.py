@@ -136,13 +136,13 @@ class AgentModel(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """True once nobody waits for this load any more. Long work should look at it now and then and raise.
+        """True once the load is cancelled. Long work should check it now and then, and raise.
 
         Never true after ``LOAD``: what follows has to be done, so :meth:`run_child` works there too.
         """
 
     def read_config(self) -> "ModelConfig | None":
-        """Read ``config.pbtxt`` at ``location`` anew; None if there is no such file.
+        """Read ``config.pbtxt`` at ``location`` again; None if there is no such file.
 
         Raises:
             ConfigError: the file does not parse; the message has line and column.
@@ -234,7 +234,7 @@ class AgentModel(Protocol):
         """
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
-        """Say how far long work is (bytes or steps). Cheap: call it as often as you like."""
+        """Report how far long work is (bytes or steps). Cheap: call it as often as you like."""
 
     def report(
         self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""

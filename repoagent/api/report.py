@@ -12,8 +12,8 @@ __all__ = ["ActionReport", "EntryReport", "LoadReport"]
 class ActionReport:
     """One call of one agent.
 
-    ``action`` is the name of an :class:`~repoagent.api.Action`; a failed ``initialize``, ``model_initialize``,
-    ``model_finalize`` or ``finalize`` shows here too, under that name in capitals. ``outcome`` is "ok", "failed" or
+    ``action`` is the name of an :class:`~repoagent.api.Action`. A failed ``initialize``, ``model_initialize``,
+    ``model_finalize`` or ``finalize`` appears too, under that name in capitals. ``outcome`` is "ok", "failed" or
     "cancelled". ``seconds`` is wall time. Bytes, digests and notes are what the agent itself reported.
     """
 
@@ -42,7 +42,7 @@ class ActionReport:
 
 @dataclass(frozen=True, slots=True)
 class EntryReport:
-    """One entry of the chain. ``index`` counts from 0; ``origin`` says who asked for it: "config" or a policy."""
+    """One entry of the chain. ``index`` counts from 0; ``origin`` is who asked for it: "config" or a policy."""
 
     index: int
     agent: str

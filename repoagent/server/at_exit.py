@@ -1,7 +1,7 @@
 """Servers that still run when the program ends are stopped then, so that their agents hear of the unloads.
 
 By ``atexit``: the program's own threads have ended by then and need no server any more, while ours, which are daemons,
-still run. It comes after an exception that nobody caught as well, but not when the process is killed.
+still run. It comes after an uncaught exception as well, but not when the process is killed.
 """
 
 import atexit

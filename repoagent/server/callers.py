@@ -25,9 +25,9 @@ class _Habits:
 class Caller(threading.local):
     """The current thread. It is *patient* if it took its last answers, one by one, before it asked for the next.
 
-    For a patient thread a model can be executed where it is: it would only sleep meanwhile. One that sends several
-    requests and then looks for the answers wants them to be executed at once, or in one batch; so does one whose
-    answers go to other threads.
+    A patient thread executes the model itself: it would only sleep meanwhile. A thread that sends several requests
+    before it looks for answers wants them executed at once, or in one batch. So does one whose answers go to other
+    threads.
     """
 
     def __init__(self) -> None:

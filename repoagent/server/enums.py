@@ -98,7 +98,7 @@ class InferenceTraceLevel(ServerEnum):
 
 
 class InferenceTraceActivity(ServerEnum):
-    """A step of a request that a trace tells of."""
+    """A step of a request that a trace records."""
 
     REQUEST_START = 0
     QUEUE_START = 1

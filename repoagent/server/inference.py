@@ -1,8 +1,8 @@
 """Sending a request to the core: at once on this thread where that is the fastest way, through its queues elsewhere.
 
-Handing a request to another thread and its answer back costs about ten times a small model's execution. So a request
-to a model that is known to be quick is executed by the thread that asks, and its response waits in the iterator; so is
-one of a thread that always waits for its answers (see :class:`~repoagent.server.callers.Caller`), if an instance is
+Handing a request to another thread and its answer back costs about ten times a small model's execution. So the
+thread that asks executes a request to a model that is known to be quick, and the response waits in the iterator. A
+thread that always waits for its answers (see :class:`~repoagent.server.callers.Caller`) does so too, if an instance is
 idle. All others are submitted, so that several requests of one thread can run, and batch, together.
 """
 

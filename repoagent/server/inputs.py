@@ -1,7 +1,7 @@
 """What may be given as an input of a request, and how it becomes a tensor of the serving core.
 
-Memory of the CPU that is contiguous and aligned and has a type of the core's is used as it is, also if it can only be
-read; what is made of it keeps its owner.
+Contiguous and aligned memory of the CPU is used as it is if the core has its type, also if it is read-only. What is
+made of it keeps its owner alive.
 """
 
 from typing import Any, Final

@@ -89,7 +89,7 @@ class AsyncQueueSender:
         self._filling: asyncio.Task[None] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        """See :class:`~repoagent.serving.requests.request.ResponseSender`. Nobody hears once the loop is closed."""
+        """See :class:`~repoagent.serving.requests.request.ResponseSender`. Without effect once the loop is closed."""
         made = make_response(self._request, response, final)
         if asyncio._get_running_loop() is self._loop:
             # The loop itself has executed the model. To go through its selector would take longer than that.

@@ -21,7 +21,7 @@ __all__ = ["Model", "ModelDictionary"]
 class Model:
     """A model of a server, by name and version; -1 is the highest version that is ready.
 
-    It is only a name: making one asks the server nothing. ``state`` and ``reason`` are what an index said when this
+    It is only a name: making one asks the server nothing. ``state`` and ``reason`` are those of the index when this
     object came out of one.
     """
 

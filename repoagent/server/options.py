@@ -57,7 +57,7 @@ class ModelLoadDeviceLimit:
 
 @dataclass(slots=True)
 class Options:
-    """What a :class:`~repoagent.server.Server` can be told. Times are seconds unless the name says otherwise.
+    """The options of a :class:`~repoagent.server.Server`. Times are seconds unless the name has another unit.
 
     The keyword-only fields at the end are this project's own. Which of the others have no effect here, and why, is in
     ``docs/reference/server-api.md``.

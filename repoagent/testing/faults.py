@@ -51,7 +51,7 @@ class FaultInjection:
         self.at(point, fail)
 
     def cancel(self, point: str) -> None:
-        """From ``point`` on nobody waits for the load any more."""
+        """The load is cancelled at ``point``."""
         self.at(point, self._cancelled.set)
 
     def kill(self, point: str) -> None:

@@ -36,9 +36,11 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the harness makes a pri
 class Outcome:
     """What one run of :meth:`AgentHarness.run` came to.
 
-    ``files`` and ``config`` (its text, "" if there is none) are what a backend would have got: empty if the load was
-    refused. ``left`` is what lay in the workspaces when all was over. ``log`` has everything that was logged, of all
-    levels; ``passed`` the points that were passed (see :mod:`repoagent.testing.points`).
+    ``files`` and ``config`` (its text, "" if there is none) are what a backend would have got. They are empty if the
+    load was refused.
+
+    ``left`` is what lay in the workspaces at the end. ``log`` has everything that was logged, at all levels.
+    ``passed`` has the points that were passed (see :mod:`repoagent.testing.points`).
     """
 
     report: LoadReport

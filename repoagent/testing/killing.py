@@ -135,7 +135,7 @@ class KillHarness:
             )
 
     def run(self, model: Path, *, remote: bool = False) -> list[str]:
-        """Load and unload ``model`` in a process that nobody kills; the points that it passed.
+        """Load and unload ``model`` in a process that is not killed; the points that it passed.
 
         Raises:
             AssertionError: the load failed.
@@ -160,7 +160,7 @@ class KillHarness:
         return files_holding(marker, self.directory, self.memory)
 
     def held_locks(self) -> list[Path]:
-        """The locks that somebody holds."""
+        """The locks that are held."""
         return held_locks(self.directory, self.memory)
 
     def cache_faults(self) -> list[str]:

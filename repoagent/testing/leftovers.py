@@ -29,7 +29,7 @@ def files_holding(marker: bytes, *roots: Path) -> list[Path]:
 
 
 def held_locks(*roots: Path) -> list[Path]:
-    """The lock files of workspaces and caches below ``roots`` that somebody holds now, sorted."""
+    """The lock files of workspaces and caches below ``roots`` that are held now, sorted."""
     return sorted(path for root in roots for path in _all(root) if _is_lock(path) and _is_held(path))
 
 

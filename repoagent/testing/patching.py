@@ -16,7 +16,7 @@ __all__ = ["storage_points"]
 
 @contextmanager
 def storage_points(faults: FaultInjection) -> Iterator[None]:
-    """For a block, ``faults`` is told when a function of :data:`~repoagent.testing.points.STORAGE_POINTS` is called.
+    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.points.STORAGE_POINTS`.
 
     The wrapping holds for the whole process: one such block at a time.
     """

@@ -2,9 +2,10 @@
 
 A point is written ``[after ]SUBJECT CALL[ #N]``:
 
-* SUBJECT is the name of an agent, and CALL one of its methods (``initialize``, ``model_initialize``, ``LOAD``,
-  ``LOAD_COMPLETE``, ``LOAD_FAIL``, ``UNLOAD``, ``UNLOAD_COMPLETE``, ``model_finalize``, ``finalize``) or something that
-  it asks its ``AgentModel`` for (``acquire_location``, ``update_location``, ``key``, ``localize``, ``cache``, ...);
+* SUBJECT is the name of an agent, and CALL one of its methods: ``initialize``, ``model_initialize``, ``LOAD``,
+  ``LOAD_COMPLETE``, ``LOAD_FAIL``, ``UNLOAD``, ``UNLOAD_COMPLETE``, ``model_finalize``, ``finalize``;
+* or CALL is something that the agent asks its ``AgentModel`` for: ``acquire_location``, ``update_location``, ``key``,
+  ``localize``, ``cache``, ...;
 * or SUBJECT is ``storage``, and CALL one of :data:`STORAGE_POINTS`.
 
 Without ``after`` it is the moment before the call. ``#N`` is the N-th time; without it, the first.

@@ -50,7 +50,7 @@ class ModelRepo:
         return directory
 
     def configure(self, name: str, *, agents: Sequence[AgentSpec] = (), config: str = "") -> None:
-        """Write the configuration of the model ``name`` anew; arguments as in :meth:`add`."""
+        """Rewrite the configuration of the model ``name``; arguments as in :meth:`add`."""
         wanted = read_text(config)
         wanted.name = name
         _add_agents(wanted, agents)

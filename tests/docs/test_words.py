@@ -1,6 +1,8 @@
 """The pages keep to the style section of CONTRIBUTING.md."""
 
+import ast
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,29 @@ def test_no_page_has_a_fault(words: dict[str, Any], pages: dict[str, Any]) -> No
 )
 def test_faults_are_found(words: dict[str, Any], page: str, expected: list[str]) -> None:
     assert sorted(fault.text for fault in words["faults"](page)) == sorted(expected)
+
+
+PUBLIC = ("repoagent/api", "repoagent/server", "repoagent/executor/types", "repoagent/testing")
+
+
+def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of the docstrings of a module and of its public classes and functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and not getattr(node, "name", "").startswith(
+            "_"
+        ):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text.replace("``", "`")
+
+
+def test_public_docstrings_have_no_fault(words: dict[str, Any], tree: Path) -> None:
+    files = [path for place in PUBLIC for path in (tree / place).rglob("*.py") if "_c" not in path.parts]
+    found = [
+        f"{path.relative_to(tree)}:{line + fault.line}: {fault.text}"
+        for path in files
+        for line, text in _docstrings(path)
+        for fault in words["faults"](text)
+        if "columns" not in fault.text  # ruff has the limit of lines of code
+    ]
+    assert found == []

@@ -61,7 +61,7 @@ class DecodingMode:
 
     @staticmethod
     def Auto() -> "DecodingMode":  # noqa: N802
-        """Beam search or top-k/top-p, as the beam width says."""
+        """Beam search or top-k/top-p, by the beam width."""
         return DecodingMode(_AUTO)
 
     @staticmethod

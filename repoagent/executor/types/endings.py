@@ -13,9 +13,9 @@ __all__ = ["Endings"]
 class Endings(Record, readonly=True, pickled=2):
     """Set as the attribute ``endings`` of a ``Request``; ours, without a counterpart in TensorRT-LLM.
 
-    ``end_ids``: tokens that end a text as ``Request.end_id`` does, and like it are not part of the text.
-    ``stop_ids``: tokens that end a text and are part of it, like a stop word. Neither comes before ``min_tokens``;
-    ids outside of the vocabulary never come.
+    ``end_ids``: tokens that end a text as ``Request.end_id`` does. They are not part of the text.
+    ``stop_ids``: tokens that end a text and are part of it, like a stop word. Neither comes before ``min_tokens``.
+    Ids outside of the vocabulary never come.
     """
 
     end_ids: Annotated[list[int], rules.tokens] = ()  # type: ignore[assignment]

@@ -18,11 +18,11 @@ class CheckError(InvalidArgumentError, RuntimeError):
 
 
 class DecoderError(ConfigError, RuntimeError):
-    """A folder or an engine buffer is no decoder that a runner can load; the text says what is wrong, and where."""
+    """A folder or an engine buffer is not a decoder that a runner can load. The text names what is wrong, and where."""
 
 
 class EngineError(InternalError, RuntimeError):
-    """The engine or a runner failed; the text says in which step."""
+    """The engine or a runner failed. The text names the step."""
 
 
 class ExecutorStoppedError(UnavailableError, RuntimeError):
@@ -42,7 +42,7 @@ class UnsupportedFeatureError(UnsupportedError, RuntimeError):
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, which may come from anybody's code; its name where it says nothing."""
+    """The text of an exception, which may come from anyone's code; its name where the text is empty."""
     try:
         return str(error) or type(error).__name__
     except Exception:

@@ -1,4 +1,4 @@
-"""ExecutorConfig: everything an executor is told at its start."""
+"""ExecutorConfig: the settings of an executor."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ def _maybe(cls: type) -> rules.Rule:
 
 @dataclass(eq=False)
 class ExecutorConfig(Record, extensible=True, pickled=29):
-    """Everything an executor is told at its start. Other attributes may be set; pickles carry them."""
+    """The settings of an executor. Other attributes may be set; pickles carry them."""
 
     max_beam_width: Annotated[int, rules.integer(1)] = 1
     scheduler_config: Annotated[SchedulerConfig, rules.instance(SchedulerConfig)] = field(

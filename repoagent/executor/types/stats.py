@@ -39,7 +39,7 @@ def _as_json(record: Record | None, names: Iterable[str]) -> dict[str, Any] | No
 
 @dataclass(eq=False)
 class KvCacheStats(Record):
-    """Blocks of the KV cache. ``missed``: prompt blocks computed anew; hit rate: reused / (reused + missed)."""
+    """Blocks of the KV cache. ``missed``: prompt blocks that were computed; hit rate: reused / (reused + missed)."""
 
     max_num_blocks: _count = 0
     free_num_blocks: _count = 0

@@ -117,7 +117,7 @@ def inference_families(
     models: Sequence[ModelCounters],
     settings: MetricsSettings = MetricsSettings(),  # noqa: B008 - frozen
 ) -> Iterable[Family]:
-    """Names, labels and help texts as Triton has them; ``settings`` say what is shown of latencies."""
+    """Names, labels and help texts as Triton has them; ``settings`` select what is shown of latencies."""
     durations = settings.counter_latencies
     for name, text, read in _COUNTERS:
         yield Family(f"nv_inference_{name}", "counter", text, [(_labels(m), read(m.statistics)) for m in models])

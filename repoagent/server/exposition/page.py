@@ -14,7 +14,7 @@ __all__ = ["Exposition"]
 
 class Exposition:
     """Puts the page together. ``models`` gives the counters of the ready models; ``machine`` None leaves that out;
-    ``settings`` say what is shown of latencies."""
+    ``settings`` select what is shown of latencies."""
 
     def __init__(
         self,

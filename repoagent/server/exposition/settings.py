@@ -1,4 +1,4 @@
-"""What the metrics page shows of latencies, as Triton's ``metrics_config`` says it."""
+"""What the metrics page shows of latencies, in the form of Triton's ``metrics_config``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ __all__ = ["AgentContract"]
 
 
 class AgentContract(Life, Failures, Isolation, Documents):
-    """Inherit it in a test file, say which agent and with what, and pytest proves the rest::
+    """Inherit it in a test file, name the agent and its parameters, and pytest proves the rest::
 
         class TestContract(AgentContract):
             agent = SizeLimitAgent
@@ -18,6 +18,6 @@ class AgentContract(Life, Failures, Isolation, Documents):
             bad_model = {"1/model.onnx": bytes(200)}
             readme = Path(__file__).parents[1] / "README.md"
 
-    Each may be a property instead, where it has to be computed. What there is to say is in
+    Each may be a property instead, where it has to be computed. The attributes are those of
     :class:`~repoagent.testing.contract.subject.Subject`; what is proved, in the names of the inherited tests.
     """

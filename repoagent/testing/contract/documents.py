@@ -1,4 +1,4 @@
-"""The contract: an agent says what it is."""
+"""The contract: an agent describes itself."""
 
 from collections.abc import Mapping
 

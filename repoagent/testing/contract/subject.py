@@ -1,4 +1,4 @@
-"""What the contract is told about an agent, and how it runs it."""
+"""What the contract knows about an agent, and how it runs it."""
 
 import itertools
 import tempfile
@@ -21,7 +21,7 @@ _QUIET: Final = frozenset({"cancelled", "progress", "report", "request_unload"})
 
 
 class Subject:
-    """The agent under test: what a test class says about it, and the means to run it."""
+    """The agent under test: what a test class declares about it, and the means to run it."""
 
     agent: ClassVar[type[Agent]]
     """The class under test. Required."""
