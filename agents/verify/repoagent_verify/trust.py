@@ -53,8 +53,9 @@ def read_trust(files: Iterable[tuple[str, bytes]]) -> Trust:
             elif kind == b"X509 CRL":
                 revocations.append(_parsed(name, x509.load_pem_x509_crl, block))
             else:
+                # The kind stays unsaid: a model may name any file of this machine, and its owner reads this text.
                 raise InvalidArgumentError(
-                    f"{name} holds a block '{kind.decode()}'; expected PUBLIC KEY, CERTIFICATE or X509 CRL"
+                    f"{name} holds a block of another kind; expected PUBLIC KEY, CERTIFICATE or X509 CRL"
                 )
     return Trust(tuple(keys), tuple(certificates), tuple(revocations))
 

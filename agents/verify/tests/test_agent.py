@@ -113,6 +113,17 @@ def test_a_signature_of_a_million_values_is_refused_before_it_is_parsed(
         load(new_loader(), model)
 
 
+def test_a_model_that_names_another_file_as_its_key_learns_nothing_of_it(
+    new_loader: NewLoader, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "id").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n")
+    configure(model, public_key=f"file:{tmp_path / 'id'}")
+    with pytest.raises(RepoAgentError, match="holds a block of another kind") as raised:
+        load(new_loader(), model)
+    assert "OPENSSH" not in str(raised.value)
+    assert "c2VjcmV0" not in str(raised.value)
+
+
 def test_a_version_directory_can_be_signed_by_itself(
     new_loader: NewLoader, model: Path, key: ec.EllipticCurvePrivateKey, public_key: Path
 ) -> None:
