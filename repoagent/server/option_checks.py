@@ -58,7 +58,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     if origin in (Union, UnionType):
         return any(_fits(value, each) for each in arguments)
-    if origin in (list, Sequence):
+    if origin in (list, tuple, Sequence):
         return (
             isinstance(value, Sequence)
             and not isinstance(value, str | bytes)

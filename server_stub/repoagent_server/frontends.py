@@ -9,24 +9,27 @@ They listen on 127.0.0.1 unless told otherwise, where ``tritonfrontend`` listens
 """
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 from repoagent.server import Server
 from repoagent.server.logs import server_log
+from repoagent.server.option_checks import check_types
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import LOGGER
-from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcOptions
+from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompressionLevel, GrpcOptions
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
 
-_PORTS: Final = range(65536)
+_LAST_PORT: Final = 65535
+_MOST: Final = (1 << 31) - 1
+"""The largest number that gRPC, and Triton with it, takes for a setting."""
 _DRAIN_SECONDS: Final = 30.0
 
 
@@ -55,7 +58,7 @@ class _HttpOptions:
     """Further names of the server, as ``--http-allowed-host``."""
 
     def __post_init__(self) -> None:
-        _check_port(self.port)
+        _check_options(self)
         _check(self.thread_count > 0, f"thread_count must be above 0, not {self.thread_count}")
 
 
@@ -66,7 +69,7 @@ class _MetricsOptions:
     thread_count: int = 1
 
     def __post_init__(self) -> None:
-        _check_port(self.port)
+        _check_options(self)
         _check(self.thread_count > 0, f"thread_count must be above 0, not {self.thread_count}")
 
 
@@ -81,9 +84,14 @@ class _GrpcOptions(GrpcOptions):
     """As of :class:`KServeHttp`."""
 
     def __post_init__(self) -> None:
-        _check_port(self.port)
+        _check_options(self, unlimited="max_message_bytes")
         level = self.infer_compression_level
-        _check(level in COMPRESSION_LEVELS, f"infer_compression_level must be one of {', '.join(COMPRESSION_LEVELS)}")
+        good = level in COMPRESSION_LEVELS or level in range(GrpcCompressionLevel.COUNT)
+        _check(
+            good,
+            f"infer_compression_level must be one of {', '.join(COMPRESSION_LEVELS)} or its number (0 to "
+            f"{GrpcCompressionLevel.COUNT - 1}), not {level!r}",
+        )
 
 
 class _Service:
@@ -170,6 +178,7 @@ class KServeHttp(_Service):
 class KServeGrpc(_Service):
     """gRPC: ``inference.GRPCInferenceService`` with health and reflection."""
 
+    Grpc_compression_level = GrpcCompressionLevel
     Options = _GrpcOptions
 
     def _make(self) -> _FrontEnd:
@@ -232,8 +241,17 @@ def _regions(server: Server, allowed: bool) -> Regions:
     return _shared.setdefault(server, Regions(allowed=True)) if allowed else NO_REGIONS
 
 
-def _check_port(port: int) -> None:
-    _check(port in _PORTS, f"port must be from 0 to 65535, not {port}")
+def _check_options(options: Any, *, unlimited: str = "") -> None:
+    """Refuse wrong types, and numbers out of range; the field ``unlimited`` may be -1."""
+    try:
+        check_types(options)
+    except TypeError as error:
+        raise InvalidArgumentError(str(error)) from error
+    for item in fields(options):
+        value, least = getattr(options, item.name), -1 if item.name == unlimited else 0
+        most = _LAST_PORT if item.name == "port" else _MOST
+        good = not isinstance(value, int) or least <= value <= most
+        _check(good, f"{item.name} must be from {least} to {most}, not {value}")
 
 
 def _check(good: bool, message: str) -> None:

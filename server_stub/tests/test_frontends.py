@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -89,6 +90,55 @@ def test_options_of_another_kind_and_values_out_of_range_are_refused(server: Ser
         kind(server, object())
     with pytest.raises(InvalidArgumentError, match="port must be from 0 to 65535, not 70000"):
         kind.Options(port=70000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (KServeHttp, {"port": "8000"}, r"Options\.port must be int, not str: '8000'"),
+        (KServeHttp, {"allowed_hosts": "models.example"}, r"allowed_hosts must be tuple\[str, \.\.\.\], not str"),
+        (KServeHttp, {"thread_count": -5}, "thread_count must be from 0 to 2147483647, not -5"),
+        (KServeHttp, {"thread_count": 0}, "thread_count must be above 0, not 0"),
+        (Metrics, {"address": 127}, r"Options\.address must be str, not int: 127"),
+        (KServeGrpc, {"use_ssl": "no"}, r"Options\.use_ssl must be bool, not str: 'no'"),
+        (KServeGrpc, {"infer_thread_count": -1}, "infer_thread_count must be from 0 to 2147483647, not -1"),
+        (KServeGrpc, {"keepalive_time_ms": -1}, "keepalive_time_ms must be from 0 to 2147483647, not -1"),
+        (KServeGrpc, {"max_connection_age_ms": 1 << 31}, "max_connection_age_ms must be from 0 to 2147483647"),
+        (KServeGrpc, {"max_message_bytes": -2}, "max_message_bytes must be from -1 to 2147483647, not -2"),
+        (KServeGrpc, {"infer_compression_level": "max"}, "must be one of none, low, medium, high or its number"),
+        (KServeGrpc, {"infer_compression_level": KServeGrpc.Grpc_compression_level.COUNT}, r"\(0 to 3\), not"),
+    ],
+)
+def test_wrong_types_and_numbers_that_mean_nothing_are_refused_by_the_options(
+    kind: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        kind.Options(**values)
+
+
+def test_the_levels_of_compression_have_the_names_and_numbers_of_triton() -> None:
+    names = {level.name: level.value for level in KServeGrpc.Grpc_compression_level}
+    assert names == {"NONE": 0, "LOW": 1, "MED": 2, "HIGH": 3, "COUNT": 4}
+
+
+@pytest.mark.parametrize(
+    ("level", "compression"),
+    [
+        (KServeGrpc.Grpc_compression_level.NONE, grpc.Compression.NoCompression),
+        (0, grpc.Compression.NoCompression),
+        ("none", grpc.Compression.NoCompression),
+        (KServeGrpc.Grpc_compression_level.MED, grpc.Compression.Gzip),
+        (3, grpc.Compression.Gzip),
+        ("high", grpc.Compression.Gzip),
+    ],
+)
+def test_a_level_of_compression_is_given_by_member_number_or_name(
+    server: Server, level: Any, compression: grpc.Compression
+) -> None:
+    options = KServeGrpc.Options(port=0, infer_compression_level=level)
+    assert options.compression() is compression
+    with KServeGrpc(server, options) as service:
+        assert len(ask(tritonclient.grpc, service.address)) == 1
 
 
 def test_a_port_in_use_and_a_server_that_is_not_started_are_errors(server: Server) -> None:

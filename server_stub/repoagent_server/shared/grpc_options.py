@@ -3,6 +3,7 @@
 import logging
 import ssl
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,11 +13,21 @@ from repoagent_server.shared.memory import default_message_bytes
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["COMPRESSION_LEVELS", "GrpcOptions"]
+__all__ = ["COMPRESSION_LEVELS", "GrpcCompressionLevel", "GrpcOptions"]
 
 logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
+
+
+class GrpcCompressionLevel(IntEnum):
+    """``Grpc_compression_level`` of Triton. ``COUNT`` is how many levels there are, not one of them."""
+
+    NONE = 0
+    LOW = 1
+    MED = 2
+    HIGH = 3
+    COUNT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,8 @@ class GrpcOptions:
     http2_max_ping_strikes: int = 2
     max_connection_age_ms: int = 0
     max_connection_age_grace_ms: int = 0
-    infer_compression_level: str = "none"
+    infer_compression_level: str | int = "none"
+    """One of ``COMPRESSION_LEVELS``, or its number as in :class:`GrpcCompressionLevel`."""
     forward_header_pattern: str = ""
     """Which metadata of an inference request reach the model as parameters: a regular expression; "" for none."""
     max_message_bytes: int = field(default_factory=default_message_bytes)
@@ -71,7 +83,7 @@ class GrpcOptions:
         """Triton has levels; grpcio knows only whether to compress."""
         import grpc
 
-        none = self.infer_compression_level == "none"
+        none = self.infer_compression_level in ("none", GrpcCompressionLevel.NONE)
         return grpc.Compression.NoCompression if none else grpc.Compression.Gzip
 
     def credentials(self) -> "grpc.ServerCredentials | None":
