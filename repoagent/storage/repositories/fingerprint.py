@@ -13,7 +13,7 @@ class FileEntry:
 
     ``path`` is relative, with ``/``; ``name`` is how the filesystem itself calls the file; ``size`` is in bytes, or
     None if a server does not tell; ``tag`` is the ETag, or whatever else the filesystem changes when it writes
-    (mtime in nanoseconds on a disk), and empty if there is nothing.
+    (mtime and ctime in nanoseconds on a disk), and empty if there is nothing.
     """
 
     path: str

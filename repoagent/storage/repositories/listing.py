@@ -66,7 +66,9 @@ def _walk(directory: str, prefix: str, root: str, above: frozenset[tuple[int, in
                 raise UnsafePathError(f"{path!r} is a link to a directory above it")
             yield from _walk(entry.path, path + "/", root, above | {identity})
         elif stat.S_ISREG(status.st_mode):
-            yield FileEntry(path, status.st_size, str(status.st_mtime_ns), entry.path)
+            # Retrained weights have the size of the old ones, and a copy or a build may give them the old time. The
+            # other time is the kernel's own; nobody sets it.
+            yield FileEntry(path, status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}", entry.path)
         else:
             raise UnsafePathError(f"{path!r} is neither a file nor a directory")
 

@@ -46,7 +46,11 @@ class RemoteCalls:
         """
         self._admit()
         one = _Call(call)
-        threading.Thread(target=self._work, args=(one,), name="repoagent-remote", daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(one,), name="repoagent-remote", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise UnavailableError(f"{self._where} cannot be asked: {error}") from error
         with self._changed:
             while not one.ended:
                 left = self._left(one, limited)

@@ -60,7 +60,7 @@ class ModelSource:
             return list_files(self.fs, self.root)
 
     def fingerprint(self) -> Fingerprint:
-        """What all files look like now (path, size, and mtime or ETag). Errors as in :meth:`entries`."""
+        """What all files look like now (path, size, and times or ETag). Errors as in :meth:`entries`."""
         return fingerprint_of(self.contents())
 
     def contents(self) -> list[FileEntry]:

@@ -51,7 +51,11 @@ class Readiness:
             run = self._runs.get(name)
             if run is None or run.result.done():
                 run = self._runs[name] = _Run(time.monotonic() + self._limit)
-                threading.Thread(target=self._call, args=(name, run), name=f"{name}-is-ready", daemon=True).start()
+                thread = threading.Thread(target=self._call, args=(name, run), name=f"{name}-is-ready", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # The machine has no thread left; the next call tries again.
+                    run.result.set_result(f"is_ready cannot be called: {error}")
             return run
 
     def _call(self, name: str, run: _Run) -> None:

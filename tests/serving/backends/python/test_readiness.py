@@ -152,3 +152,14 @@ class TritonPythonModel:
 def test_the_time_limit_is_a_positive_number(value: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is-ready-timeout-seconds must be a positive number"):
         PythonBackend({"is-ready-timeout-seconds": value})
+
+
+def test_a_machine_without_a_thread_costs_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    readiness = Readiness({"m_0_0": lambda: True}, 60)
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", full)
+        assert not readiness.ready()
+    assert readiness.ready()
