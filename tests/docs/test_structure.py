@@ -61,6 +61,11 @@ def test_it_has_a_row_for_every_folder(page: str) -> None:
     assert [str(folder) for folder in sorted(folders) if not any(folder.match(f"*/{row}") for row in rows)] == []
 
 
+def test_it_has_a_row_for_every_file_at_the_ground(page: str) -> None:
+    files = [file.name for file in sorted((_TREE / "repoagent").glob("*.py")) if not file.name.startswith("__")]
+    assert [name for name in files if f"| `repoagent/{name}` |" not in page] == []
+
+
 def test_it_names_every_agent(page: str) -> None:
     row = next(line for line in page.splitlines() if line.startswith("| `agents/` |"))
     agents = sorted(file.parent.name for file in (_TREE / "agents").glob("*/pyproject.toml"))
@@ -70,6 +75,7 @@ def test_it_names_every_agent(page: str) -> None:
 @pytest.mark.parametrize(
     ("label", "contract"),
     [
+        ("core", "layers"),
         ("serving", "serving"),
         ("storage", "storage"),
         ("executor", "executor_folders"),

@@ -128,11 +128,12 @@ def test_nothing_that_a_request_may_have_is_forgotten() -> None:
         *("sequence_start", "sequence_end", "priority", "timeout_us", "placeholder"),
     }
     asked_for = {"cancelled"}
+    brought_back = {"rescheduled"}  # with the end of the answer; see tests/serving/backends/python/test_iterative.py
     of_the_server = {
         *("sender", "arrival_ns", "trace", "trace_context", "times", "classes"),
         *("refuses_decoupled", "output_places", "volatile", "on_cancel"),
     }
-    assert InferRequest.__dataclass_fields__.keys() == carried | asked_for | of_the_server
+    assert InferRequest.__dataclass_fields__.keys() == carried | asked_for | brought_back | of_the_server
 
 
 def test_responses_arrive_with_their_errors(ends: tuple[End, End]) -> None:
