@@ -1,5 +1,6 @@
 """Loads and reloads."""
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,27 @@ def test_a_misspelt_model_of_a_load_gets_a_suggestion(new_core: CoreMaker, write
     core = new_core()
     with pytest.raises(InternalError, match=r"model not found in any model repository; did you mean 'digits'\?$"):
         core.load("digit")
+
+
+@pytest.mark.parametrize(("name", "size"), [("x" * 256, 256), ("\u00e9" * 150, 300)])
+def test_a_load_of_a_name_that_no_directory_can_have_names_the_cause(
+    new_core: CoreMaker, write_model: ModelWriter, name: str, size: int
+) -> None:
+    write_model("digits", {1: "1"})
+    core = new_core()
+    reason = f"model not found in any model repository; its name has {size} bytes, and that of a directory at most 255"
+    with pytest.raises(InternalError, match=re.escape(reason)):
+        core.load(name)
+    with pytest.raises(InvalidArgumentError, match=r"has more than 255 bytes$"):
+        core.load(name, config='{"backend": "python"}')
+    with pytest.raises(InternalError, match=r"not found in any model repository$"):
+        core.load("x" * 255)
+
+
+def test_a_file_of_a_load_with_a_name_that_no_filesystem_takes_is_refused(new_core: CoreMaker) -> None:
+    files = {"file:1/model.py": b"", "file:1/" + "x" * 300: b""}
+    with pytest.raises(InternalError, match="has a part of more than 255 bytes"):
+        new_core().load("m", config='{"backend": "python"}', files=files)
 
 
 def test_an_unknown_model_is_told_in_tritons_words(new_core: CoreMaker, request_of: RequestMaker) -> None:

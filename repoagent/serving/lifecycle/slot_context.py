@@ -17,6 +17,7 @@ from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import MemorySource, ModelSource
+from repoagent.storage.paths.paths import NAME_BYTES
 
 __all__ = ["LoadOrder", "SlotContext"]
 
@@ -61,10 +62,13 @@ class SlotContext:
             return self.repositories.find(model)
         except NotFoundError as error:
             if order.config is None:
-                raise NotFoundError(f"{error}{self._closest(model)}") from error
+                raise NotFoundError(f"{error}{self._hint(model)}") from error
             return MemorySource(model.name, {})  # A configuration alone can be a whole model: an ensemble.
 
-    def _closest(self, model: ModelId) -> str:
+    def _hint(self, model: ModelId) -> str:
+        size = len(model.name.encode(errors="replace"))
+        if size > NAME_BYTES:
+            return f"; its name has {size} bytes, and that of a directory at most {NAME_BYTES}"
         try:
             return did_you_mean(model, self.repositories.names())
         except RepoAgentError:  # what is wrong with the listing is not what was asked

@@ -14,6 +14,7 @@ from repoagent.beneath import relative_parts, shown
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
 __all__ = [
+    "NAME_BYTES",
     "check_component",
     "check_model_name",
     "check_tree",
@@ -24,7 +25,7 @@ __all__ = [
     "relative_parts",
 ]
 
-_NAME_BYTES: Final = 255
+NAME_BYTES: Final = 255
 """Of one name, on every filesystem of Linux."""
 _NOT_ON_A_LINE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Categories of characters: controls, half characters, ends of lines and of paragraphs."""
@@ -62,8 +63,8 @@ def check_model_name(name: str) -> str:
     """
     if any(unicodedata.category(character) in _NOT_ON_A_LINE for character in name):
         raise InvalidArgumentError(f"{shown(name)} holds a character that no line of text can hold")
-    if len(name.encode()) > _NAME_BYTES:
-        raise InvalidArgumentError(f"{shown(name)} has more than {_NAME_BYTES} bytes")
+    if len(name.encode()) > NAME_BYTES:
+        raise InvalidArgumentError(f"{shown(name)} has more than {NAME_BYTES} bytes")
     return check_component(name)
 
 
@@ -71,12 +72,15 @@ def check_tree(names: Iterable[str]) -> None:
     """Check that ``names`` can be the files of one directory tree.
 
     Raises:
-        UnsafePathError: an unsafe name, a name twice, or a file whose name another file needs for a directory.
+        UnsafePathError: an unsafe name, one too long for a filesystem, a name twice, or a file whose name another
+            file needs for a directory.
     """
     files: set[str] = set()
     directories: set[str] = set()
     for name in names:
         parts = object_parts(name)
+        if any(len(part.encode(errors="replace")) > NAME_BYTES for part in parts):
+            raise UnsafePathError(f"{shown(name)} has a part of more than {NAME_BYTES} bytes")
         if name in files:
             raise UnsafePathError(f"{shown(name)} is there twice")
         files.add(name)

@@ -82,6 +82,13 @@ def test_names_that_exclude_each_other_are_no_tree(names: list[str]) -> None:
         check_tree(names)
 
 
+@pytest.mark.parametrize("name", ["x" * 256, "1/" + "\u00e9" * 128, "x" * 256 + "/model.py"])
+def test_a_name_that_no_filesystem_takes_is_no_part_of_a_tree(name: str) -> None:
+    with pytest.raises(UnsafePathError, match="has a part of more than 255 bytes"):
+        check_tree([name])
+    check_tree(["x" * 255 + "/" + "y" * 255])
+
+
 def test_a_long_name_is_cut_in_the_message() -> None:
     with pytest.raises(UnsafePathError) as caught:
         object_parts("../" * 10_000)
