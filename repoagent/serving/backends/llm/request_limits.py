@@ -16,6 +16,7 @@ _LENGTHS: Final = 16
 """How many times as often a character may be repeated as anything else: lengths of strings are cheap."""
 _REPEATED: Final = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
 _COUNTED: Final = re.compile(r'"(?:min|max)(Items|Length|Properties|Contains)"\s*:\s*([\d.eE+]+)')
+_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _SHOWN: Final = 60
 
 
@@ -63,6 +64,7 @@ class RequestLimits:
         """A guide can be small and yet take for ever: ``a{1000000000}``."""
         name = "guided_decoding_guide"
         self._check(name, _bytes_of(name, guide), "bytes", "guide_bytes")
+        guide = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), guide)  # JSON can spell names and braces so.
         for match in _REPEATED.finditer(guide):
             for number in match.groups(""):
                 self._check_repeats(number, 1)
