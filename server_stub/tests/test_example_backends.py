@@ -265,4 +265,4 @@ def test_their_latencies_are_in_the_metrics_where_these_are_asked_for(tmp_path: 
     assert f"nv_inference_request_summary_us_count{{{identity}}} 1\n" in page
     assert f'nv_inference_compute_infer_summary_us{{{identity},quantile="0.5"}} ' in page
     assert f"nv_inference_first_response_histogram_ms_count{{{repeat}}} 1\n" in page
-    assert f"nv_inference_first_response_histogram_ms_count{{{identity}}}" not in page
+    assert f"nv_inference_first_response_histogram_ms_count{{{identity}}} 1\n" in page

@@ -65,5 +65,5 @@ def test_what_the_library_raises_is_named_by_its_kind_only(azure: list[Any]) -> 
 
 def test_without_the_library_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity", None)
-    with pytest.raises(UnsupportedError, match=r"repoagent-decrypt\[azurekv\]"):
+    with pytest.raises(UnsupportedError, match=r"agents/decrypt\[azurekv\]"):
         fetch(URI)

@@ -56,5 +56,5 @@ def test_what_the_library_raises_is_named_by_its_kind_only(google: list[dict[str
 
 def test_without_the_library_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud", None)
-    with pytest.raises(UnsupportedError, match=r"repoagent-decrypt\[gcpkms\]"):
+    with pytest.raises(UnsupportedError, match=r"agents/decrypt\[gcpkms\]"):
         fetch(f"gcpkms:{NAME}?ciphertext=AAAA")
