@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from repoagent.serving.measuring.latencies import FIRST_RESPONSE
+
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
@@ -25,4 +27,6 @@ def meaningless_settings(config: "ModelConfig") -> Iterator[str]:
         "instance_group.passive": any(group.passive for group in groups),
         "instance_group.host_policy": any(group.host_policy for group in groups),
     }
-    return (name for name, given in found.items() if given)
+    yield from (name for name, given in found.items() if given)
+    families = (control.metric_identifier.family for control in config.model_metrics.metric_control)
+    yield from (f"model_metrics of family '{family}'" for family in families if family != FIRST_RESPONSE)

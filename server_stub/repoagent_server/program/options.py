@@ -86,6 +86,8 @@ class ServeOptions:
     log: LogOptions = field(default_factory=LogOptions)
     notes: tuple[str, ...] = ()
     """What to say of the command line in the log."""
+    warnings: tuple[str, ...] = ()
+    """The same as warnings."""
 
     def check(self) -> None:
         """Refuse combinations that make no sense.

@@ -67,6 +67,8 @@ def run(options: ServeOptions) -> int:
         stop = stack.enter_context(stop_signals(ERASE.encode() if line else b""))
         for note in options.notes:
             logger.info("%s", note)
+        for warning in options.warnings:
+            logger.warning("%s", warning)
         _allow_many_connections()
         try:
             if options.ready_file is not None:

@@ -8,6 +8,7 @@ import click
 
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
+from repoagent_server.flags.deprecated_flags import take_strictness
 from repoagent_server.flags.flags import (
     HEADER_PATTERN,
     LEVEL,
@@ -65,8 +66,8 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 )
 @boolean("--exit-on-error", default=True, help="Exit if a model cannot be loaded at the start.")
 @boolean("--strict-readiness", default=True, help="Say 'ready' only while every model is ready.")
-@boolean("--strict-model-config", default=False, help="Complete no configuration from the files of the model.")
-@click.option("--disable-auto-complete-config", is_flag=True, help="The same as --strict-model-config=true.")
+@boolean("--strict-model-config", default=False, help="Deprecated: use --disable-auto-complete-config.")
+@click.option("--disable-auto-complete-config", is_flag=True, help="Complete no configuration from model files.")
 @click.option("--model-config-name", metavar="NAME", help="Read configs/NAME.pbtxt of a model, if it exists.")
 @boolean(
     "--model-namespacing", default=False, help="Let models in different repositories have the same name (see the docs)."
@@ -245,6 +246,7 @@ def serve(
     """
     from repoagent_server.program.program import run
 
+    strict, warnings = take_strictness(strict_model_config, disable_auto_complete_config)
     grpc = take_grpc_options(values, default_port=8001 if http_port else 0)
     options = ServeOptions(
         http_port=http_port,
@@ -256,7 +258,8 @@ def serve(
         metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
         notes=(*ineffective_notes(), *environment_notes(click.get_current_context())),
         trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
-        strict_model_config=strict_model_config or disable_auto_complete_config,
+        strict_model_config=strict,
+        warnings=warnings,
         log=LogOptions(
             verbose=log_verbose,
             info=log_info,

@@ -18,6 +18,7 @@ def _places(world: Any, server: Any) -> dict[str, Any]:
 def test_what_has_no_effect_is_said_in_the_log(world: Any) -> None:
     server = world.serve(
         "--load-model=plain",
+        "--strict-model-config=false",
         "--pinned-memory-pool-byte-size=268435456",
         "--cuda-memory-pool-byte-size=0:67108864",
         "--cuda-memory-pool-byte-size=1:67108864",
@@ -39,6 +40,8 @@ def test_what_has_no_effect_is_said_in_the_log(world: Any) -> None:
     notes = [line for line in server.log.splitlines() if " has no effect: " in line]
     assert [line.startswith("I") for line in notes] == [True] * 4
     assert "--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here" in server.log
+    (deprecated,) = [line for line in server.log.splitlines() if "'--strict-model-config' has been deprecated!" in line]
+    assert deprecated.startswith("W")
 
 
 def test_a_file_and_the_environment_start_a_server_and_no_value_of_theirs_is_in_the_log(world: Any) -> None:

@@ -8,6 +8,12 @@ name: "m" runtime: "x.so"
 optimization { cuda { graphs: true } execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }
 model_operations { op_library_filename: "ops.so" }
 instance_group { secondary_devices { device_id: 0 } passive: true host_policy: "p" }
+model_metrics {
+  metric_control {
+    metric_identifier { family: "nv_inference_queue_duration_us" }
+    histogram_options { buckets: 1 }
+  }
+}
 """)
     assert list(meaningless_settings(config)) == [
         "optimization.execution_accelerators",
@@ -17,9 +23,18 @@ instance_group { secondary_devices { device_id: 0 } passive: true host_policy: "
         "instance_group.secondary_devices",
         "instance_group.passive",
         "instance_group.host_policy",
+        "model_metrics of family 'nv_inference_queue_duration_us'",
     ]
 
 
 def test_what_has_an_effect_is_not_named() -> None:
-    config = read_text('name: "m" optimization { graph { level: 1 } } instance_group { count: 2 kind: KIND_CPU }')
+    config = read_text("""
+name: "m" optimization { graph { level: 1 } } instance_group { count: 2 kind: KIND_CPU }
+model_metrics {
+  metric_control {
+    metric_identifier { family: "nv_inference_first_response_histogram_ms" }
+    histogram_options { buckets: 1 }
+  }
+}
+""")
     assert not list(meaningless_settings(config))
