@@ -2,10 +2,19 @@
 
 import json
 import logging
+import re
 import time
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["JsonFormatter"]
+__all__ = ["JsonFormatter", "one_line"]
+
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is although it ends lines, steers terminals or turns the direction of text."""
+
+
+def one_line(value: object) -> str:
+    """``value`` as JSON on one line, without characters that act on what shows the line."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,4 +36,4 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return one_line(entry)

@@ -4,7 +4,6 @@ It is a handler on the logger ``repoagent`` of the standard library, which keeps
 the program's own handlers send them.
 """
 
-import json
 import logging
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import Final, TextIO
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogFormat, LogLevel
-from repoagent.server.json_logs import JsonFormatter
+from repoagent.server.json_logs import JsonFormatter, one_line
 
 __all__ = [
     "FORMATS",
@@ -48,8 +47,8 @@ _LEVELS: Final = {
 class TritonFormatter(logging.Formatter):
     """``I1121 10:00:00.123456 4711 server.py:42] "message"``, or with an ISO 8601 stamp in front.
 
-    The message is a JSON string, so that none can make others believe in a line of its own. Tables, whose records
-    have ``extra={"table": True}``, stand as they are.
+    The message, with its traceback, is a JSON string: what clients and models send cannot look like further lines.
+    Tables, whose records have ``extra={"table": True}``, stand as they are.
     """
 
     def __init__(self, log_format: LogFormat = LogFormat.DEFAULT) -> None:
@@ -58,10 +57,11 @@ class TritonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
         if not getattr(record, "table", False):
-            message = json.dumps(message, ensure_ascii=False)
-        text = f"{self._head(record)} {record.process} {record.filename}:{record.lineno}] {message}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+            message = one_line(message)
+        return f"{self._head(record)} {record.process} {record.filename}:{record.lineno}] {message}"
 
     def _head(self, record: logging.LogRecord) -> str:
         letter = _LETTERS.get(record.levelno, "V")

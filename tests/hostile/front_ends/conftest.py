@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.http.reader import Limits
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -65,13 +66,19 @@ StartWays = Callable[..., Ways]
 
 @pytest.fixture(scope="module")
 def start_ways(core: ServingCore) -> Iterator[StartWays]:
-    """Start front ends over the core; arguments are those of ``Endpoint``."""
+    """Start front ends over the core: arguments are those of ``Endpoint``, and ``more`` those of both front ends."""
     with ExitStack() as stack:
 
-        def start(address: str = "127.0.0.1", allowed_hosts: tuple[str, ...] = ()) -> Ways:
-            endpoint = Endpoint(address, 0, allowed_hosts=allowed_hosts)
-            http = HttpFrontend(endpoint, api_service(core))
-            grpc = GrpcFrontend(core, GrpcOptions(port=0))
+        def start(
+            address: str = "127.0.0.1",
+            allowed_hosts: tuple[str, ...] = (),
+            limits: Limits | None = None,
+            metrics: Callable[[], str] | None = None,
+            **more: Any,
+        ) -> Ways:
+            endpoint = Endpoint(address, 0, limits=limits or Limits(), allowed_hosts=allowed_hosts)
+            http = HttpFrontend(endpoint, api_service(core, metrics=metrics, **more))
+            grpc = GrpcFrontend(core, GrpcOptions(port=0), **more)
             for front in (http, grpc):
                 stack.callback(front.stop)
                 front.start()
