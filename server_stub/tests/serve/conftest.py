@@ -5,14 +5,17 @@ Nothing here waits for a length of time: a server is awaited by its ready file, 
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,6 +132,7 @@ _AGENT: Final = '''\
 """Does what the parameters of its entry say; writes every call down."""
 
 import os, signal, socket, time
+from functools import cached_property
 from pathlib import Path
 from repoagent.api import Agent
 
@@ -268,6 +272,18 @@ class World:
         """Where the workspaces of every server of this world are."""
         return self.root / "work"
 
+    @cached_property
+    def shared_memory(self) -> Path:
+        """A private directory in memory: the start of another test's server must not clean up after a killed one."""
+        directory = Path(tempfile.mkdtemp(prefix="repoagent-test-", dir="/dev/shm"))
+        self.stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        return directory
+
+    @property
+    def memory(self) -> Path:
+        """Where the confidential workspaces of every server of this world are."""
+        return self.shared_memory / f"repoagent-{os.geteuid()}"
+
     def agent(self, name: str, text: str | None = None) -> str:
         """Write an agent: the scripted one, or ``text``."""
         file = self.agents / name / "agent.py"
@@ -317,7 +333,8 @@ class World:
         """What starts a server over the files of this world, with nothing of it elsewhere."""
         command = [*PROGRAM, f"--model-repository={repository or self.models}", "--http-port=0"]
         command += ["--allow-metrics=false", f"--repoagent-directory={self.agents}"]
-        return [*command, f"--workspace-directory={self.work}", f"--cache-directory={self.root / 'cache'}", *flags]
+        command += [f"--workspace-directory={self.work}", f"--confidential-directory={self.shared_memory}"]
+        return [*command, f"--cache-directory={self.root / 'cache'}", *flags]
 
     def start(
         self,
@@ -351,9 +368,8 @@ class World:
 
     def leftovers(self, server: Server) -> list[str]:
         """Every file that ``server`` has in the workspaces, on disk and in memory."""
-        memory = Path(f"/dev/shm/repoagent-{os.geteuid()}")
         pid = f"{server.process.pid}-*"
-        found = [path for root in (self.work, memory) for path in root.glob(f"{pid}/**/*")]
+        found = [path for root in (self.work, self.memory) for path in root.glob(f"{pid}/**/*")]
         return sorted(str(path) for path in found if path.name != ".alive")
 
 

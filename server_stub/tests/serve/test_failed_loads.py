@@ -140,7 +140,9 @@ def test_a_tmpfs_that_fills_up_refuses_the_load_and_the_next_one_has_the_room(wo
     world.model("fills", [("agent", {"fill": f"LOAD {2 << 20}"})])
     world.model("fits", [("agent", {"copy": "LOAD confidential"})])
     small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
-    server = world.serve("--load-model=plain", before=["unshare", "-m", "sh", "-c", small, "sh"])
+    # Over the one that hides the directory of this world.
+    flags = ("--load-model=plain", "--confidential-directory=/dev/shm")
+    server = world.serve(*flags, before=["unshare", "-m", "sh", "-c", small, "sh"])
     for _ in range(2):
         reply = server.load("fills")
         assert reply.status_code == 500

@@ -1,6 +1,5 @@
 """SIGKILL at a named point of a load; the next start on the same workspace removes what was left, and serves."""
 
-import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -62,8 +61,7 @@ def site(world: "World") -> Site:
 
 def _plaintext(world: "World") -> list[Path]:
     """Every file of a workspace, of any process, that holds the marker."""
-    roots = [world.work, Path(f"/dev/shm/repoagent-{os.geteuid()}")]
-    files = [path for root in roots for path in root.rglob("*")]
+    files = [path for root in (world.work, world.memory) for path in root.rglob("*")]
     return [path for path in files if _holds_marker(path)]
 
 
