@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.api import CancelledError, UnsupportedError
+from repoagent.api import CancelledError, UnsafePathError, UnsupportedError, open_beneath
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Resource
 
@@ -85,9 +85,8 @@ def _digest(root: Path, resource: Resource, algorithm: str, cancelled: Callable[
     hasher = new_hash(algorithm)
     buffer = memoryview(bytearray(_PIECE))
     left = None if resource.end is None else resource.end - resource.start
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        with open(os.open(root / resource.path, flags), "rb", buffering=0) as stream:
+        with open_beneath(root, resource.path, follow=follow) as stream:
             stream.seek(resource.start)
             while left is None or left > 0:
                 if cancelled():
@@ -99,6 +98,8 @@ def _digest(root: Path, resource: Resource, algorithm: str, cancelled: Callable[
                 left = None if left is None else left - count
     except OSError as error:
         raise VerificationError(f"{resource.path} cannot be read: {error.strerror}") from None
+    except UnsafePathError as error:
+        raise VerificationError(str(error)) from None
     if left:
         raise VerificationError(f"{resource.path} ends before byte {resource.end}")
     return bytes(hasher.digest())
