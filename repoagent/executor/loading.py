@@ -9,11 +9,10 @@ import numpy as np
 
 from repoagent.executor.engine.debug import graph_tensors
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
-from repoagent.executor.runner.protocol import RunnerInfo
+from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
 from repoagent.executor.runner.trial import try_runner
 from repoagent.executor.speculation import check_vocabularies, speculation_of
@@ -25,7 +24,7 @@ __all__ = ["check_managed_weights", "load_draft_runner", "load_runner"]
 _WEIGHT_TYPES = frozenset(np.dtype(name) for name in ("float16", "float32", "int8", "int32", "int64"))
 
 
-def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
+def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> ModelRunner:
     """A runner for a decoder.
 
     Sizes come from ``config``: ``max_batch_size`` times ``max_beam_width`` sequences, additional outputs by name. A
@@ -46,7 +45,7 @@ def load_runner(spec: DecoderSpec, config: ExecutorConfig) -> OrtRunner:
     return _open(spec, options)
 
 
-def _open(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
+def _open(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
     """A runner that has run: what cannot run is refused now, not by every request."""
     try:
         runner = _make(spec, options)
@@ -63,13 +62,13 @@ def _open(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
     return runner
 
 
-def _make(spec: DecoderSpec, options: RunnerOptions) -> OrtRunner:
+def _make(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
     if options.mixed:
         return OrtMixedRunner(spec, options)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)
 
 
-def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> OrtRunner | None:
+def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> ModelRunner | None:
     """A runner for the draft model of ``config``, if it names one. ``info``: of the runner it drafts for."""
     wanted = speculation_of(config)
     if wanted is None:

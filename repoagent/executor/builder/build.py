@@ -63,6 +63,7 @@ def build(
     precision: Precision | str = Precision.FP32,
     lora: bool = False,
     block: int = 32,
+    capacity: int | None = None,
 ) -> Path:
     """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
 
@@ -70,6 +71,8 @@ def build(
     ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
     ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
     memory and are faster, smaller ones are closer to the checkpoint.
+    ``capacity``, for the std form: the graph takes caches of this many tokens and no others, which TensorRT asks for. A
+    sequence then holds ``capacity - 1`` tokens, as one place is for rows that sit out a step.
     Raises ``UnsupportedFeatureError`` for models and combinations that are not there, ``ConfigError`` and
     ``InvalidArgumentError`` for a checkpoint that cannot be read.
     """
@@ -84,13 +87,14 @@ def build(
         raise UnsupportedFeatureError(
             f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
         )
+    _check_capacity(capacity, form, shape)
     weights = Weights(Checkpoint(checkpoint), shape)
     dtype = np.float16 if precision is Precision.FP16 else np.float32
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
         with GraphWriter(Path(beside, _GRAPH)) as graph:
             tools = Toolbox(graph, shape, dtype, _product(graph, precision, dtype, block), lora=lora)
-            writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools)
+            writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools, capacity)
             DecoderWriter(tools, writer, weights).write()
             graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
         for name in _TOKENIZER_FILES:
@@ -107,6 +111,18 @@ def _member(kind: type[_E], value: _E | str) -> _E:
     except ValueError:
         known = ", ".join(member.value for member in kind)
         raise InvalidArgumentError(f"there is no {kind.__name__.lower()} {value!r}: there are {known}") from None
+
+
+def _check_capacity(capacity: int | None, form: Form, shape: Architecture) -> None:
+    if capacity is None:
+        return
+    if form is not Form.STD:
+        raise UnsupportedFeatureError("a fixed capacity", "it belongs to the std form")
+    most = shape.context_length + 1
+    if type(capacity) is not int or not 2 <= capacity <= most:
+        raise InvalidArgumentError(
+            f"capacity: expected 2 to {most} (the model's context length and 1), not {capacity!r}"
+        )
 
 
 def _move(source: Path, target: Path) -> None:

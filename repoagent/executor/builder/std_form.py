@@ -17,8 +17,10 @@ OPSET = 24
 class StdForm:
     """Inputs input_ids, position_ids, write_indices, logits_index and the cache; logits of the rows asked for."""
 
-    def __init__(self, tools: Toolbox) -> None:
+    def __init__(self, tools: Toolbox, capacity: int | None = None) -> None:
+        """Write with ``tools``; ``capacity``: how many tokens a row of the cache has, where that is fixed."""
         self._tools = tools
+        self._capacity: int | str = capacity or "capacity"
         self._graph = tools.graph
         self._shape = tools.shape
 
@@ -31,7 +33,7 @@ class StdForm:
         graph.input("logits_index", np.int64, ["rows"])
         for number in range(shape.layers):
             for part in ("key", "value"):
-                size: list[str | int] = ["batch", shape.kv_heads, "capacity", shape.head_size]
+                size: list[str | int] = ["batch", shape.kv_heads, self._capacity, shape.head_size]
                 graph.input(f"past_key_values.{number}.{part}", self._tools.dtype, size)
         self._mask()
         if not shape.is_gpt2:
@@ -42,11 +44,7 @@ class StdForm:
     def _mask(self) -> None:
         """True [batch, 1, tokens, capacity] where a cached token is not after the token that attends."""
         graph = self._graph
-        capacity = graph.node("Shape", ["past_key_values.0.key"], "capacity", start=2, end=3)
-        limit = graph.node("Squeeze", [capacity], "capacity.scalar")
-        start = graph.weight("zero.scalar", np.array(0, np.int64))
-        step = graph.weight("one.scalar", np.array(1, np.int64))
-        columns = graph.node("Range", [start, limit, step], "columns")
+        columns = self._columns()
         places = graph.node("Unsqueeze", ["position_ids", self._tools.integers("mask.axes", [1, 3])], "places")
         seen = graph.node("LessOrEqual", [columns, places], "mask.causal")
         window = self._shape.sliding_window
@@ -56,6 +54,17 @@ class StdForm:
         first = graph.node("Sub", [places, graph.weight("window", np.array(window, np.int64))], "mask.window_start")
         near = graph.node("Greater", [columns, first], "mask.near")
         graph.node("And", [seen, near], "mask")
+
+    def _columns(self) -> str:
+        """The places of a row of the cache: 0, 1, 2, ..."""
+        graph = self._graph
+        if isinstance(self._capacity, int):
+            return graph.weight("columns", np.arange(self._capacity, dtype=np.int64))
+        capacity = graph.node("Shape", ["past_key_values.0.key"], "capacity", start=2, end=3)
+        limit = graph.node("Squeeze", [capacity], "capacity.scalar")
+        start = graph.weight("zero.scalar", np.array(0, np.int64))
+        step = graph.weight("one.scalar", np.array(1, np.int64))
+        return graph.node("Range", [start, limit, step], "columns")
 
     def positions(self) -> str:
         """See FormWriter."""
@@ -119,5 +128,5 @@ class StdForm:
         graph.output("logits", self._tools.dtype, ["rows", shape.vocab_size])
         for number in range(shape.layers):
             for part in ("key", "value"):
-                size: list[str | int] = ["batch", shape.kv_heads, "capacity", shape.head_size]
+                size: list[str | int] = ["batch", shape.kv_heads, self._capacity, shape.head_size]
                 graph.output(f"present.{number}.{part}", self._tools.dtype, size)

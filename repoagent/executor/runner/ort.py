@@ -32,8 +32,8 @@ from repoagent.executor.runner.protocol import (
 )
 from repoagent.executor.runner.session import make_session
 from repoagent.executor.runner.slab import Slab
-from repoagent.executor.runner.spec import DecoderSpec
-from repoagent.executor.types.errors import EngineError
+from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
+from repoagent.executor.types.errors import CheckError, EngineError
 
 __all__ = ["OrtRunner"]
 
@@ -72,7 +72,7 @@ class OrtRunner:
         inputs = {item.name: item for item in self._session.get_inputs()}
         self._takes_positions = "position_ids" in inputs
         dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
-        length = min(options.max_seq_len or DEFAULT_SEQ_LEN, spec.context_length)
+        length = _sequence_length(spec, options, inputs[spec.past(0)[0]].shape[2])
         self._slab = _slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
         sites = _lora_sites(inputs)
         self._adapters = AdapterRows(sites, options.max_sequences, dtype)
@@ -380,6 +380,28 @@ class OrtRunner:
         """Drop the kept runs; they point at arrays that are about to be replaced."""
         self._decode_runs.clear()
         self._layout = None
+
+
+def _sequence_length(spec: DecoderSpec, options: RunnerOptions, capacity: int | str | None) -> int:
+    """How many tokens a sequence may hold. A graph of a fixed ``capacity`` leaves no choice.
+
+    Raises ``CheckError`` where the options or the folder contradict the graph.
+    """
+    if not isinstance(capacity, int):
+        return min(options.max_seq_len or DEFAULT_SEQ_LEN, spec.context_length)
+    length = capacity - 1
+    if not 1 <= length <= spec.context_length:
+        raise CheckError(
+            f"{spec.place}: the graph's caches have {capacity} tokens, and {CONFIG_NAME} has a context length of "
+            f"{spec.context_length}: expected 2 to {spec.context_length + 1}; build the decoder again"
+        )
+    if options.max_seq_len not in (None, length):
+        raise CheckError(
+            f"{spec.place}: the graph's caches have {capacity} tokens, so that a sequence holds {length}, but "
+            f"max_seq_len is {options.max_seq_len}: leave it out, or build the decoder with "
+            f"capacity={(options.max_seq_len or 0) + 1}"
+        )
+    return length
 
 
 def _bytes_per_token(spec: DecoderSpec, dtype: np.dtype[Any]) -> int:

@@ -98,3 +98,8 @@ def _check_cache(session: Any, spec: DecoderSpec) -> None:
             found = shapes[name][place]
             if isinstance(found, int) and found != said:
                 raise DecoderError(f"{spec.place}: {name} has {found} {what}, {CONFIG_NAME} says {said}")
+    capacities = sorted({shapes[name][2] for name in wanted if isinstance(shapes[name][2], int)})
+    if len(capacities) > 1:
+        raise DecoderError(
+            f"{spec.place}: the graph's caches differ in length: {', '.join(map(str, capacities))} tokens"
+        )

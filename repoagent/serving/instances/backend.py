@@ -33,6 +33,8 @@ class InstanceSpec:
     kind: str
     """``"CPU"``, ``"GPU"`` or ``"MODEL"``."""
     device_id: int = 0
+    profiles: tuple[str, ...] = ()
+    """The optimisation profiles that the group names: indices of a TensorRT plan's. Empty: the backend decides."""
 
 
 class BackendInstance(Protocol):

@@ -52,7 +52,8 @@ def group_specs(group: "ModelInstanceGroup") -> list[InstanceSpec]:
     """The instances of one group."""
     devices = [device for device in list(group.gpus) or [0] for _ in range(group.count)]
     kind = group.Kind.Name(group.kind).removeprefix("KIND_")
-    return [InstanceSpec(f"{group.name}_{number}", kind, device) for number, device in enumerate(devices)]
+    profiles = tuple(group.profile)
+    return [InstanceSpec(f"{group.name}_{number}", kind, device, profiles) for number, device in enumerate(devices)]
 
 
 def as_repoagent_error(error: BaseException, model_name: str) -> RepoAgentError:

@@ -165,7 +165,8 @@ class ModelBuilder:
             return None
 
         def judge(merged: ModelConfig) -> None:
-            check(merged, model_name=name, complete=True)
+            gpus = self.registry.get(merged.backend).gpus()
+            check(merged, model_name=name, complete=True, gpus=gpus)
             check_limits(merged, self.limits)
             self.admit(name, merged)
 
@@ -212,7 +213,7 @@ class ModelBuilder:
         if is_ensemble(config):
             return self._build_ensemble(name, config, files, version)
         config, backend = self._complete(name, config, files, version)
-        check(config, model_name=name, complete=True)
+        check(config, model_name=name, complete=True, gpus=backend.gpus())
         check_limits(config, self.limits)
         with ExitStack() as undo:
             model = backend.load(config, files, version)

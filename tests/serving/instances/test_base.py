@@ -36,6 +36,11 @@ def test_groups_multiply_counts_and_devices() -> None:
     ]
 
 
+def test_an_instance_knows_the_profiles_that_its_group_names() -> None:
+    text = "instance_group [ { count: 2 kind: KIND_GPU gpus: [0] profile: ['1', '0'] }, { kind: KIND_CPU } ]"
+    assert [spec.profiles for spec in specs(text)] == [("1", "0"), ("1", "0"), ()]
+
+
 def test_a_runner_answers_with_its_outputs_and_is_counted(new_runner: Any, request_of: RequestMaker) -> None:
     statistics = ModelStatistics()
     instance = RunnerInstance(version_of(statistics, version=2, batching=True), new_runner(1))

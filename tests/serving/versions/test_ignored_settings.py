@@ -1,3 +1,5 @@
+import pytest
+
 from repoagent.config import read_text
 from repoagent.serving.versions.ignored_settings import meaningless_settings
 
@@ -25,6 +27,11 @@ model_metrics {
         "instance_group.host_policy",
         "model_metrics of family 'nv_inference_queue_duration_us'",
     ]
+
+
+@pytest.mark.parametrize("runs", ['backend: "tensorrt"', 'platform: "tensorrt_plan"'])
+def test_what_a_plan_goes_by_is_not_named(runs: str) -> None:
+    assert not list(meaningless_settings(read_text(f"{runs} optimization {{ cuda {{ graphs: true }} }}")))
 
 
 def test_what_has_an_effect_is_not_named() -> None:

@@ -118,3 +118,15 @@ def test_a_file_that_is_called_as_a_version_is_none(
 ) -> None:
     files = memory_files({"1/model.onnx": add_constant(1), "2": b""})
     assert builder.plan("m", ModelConfig(), files) == [1]
+
+
+def test_an_instance_on_a_gpu_that_its_backend_does_not_have_is_refused_before_the_files_are_loaded(
+    builder: ModelBuilder, memory_files: Any
+) -> None:
+    config = read_text("""
+backend: "onnxruntime" input { name: "x" data_type: TYPE_FP32 dims: [4] }
+output { name: "y" data_type: TYPE_FP32 dims: [4] }
+instance_group { kind: KIND_GPU gpus: [0] }
+""")
+    with pytest.raises(BuildError, match="has kind KIND_GPU but no GPUs are available"):
+        build(builder, config, memory_files({"1/model.onnx": b"never read"}))

@@ -59,7 +59,7 @@ def test_a_configuration_of_other_tensors_is_refused(core: ServingCore, write_ll
 
 def test_an_instance_on_a_gpu_is_refused(core: ServingCore, write_llm: WriteModel) -> None:
     write_llm(config="instance_group { kind: KIND_GPU gpus: [0] }")
-    assert "decoders run on the CPU: use KIND_CPU" in failure(core)
+    assert "has kind KIND_GPU but no GPUs are available" in failure(core)
 
 
 def test_several_instances_share_the_executor(core: ServingCore, write_llm: WriteModel) -> None:
