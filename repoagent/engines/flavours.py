@@ -14,7 +14,7 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint
 
-__all__ = ["CHOICE", "Flavour", "import_tensorrt", "installed", "module_name"]
+__all__ = ["CHOICE", "Flavour", "import_tensorrt", "installed", "module_name", "not_installed"]
 
 CHOICE: Final = "REPOAGENT_TENSORRT"
 """The environment variable that chooses a flavour where both are installed: ``tensorrt`` or ``tensorrt_rtx``."""
@@ -63,7 +63,7 @@ def import_tensorrt() -> tuple[Flavour, ModuleType]:
     """
     flavours = installed()
     if not flavours:
-        raise UnsupportedError(f"neither TensorRT nor TensorRT for RTX is installed; {_hint()}")
+        raise UnsupportedError(not_installed())
     failures = []
     for flavour in flavours:
         name = module_name(flavour)
@@ -77,5 +77,13 @@ def import_tensorrt() -> tuple[Flavour, ModuleType]:
     raise UnsupportedError("; ".join(failures))
 
 
-def _hint() -> str:
-    return install_hint("repoagent-core", "tensorrt-rtx") + " (or the extra 'tensorrt')"
+def not_installed() -> str:
+    """Why there is no TensorRT, and what to do about it, where nothing is installed."""
+    hint = install_hint("repoagent-core", "tensorrt-rtx")
+    chosen = os.environ.get(CHOICE, "")
+    what = (
+        f"{Flavour(chosen).title}, which {CHOICE} asks for, is not"
+        if chosen
+        else "neither TensorRT nor TensorRT for RTX is"
+    )
+    return f"{what} installed; {hint} (or the extra 'tensorrt')"

@@ -1,0 +1,98 @@
+"""Running the probe's child."""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Final
+
+from repoagent.engines.flavours import CHOICE, installed, not_installed
+from repoagent.engines.probing.findings import Findings
+from repoagent.errors import RepoAgentError
+
+__all__ = ["probe"]
+
+_SECONDS: Final = 120.0
+_MOST_BYTES: Final = 1 << 20
+# What the loader of libraries, CUDA and Python need; secrets of this process are not for a child.
+_PASSED: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "TMPDIR", "VIRTUAL_ENV", CHOICE)
+_PASSED_BEGINNINGS: Final = ("CUDA_", "NVIDIA_", "PYTHON")
+
+
+def probe(*, seconds: float = _SECONDS) -> Findings:
+    """Find out whether plans can run here. Never raises, and never harms this process.
+
+    Without an installed flavour it costs microseconds; with one, the start of a child.
+
+    Args:
+        seconds: After which a child that hangs is killed.
+    """
+    try:
+        if not installed():
+            return Findings(problem=not_installed())
+        return _from_child(seconds)
+    except RepoAgentError as error:
+        return Findings(problem=error.message)
+    except Exception as error:  # No process, no memory, no file descriptor: plans cannot run, and the server goes on.
+        return Findings(problem=f"the probe for TensorRT could not run: {type(error).__name__}: {error}")
+
+
+def _from_child(seconds: float) -> Findings:
+    if not sys.executable:
+        return Findings(problem="the probe for TensorRT needs a Python interpreter, and sys.executable names none")
+    read, write = os.pipe()
+    try:
+        try:
+            child = subprocess.Popen(  # noqa: S603 - this interpreter and a module of ours
+                [sys.executable, "-P", "-m", "repoagent.engines.probing.child", str(write)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(write,),
+                env=_environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(write)
+        return _outcome(child, read, seconds)
+    finally:
+        os.close(read)
+
+
+def _environment() -> dict[str, str]:
+    passed = {
+        name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_BEGINNINGS)
+    }
+    # The same packages as here, also where this process has changed its path.
+    passed["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
+    return passed
+
+
+def _outcome(child: "subprocess.Popen[bytes]", read: int, seconds: float) -> Findings:
+    try:
+        status = child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+        return Findings(problem=f"the probe for TensorRT hung while {_last_step(_drain(read))}; it was killed")
+    lines = _drain(read)
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        if kind == "found":
+            return Findings.from_json(rest)
+    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return Findings(problem=f"the probe for TensorRT {how} while {_last_step(lines)}")
+
+
+def _drain(read: int) -> list[str]:
+    os.set_blocking(read, False)
+    try:
+        data = os.read(read, _MOST_BYTES)
+    except BlockingIOError:  # The child left a process of its own, which holds the other end.
+        data = b""
+    return data.decode(errors="replace").splitlines()
+
+
+def _last_step(lines: list[str]) -> str:
+    steps = [line.removeprefix("step ") for line in lines if line.startswith("step ")]
+    return steps[-1] if steps else "starting"

@@ -1,0 +1,12 @@
+"""A stand-in for TensorRT on a GPU: ONNX Runtime computes, and memory of the host passes for device memory.
+
+It follows the engine protocol to the letter and is stricter than a GPU. Work that was enqueued is done as late as
+possible, so a missing wait gives wrong numbers. Memory that was not allocated, or was freed, is an error.
+"""
+
+from repoagent.engines.standin.device import StandInDevice
+from repoagent.engines.standin.engine import StandInEngine
+from repoagent.engines.standin.plan import StandInPlan
+from repoagent.engines.standin.platform import StandInPlatform
+
+__all__ = ["StandInDevice", "StandInEngine", "StandInPlan", "StandInPlatform"]
