@@ -35,6 +35,7 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "encrypt": "repoagent-decrypt",
     "keygen": "repoagent-decrypt",
     "rekey": "repoagent-decrypt",
+    "scan": "repoagent-scan",
     "serve": "repoagent-server",
 }
 

@@ -1,0 +1,133 @@
+"""Which format a file has.
+
+The content decides; a name decides only where the content cannot, as for Python source. What could be read in two
+ways is the more dangerous one.
+"""
+
+import ast
+import codecs
+from collections.abc import Iterator
+from typing import Final
+
+from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.format import Format
+from repoagent_scan.formats.onnx import is_onnx
+from repoagent_scan.formats.pickles import looks_like_pickle
+from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
+from repoagent_scan.formats.sentencepiece import is_sentencepiece
+from repoagent_scan.formats.wire import Buffer
+
+__all__ = ["detect"]
+
+_MAGIC: Final = (
+    (b"\x7fELF", Format.NATIVE),
+    (b"MZ", Format.NATIVE),
+    (b"\xfe\xed\xfa\xce", Format.NATIVE),
+    (b"\xfe\xed\xfa\xcf", Format.NATIVE),
+    (b"\xce\xfa\xed\xfe", Format.NATIVE),
+    (b"\xcf\xfa\xed\xfe", Format.NATIVE),
+    (b"\xca\xfe\xba\xbe", Format.NATIVE),
+    (b"\0asm", Format.NATIVE),
+    (b"\x89HDF\r\n\x1a\n", Format.HDF5),
+    (b"\x1f\x8b", Format.ARCHIVE),
+    (b"BZh", Format.ARCHIVE),
+    (b"\xfd7zXZ\0", Format.ARCHIVE),
+    (b"\x28\xb5\x2f\xfd", Format.ARCHIVE),
+    (b"\x04\x22\x4d\x18", Format.ARCHIVE),
+    (b"7z\xbc\xaf\x27\x1c", Format.ARCHIVE),
+    (b"GGUF", Format.GGUF),
+    (b"ftrt", Format.PLAN),
+    (b"vtrt", Format.PLAN),
+)
+_NUMPY: Final = b"\x93NUMPY"
+_HEAD: Final = 8 << 20
+_PYTHON: Final = (".py", ".pyi", ".pyw", ".pyx", ".pth")
+"""``.pth``: also the name of PyTorch's pickles, which the content shows first."""
+_COMPILED: Final = (".pyc", ".pyo")
+_CHUNK: Final = 1 << 20
+
+
+def detect(name: str, data: Buffer) -> Format:
+    """The format of the file ``name`` with the content ``data``.
+
+    Raises:
+        MalformedError: it begins as a file of one format and goes on as none.
+    """
+    if name.lower().endswith(_COMPILED):
+        return Format.PYTHON
+    head = data[:_HEAD]
+    for magic, format_ in _MAGIC:
+        if head.startswith(magic):
+            return format_
+    if head.startswith(_NUMPY):
+        return _numpy(head)
+    return _without_magic(name, head, data)
+
+
+def _without_magic(name: str, head: bytes, data: Buffer) -> Format:
+    if head[4:8] == b"ORTM":
+        return Format.ORT
+    if head[257:262] == b"ustar":
+        return Format.ARCHIVE
+    if looks_like_pickle(head):
+        return Format.PICKLE
+    if is_safetensors(data):
+        check_safetensors(data)
+        return Format.SAFETENSORS
+    if is_onnx(data):
+        return Format.ONNX
+    if _ends_as_zip(data):
+        return _zip(data)
+    if _is_text(data):
+        return Format.PYTHON if _is_python(name, head) else Format.TEXT
+    return Format.SENTENCEPIECE if is_sentencepiece(data) else Format.UNKNOWN
+
+
+def _numpy(head: bytes) -> Format:
+    """An array of objects is a pickle behind the header."""
+    size = int.from_bytes(head[8:10], "little") if head[6:7] == b"\x01" else int.from_bytes(head[8:12], "little")
+    start = 10 if head[6:7] == b"\x01" else 12
+    try:
+        header = ast.literal_eval(head[start : start + min(size, 10_000)].decode())
+        described = repr(header["descr"])
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError) as error:
+        raise MalformedError(f"the header is not that of a NumPy array: {type(error).__name__}") from None
+    return Format.PICKLE if "O" in described else Format.NUMPY
+
+
+def _ends_as_zip(data: Buffer) -> bool:
+    """A zip archive is found from its end, so it may follow anything. The record has at most 64 KiB of comment."""
+    return data[:4] in {b"PK\3\4", b"PK\5\6"} or b"PK\5\6" in data[max(0, len(data) - 66_000) :]
+
+
+def _zip(data: Buffer) -> Format:
+    """PyTorch's files are archives with a pickle in them: their names say what they are."""
+    tail = data[max(0, len(data) - (4 << 20)) :]
+    return Format.PICKLE if b"data.pkl" in tail or b".pkl" in tail else Format.ARCHIVE
+
+
+def _is_text(data: Buffer) -> bool:
+    """Whether all of ``data`` is UTF-8 without control characters, but for those that end lines and tabs."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for part in _chunks(data):
+            decoder.decode(part)
+            if part.translate(None, _PRINTABLE):
+                return False
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_PRINTABLE: Final = bytes(byte for byte in range(256) if byte >= 32 or byte in b"\t\n\r\f\x1b")
+
+
+def _chunks(data: Buffer) -> Iterator[bytes]:
+    for start in range(0, len(data), _CHUNK):
+        yield data[start : start + _CHUNK]
+
+
+def _is_python(name: str, head: bytes) -> bool:
+    first = head.split(b"\n", 1)[0]
+    return name.lower().endswith(_PYTHON) or (first.startswith(b"#!") and b"python" in first)

@@ -1,0 +1,51 @@
+"""The formats that the agent knows, and which of them it accepts unless told otherwise."""
+
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["ACCEPTED", "RISKS", "Format"]
+
+
+class Format(StrEnum):
+    """A format of files. The value is its name in the parameter ``allow`` and in reports."""
+
+    ONNX = "onnx"
+    SAFETENSORS = "safetensors"
+    GGUF = "gguf"
+    PLAN = "tensorrt-plan"
+    NUMPY = "numpy"
+    SENTENCEPIECE = "sentencepiece"
+    TEXT = "text"
+    EXTERNAL_DATA = "onnx-external-data"
+    PICKLE = "pickle"
+    PYTHON = "python"
+    NATIVE = "native-code"
+    ORT = "ort"
+    HDF5 = "hdf5"
+    ARCHIVE = "archive"
+    UNKNOWN = "unknown"
+
+
+ACCEPTED: Final = frozenset(
+    {
+        Format.ONNX,
+        Format.SAFETENSORS,
+        Format.GGUF,
+        Format.PLAN,
+        Format.NUMPY,
+        Format.SENTENCEPIECE,
+        Format.TEXT,
+        Format.EXTERNAL_DATA,
+    }
+)
+
+RISKS: Final = {
+    Format.PICKLE: "loading a pickle runs the code in it; convert the weights to safetensors or ONNX",
+    Format.PYTHON: "it is Python code",
+    Format.NATIVE: "it is machine code",
+    Format.ORT: "its operators cannot be listed; ship the ONNX model",
+    Format.HDF5: "a Keras model in it may hold Python code; convert it to ONNX",
+    Format.ARCHIVE: "what is in an archive is not looked at; ship the files",
+    Format.UNKNOWN: "its format is unknown",
+}
+"""Why each format that is not accepted is refused."""

@@ -1,0 +1,122 @@
+"""What an ONNX model would run, and which other files it would read.
+
+Field numbers are those of ``onnx.proto`` (ONNX 1.19). Every occurrence of a field counts: protobuf merges them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from repoagent_scan.formats.errors import MalformedError
+from repoagent_scan.formats.wire import BYTES, VARINT, Buffer, Fields
+
+__all__ = ["STANDARD_DOMAINS", "OnnxContent", "is_onnx", "read_onnx"]
+
+STANDARD_DOMAINS: Final = frozenset(
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"}
+)
+"""Domains whose operators ONNX Runtime has built in."""
+_LOADS_CODE: Final = frozenset({("com.microsoft", name) for name in ("EPContext", "PyOp", "PythonOp", "PythonOpGrad")})
+"""Built-in operators that run code from the model or from a file: compiled blobs and Python."""
+
+_GRAPH: Final = 7
+_OPSETS: Final = 8
+_DEEPEST: Final = 100
+
+# Message -> field -> message: all that leads to a node or a tensor.
+_CHILDREN: Final[dict[str, dict[int, str]]] = {
+    "Model": {7: "Graph", 20: "Training", 25: "Function"},
+    "Training": {1: "Graph", 2: "Graph"},
+    "Graph": {1: "Node", 5: "Tensor", 15: "SparseTensor"},
+    "Function": {7: "Node", 11: "Attribute"},
+    "Node": {5: "Attribute"},
+    "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph", 22: "SparseTensor", 23: "SparseTensor"},
+    "SparseTensor": {1: "Tensor", 2: "Tensor"},
+    "Tensor": {13: "External"},
+}
+_NODE_TYPE, _NODE_DOMAIN = 4, 7
+_FUNCTION_NAME, _FUNCTION_DOMAIN = 1, 10
+
+
+@dataclass(slots=True)
+class OnnxContent:
+    """The operators of a model and the files that it names."""
+
+    operators: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, operator type) of every node, in subgraphs, functions and training graphs too."""
+    functions: set[tuple[str, str]] = field(default_factory=set)
+    """(domain, name) of the functions that the model brings along: made of the operators above."""
+    locations: set[str] = field(default_factory=set)
+    """Files of external data, relative to the directory of the model."""
+
+    def custom(self, allowed: frozenset[str]) -> list[str]:
+        """Operators that need a library from elsewhere or load code, as ``domain::type``, sorted."""
+        known = STANDARD_DOMAINS | allowed
+        return sorted(
+            f"{domain}::{name}"
+            for domain, name in self.operators - self.functions
+            if domain not in known or ((domain, name) in _LOADS_CODE and f"{domain}::{name}" not in allowed)
+        )
+
+
+def is_onnx(data: Buffer) -> bool:
+    """Whether ``data`` reads as an ONNX model: fields of ``ModelProto`` only, with a graph and operator sets."""
+    seen = set()
+    try:
+        for number, kind, _, _ in Fields(data, most=100_000).of(0, len(data)):
+            if not _belongs(number, kind):
+                return False
+            seen.add(number)
+    except MalformedError:
+        return False
+    return {_GRAPH, _OPSETS} <= seen
+
+
+def _belongs(number: int, kind: int) -> bool:
+    return kind == (VARINT if number in {1, 5} else BYTES) and number in {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
+
+
+def read_onnx(data: Buffer) -> OnnxContent:
+    """What ``data`` would run and read.
+
+    Raises:
+        MalformedError: it is cut off, nested too deeply, or not an ONNX model.
+    """
+    return _Reader(data).content()
+
+
+class _Reader:
+    def __init__(self, data: Buffer) -> None:
+        self._fields = Fields(data)
+        self._found = OnnxContent()
+        self._size = len(data)
+
+    def content(self) -> OnnxContent:
+        pending = [("Model", 0, self._size, 0)]
+        while pending:
+            message, start, end, depth = pending.pop()
+            if depth > _DEEPEST:
+                raise MalformedError(f"graphs nested more than {_DEEPEST} levels deep")
+            children = _CHILDREN.get(message, {})
+            texts = {}
+            for number, kind, first, last in self._fields.of(start, end):
+                if kind != BYTES:
+                    continue
+                child = children.get(number)
+                if child is None:
+                    texts[number] = (first, last)
+                else:
+                    pending.append((child, first, last, depth + 1))
+            self._note(message, texts)
+        return self._found
+
+    def _note(self, message: str, texts: dict[int, tuple[int, int]]) -> None:
+        match message:
+            case "Node":
+                self._found.operators.add((self._text(texts, _NODE_DOMAIN), self._text(texts, _NODE_TYPE)))
+            case "Function":
+                self._found.functions.add((self._text(texts, _FUNCTION_DOMAIN), self._text(texts, _FUNCTION_NAME)))
+            case "External" if self._text(texts, 1) == "location":
+                self._found.locations.add(self._text(texts, 2))
+
+    def _text(self, texts: dict[int, tuple[int, int]], number: int) -> str:
+        return self._fields.text(*texts[number]) if number in texts else ""

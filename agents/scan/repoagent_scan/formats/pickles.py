@@ -1,0 +1,72 @@
+"""Whether bytes are a pickle: pickles have no magic number, and the oldest are plain text.
+
+The opcodes are read as an unpickler would, with its stack, but nothing is executed. So a list of words that happens to
+begin with an opcode is not taken for a pickle: its stack runs dry.
+"""
+
+import io
+import pickletools
+import re
+from contextlib import suppress
+from typing import Any, Final
+
+__all__ = ["looks_like_pickle"]
+
+_IMPORTS: Final = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
+_CALLS: Final = frozenset({"REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "STOP"})
+"""What runs code once something is imported; a pickle that only imports counts too."""
+_NAMES: Final = re.compile(r"\S+ \S+")
+_MOST_OPCODES: Final = 200_000
+_ENOUGH: Final = 4
+"""Opcodes after a protocol header that no other format has by chance."""
+_MARK: Final = pickletools.markobject
+
+
+def looks_like_pickle(head: bytes) -> bool:
+    """Whether an unpickler would run code in a file that begins with ``head``, or would read it as data to its end."""
+    reading = _Reading()
+    with suppress(Exception):  # whatever a broken stream makes the parser raise: the opcodes before it count
+        for opcode, argument, _ in pickletools.genops(io.BytesIO(head)):
+            if reading.take(opcode, argument):
+                return True
+            if reading.count > _MOST_OPCODES:
+                break
+    return reading.has_header and reading.count > _ENOUGH
+
+
+class _Reading:
+    """How far an unpickler would come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.has_header = False
+        self._imported = False
+        self._stack: list[Any] = []
+
+    def take(self, opcode: pickletools.OpcodeInfo, argument: Any) -> bool:
+        """Take one opcode; whether the stream is a pickle for certain.
+
+        Raises:
+            IndexError: an unpickler would stop here, because its stack is too short.
+            ValueError: what it would import has no name that a module can have.
+        """
+        self.count += 1
+        if self.count == 1 and opcode.name == "PROTO":
+            self.has_header = True
+        self._move(opcode)
+        if opcode.name in _IMPORTS:
+            if isinstance(argument, str) and not _NAMES.fullmatch(argument):
+                raise ValueError("not a name")
+            self._imported = True
+        return opcode.name in _CALLS and (self._imported or (self.has_header and opcode.name == "STOP"))
+
+    def _move(self, opcode: pickletools.OpcodeInfo) -> None:
+        before = opcode.stack_before
+        if _MARK in before or (opcode.name == "POP" and self._stack and self._stack[-1] is _MARK):
+            while self._stack.pop() is not _MARK:
+                pass
+            before = before[: before.index(_MARK)] if _MARK in before else []
+        for _ in before:
+            if self._stack.pop() is _MARK:
+                raise IndexError("a mark where a value should be")
+        self._stack.extend(opcode.stack_after)

@@ -1,0 +1,74 @@
+"""The wire format of protobuf, walked field by field without decoding what is not looked at."""
+
+import mmap
+from collections.abc import Iterator
+from typing import Final
+
+from repoagent_scan.formats.errors import MalformedError
+
+__all__ = ["BYTES", "VARINT", "Buffer", "Field", "Fields"]
+
+Buffer = bytes | mmap.mmap
+Field = tuple[int, int, int, int]
+"""Number, wire type, and where the value starts and ends."""
+
+VARINT: Final = 0
+BYTES: Final = 2
+_FIXED: Final = {1: 8, 5: 4}
+_MOST_FIELDS: Final = 20_000_000
+"""In one file. The largest published ONNX graphs have about two million."""
+
+
+class Fields:
+    """Walks messages of ``data``. One object counts all fields of a file, so that no file takes forever."""
+
+    def __init__(self, data: Buffer, *, most: int = _MOST_FIELDS) -> None:
+        self.data = data
+        self._left = most
+
+    def of(self, start: int, end: int) -> Iterator[Field]:
+        """The fields of the message between ``start`` and ``end``.
+
+        Raises:
+            MalformedError: the message is cut off, has a wire type that protobuf does not have or no longer uses, or
+                the file has more fields than any model.
+        """
+        position = start
+        while position < end:
+            self._count()
+            tag, value = self._varint(position, end)
+            kind = tag & 7
+            if kind == BYTES:
+                length, value = self._varint(value, end)
+                position = value + length
+            elif kind == VARINT:
+                _, position = self._varint(value, end)
+            elif kind in _FIXED:
+                position = value + _FIXED[kind]
+            else:
+                raise MalformedError(f"wire type {kind} at byte {position}")
+            if position > end:
+                raise MalformedError(f"a field at byte {value} ends {position - end} bytes after its message")
+            yield tag >> 3, kind, value, position
+
+    def text(self, start: int, end: int) -> str:
+        """The text between ``start`` and ``end``; bytes that are not UTF-8 are replaced."""
+        return self.data[start : min(end, start + 4096)].decode(errors="replace")
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise MalformedError("more fields than any model has")
+
+    def _varint(self, position: int, end: int) -> tuple[int, int]:
+        """The number at ``position``, and the position after it."""
+        value = 0
+        for shift in range(0, 70, 7):
+            if position >= end:
+                raise MalformedError(f"cut off at byte {position}")
+            byte = self.data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+        raise MalformedError(f"a number without end at byte {position}")

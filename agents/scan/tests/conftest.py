@@ -1,0 +1,45 @@
+"""Trees of files, and the agent in a loader."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from repoagent_scan import ScanAgent
+
+from repoagent.testing import AgentHarness, Outcome
+
+MakeTree = Callable[[Mapping[str, bytes]], Path]
+Scan = Callable[..., Outcome]
+
+
+@pytest.fixture
+def make_tree(tmp_path: Path) -> MakeTree:
+    """Write files (path -> content) below a fresh directory, and return it."""
+
+    def make(files: Mapping[str, bytes]) -> Path:
+        root = tmp_path / "model"
+        for name, content in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[AgentHarness]:
+    with AgentHarness(tmp_path / "harness", {"scan": ScanAgent}) as harness:
+        yield harness
+
+
+@pytest.fixture
+def load(harness: AgentHarness, make_tree: MakeTree) -> Scan:
+    """Load a model of these files through the agent, with parameters as (key, value)."""
+
+    def run(files: Mapping[str, bytes], *parameters: tuple[str, str]) -> Outcome:
+        given = " ".join(f"parameters {{ key: '{key}' value: '{value}' }}" for key, value in parameters)
+        config = f"model_repository_agents {{ agents [ {{ name: 'scan' {given} }} ] }}"
+        return harness.run(make_tree({**files, "config.pbtxt": config.encode()}))
+
+    return run

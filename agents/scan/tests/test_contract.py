@@ -1,0 +1,18 @@
+"""The agent keeps what every agent promises."""
+
+import pickle
+from pathlib import Path
+
+from repoagent_scan import ScanAgent
+
+from agents.scan.tests.making_models import onnx_model
+from repoagent.testing import AgentContract
+
+
+class TestContract(AgentContract):
+    agent = ScanAgent
+    entry_point = "scan"
+    parameters = (("modelaudit", "off"),)
+    good_model = {"1/model.onnx": onnx_model().SerializeToString()}
+    bad_model = {**good_model, "1/model.pkl": pickle.dumps(print)}
+    readme = Path(__file__).parents[1] / "README.md"
