@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.agent import Agent
+from repoagent.api.converters import (
+    Conversion,
+    ConversionPlan,
+    ConversionSource,
+    Converted,
+    Converter,
+    ConverterOption,
+    Product,
+    Progressing,
+)
 from repoagent.api.model import AgentModel, Cache, Parameters
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.beneath import (
@@ -47,6 +57,12 @@ __all__ = [
     "Cache",
     "CancelledError",
     "ConfigError",
+    "Conversion",
+    "ConversionPlan",
+    "ConversionSource",
+    "Converted",
+    "Converter",
+    "ConverterOption",
     "EntryReport",
     "InternalError",
     "InvalidArgumentError",
@@ -54,6 +70,8 @@ __all__ = [
     "ModelConfig",
     "NotFoundError",
     "Parameters",
+    "Product",
+    "Progressing",
     "RepoAgentError",
     "UnavailableError",
     "UnknownError",

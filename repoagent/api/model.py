@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repoagent.api.actions import ArtifactType
+from repoagent.api.converters import Conversion, ConversionSource, Converter
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -223,6 +224,38 @@ class AgentModel(Protocol):
         Raises:
             InternalError: it ended with a status other than 0; the message has the last lines of its stderr.
             CancelledError: the load was cancelled.
+        """
+
+    @property
+    def converters(self) -> tuple[tuple[str, str], ...]:
+        """``(from, to)`` of every converter there is, sorted; see :meth:`conversion`."""
+
+    def converter(self, source_format: str, target_format: str) -> Converter:
+        """The converter between two formats, for its options and its version; :meth:`conversion` runs it.
+
+        Raises:
+            InvalidArgumentError: there is none; the message has those that there are.
+            InternalError: its code cannot be imported.
+        """
+
+    def conversion(
+        self, source_format: str, target_format: str, source: ConversionSource, options: Mapping[str, str]
+    ) -> Conversion:
+        """Plan the conversion of one version of the model; ``write`` of the result does it.
+
+        A conversion runs in a process of its own, which ends with the load and whose crash is a refusal. Its result is
+        kept in :attr:`cache` under the contents that went into it, for every model and process of this machine. In a
+        confidential load it lies in memory only, as ``acquire_location`` does, and is not kept.
+
+        Args:
+            source_format: Such as ``"onnx"``.
+            target_format: Such as ``"tensorrt"``.
+            source: What to convert. Its result is kept only if the source lies in a private copy (``guard``).
+            options: The converter's, by name; others have their defaults.
+
+        Raises:
+            InvalidArgumentError: there is no such converter or option.
+            RepoAgentError: the converter cannot convert this.
         """
 
     def request_unload(self, reason: str) -> None:

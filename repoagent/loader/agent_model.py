@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from repoagent.api.actions import Action, ArtifactType
+from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.model import Cache, Parameters
 from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
+from repoagent.loader.converting.conversion import LoadConversion
 from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
 from repoagent.storage.repositories.sources import ModelSource, open_source
@@ -159,6 +161,23 @@ class EntryModel:
         """Run a program to its end."""
         return run_child(argv, timeout=timeout, env=env, cancelled=lambda: self._load.cancelled)
 
+    @property
+    def converters(self) -> tuple[tuple[str, str], ...]:
+        """The formats that there are converters between."""
+        return self._load.services.converters.pairs
+
+    def converter(self, source_format: str, target_format: str) -> Converter:
+        """The converter between two formats."""
+        return self._load.services.converters.get((source_format, target_format))
+
+    def conversion(
+        self, source_format: str, target_format: str, source: ConversionSource, options: Mapping[str, str]
+    ) -> Conversion:
+        """Plan a conversion."""
+        pair = (source_format, target_format)
+        converters = self._load.services.converters
+        return LoadConversion(self._load, converters, pair, source, options, progress=self.progress, report=self.report)
+
     def request_unload(self, reason: str) -> None:
         """Ask the server to unload the model, once and while that makes sense."""
         if self._asked_to_unload or self.action not in _MAY_ASK_TO_UNLOAD:
@@ -168,6 +187,7 @@ class EntryModel:
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
         """Say how far the work is."""
+        self._recorder.note_progress(done, total, what)
         self._progress(done, total, what)
 
     def report(

@@ -12,6 +12,7 @@ from typing import Final
 from repoagent.config import ModelConfig
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.converting.registry import Converters
 from repoagent.loader.directories import Directories
 from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope
@@ -37,6 +38,13 @@ class Progress:
     total: int | None
     what: str
 
+    @property
+    def summary(self) -> str:
+        """For a person: ``agent 'convert': building, 14 %``."""
+        who = f"agent '{self.agent}': " if self.agent else ""
+        amount = f"{min(max(self.done / self.total, 0.0), 1.0):.0%}" if self.total else f"{self.done}"
+        return f"{who}{self.what or 'at work'}, {amount}"
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -48,6 +56,7 @@ class Services:
     cache: Cache | None = None
     key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
     filesystems: Mapping[str, str] = field(default_factory=dict)
+    converters: Converters = field(default_factory=lambda: Converters({}))
     limits: Limits = DEFAULT_LIMITS
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
@@ -192,6 +201,23 @@ class LoadContext:
             )
         self.place = ModelLocation(copied, text)
         return True
+
+    def new_directory(self, label: str) -> Path:
+        """A new, empty private directory of this load; its owner removes it when it is not needed any more."""
+        return self.directories.get(f"{label}-{next(self._numbers)}")
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove one of the private directories now."""
+        self.directories.remove(path)
+
+    @property
+    def confidential(self) -> bool:
+        """Whether the plaintext of this load stays in memory."""
+        return self.directories.confidential
+
+    def holds(self, path: Path) -> bool:
+        """Whether ``path`` is where nobody but this program changes anything."""
+        return self._is_private(path)
 
     def _is_private(self, path: Path) -> bool:
         cache = self.services.cache

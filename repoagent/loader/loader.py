@@ -15,6 +15,7 @@ from repoagent.loader.calls import reason_of
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
+from repoagent.loader.converting.registry import Converters
 from repoagent.loader.directories import Directories
 from repoagent.loader.load_counter import LoadCounter
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
@@ -45,6 +46,7 @@ class Loader:
         plugins: Told of loads and actions; none if not given.
         key_providers: URI scheme -> provider; by default those that need no plug-in.
         filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
+        converters: ``(from, to)`` -> ``"module:attribute"`` of a converter.
         model_config_name: ``configs/NAME.pbtxt`` is used instead of ``config.pbtxt`` in models that have it.
         on_unload_request: Called with a model's name and a reason when one of its agents asks for it to be unloaded,
             on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
@@ -61,6 +63,7 @@ class Loader:
         plugins: PluginManager | None = None,
         key_providers: Mapping[str, KeyProvider] | None = None,
         filesystems: Mapping[str, str] | None = None,
+        converters: Mapping[tuple[str, str], str] | None = None,
         model_config_name: str | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -72,6 +75,7 @@ class Loader:
             cache=cache,
             key_providers=builtin_providers() if key_providers is None else key_providers,
             filesystems=filesystems or {},
+            converters=Converters(converters or {}),
             limits=limits,
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),

@@ -25,6 +25,12 @@ class EntryRecorder:
         self._bytes_written = 0
         self._digests: dict[str, str] = {}
         self._notes: list[str] = []
+        self._progress = ""
+
+    def note_progress(self, done: int, total: int | None, what: str) -> None:
+        """Remember how far the agent is: a call that fails reports how far it came."""
+        amount = f"{done} of {total}" if total else f"{done}"
+        self._progress = f"got to {amount}{f' ({what})' if what else ''}"
 
     def add(self, bytes_read: int, bytes_written: int, digests: Mapping[str, str] | None, note: str) -> None:
         """Take what an agent reports for the call it is in."""
@@ -38,6 +44,8 @@ class EntryRecorder:
     def finish(self, action: str, outcome: str, seconds: float, error: str | None) -> None:
         """Close the line of one call; what was added since the last one belongs to it."""
         with self._lock:
+            if outcome != "ok" and self._progress:
+                self._notes.append(self._progress)
             self._done.append(
                 ActionReport(
                     action=action,

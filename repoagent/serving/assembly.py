@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.errors import InvalidArgumentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
@@ -199,6 +200,7 @@ def open_loader(
         plugins=plugins,
         key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
         filesystems=plugins.registry("filesystems"),
+        converters=plugins.registry("converters", BUILT_IN_CONVERTERS),
         model_config_name=options.model_config_name,
         on_unload_request=on_unload_request,
         limits=options.limits,

@@ -12,6 +12,7 @@ from typing import Final
 
 from repoagent.api import Action, LoadReport
 from repoagent.config import ModelConfig, write_text
+from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.errors import RepoAgentError
 from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
@@ -83,6 +84,7 @@ class AgentHarness:
         repoagent_directory: Path | None = None,
         memory: Path | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
+        converters: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         """Make the places; nothing is loaded.
 
@@ -95,6 +97,7 @@ class AgentHarness:
             memory: An existing directory on a memory filesystem, for confidential workspaces. By default a new one in
                 /dev/shm, which is removed at the end.
             on_unload_request: Called when an agent asks for its model to be unloaded; see ``Loader``.
+            converters: ``(from, to)`` -> ``"module:attribute"`` of converters beside the installed ones.
         """
         self.keys = keys if keys is not None else FakeKeys()
         self.faults = faults if faults is not None else FaultInjection()
@@ -118,6 +121,7 @@ class AgentHarness:
                 plugins=plugins,
                 key_providers=_providers(plugins, self.keys),
                 on_unload_request=on_unload_request,
+                converters=plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})}),
             )
             stack.callback(self.loader.close)
             self._stack = stack.pop_all()

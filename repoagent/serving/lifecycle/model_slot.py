@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.config import ModelConfig
     from repoagent.loader.chain import LoadedChain
+    from repoagent.loader.context import Progress
     from repoagent.storage import Fingerprint, ModelSource
 
 __all__ = ["ModelSlot"]
@@ -72,12 +73,21 @@ class ModelSlot:
         """How many unloads have been asked for and have not ended."""
         self._states = StateTable(name)
         self._owners: dict[int, LoadedModel] = {}
+        self._progress = ""
+        """How far the agents of the load are that is under way."""
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        """The versions and their states; see :class:`~repoagent.serving.lifecycle.model_states.StateTable`."""
-        return self._states.statuses()
+        """The versions and their states; see :class:`~repoagent.serving.lifecycle.model_states.StateTable`.
+
+        The reason of one that is being loaded is how far its agents are, once they report that.
+        """
+        statuses, progress = self._states.statuses(), self._progress
+        if not progress:
+            return statuses
+        loading = VersionStatus(ModelState.LOADING, progress)
+        return [(number, loading if one.state is ModelState.LOADING else one) for number, one in statuses]
 
     def status(self, version: int) -> VersionStatus:
         """The state of one version."""
@@ -259,10 +269,12 @@ class ModelSlot:
         if self.loaded is None:
             self._start_loading()
         try:
-            chain = self._context.run_chain(source, override, pending.cancelled)
+            chain = self._context.run_chain(source, override, pending.cancelled, self._note_progress)
         except RepoAgentError as error:
             self.report = error.report
             raise self._reported(self._refused(error, pending)) from error
+        finally:
+            self._progress = ""
         try:
             model, built = self._build(chain, key, pending, overridden=override is not None)
         except Exception as error:
@@ -374,6 +386,9 @@ class ModelSlot:
             logger.info("successfully unloaded '%s'", self.name)
 
         return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, gone)
+
+    def _note_progress(self, progress: "Progress") -> None:
+        self._progress = progress.summary
 
     # -- states and errors ------------------------------------------------------------------------------------------
 

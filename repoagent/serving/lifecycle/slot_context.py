@@ -74,10 +74,22 @@ class SlotContext:
         except RepoAgentError:  # what is wrong with the listing is not what was asked
             return ""
 
-    def run_chain(self, source: ModelSource, override: ModelConfig | None, cancelled: threading.Event) -> LoadedChain:
-        """Let the agents of the model do their part.
+    def run_chain(
+        self,
+        source: ModelSource,
+        override: ModelConfig | None,
+        cancelled: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> LoadedChain:
+        """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do.
 
         Raises:
             RepoAgentError: one of them refused; every agent has been told.
         """
-        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=self.on_progress)
+
+        def tell(progress: Progress) -> None:
+            on_progress(progress)
+            if self.on_progress is not None:
+                self.on_progress(progress)
+
+        return self.loader.load(source, override=override, cancelled=cancelled.is_set, on_progress=tell)

@@ -1,0 +1,184 @@
+"""What turns a model of one format into another: the protocol of converters, and what an agent gets of one.
+
+A package offers converters through the hook :func:`~repoagent.api.hooks.register_converters`. An agent reaches them
+through :meth:`~repoagent.api.AgentModel.conversion`; the loader runs them, keeps their results and writes down what
+was made of what.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = [
+    "Conversion",
+    "ConversionPlan",
+    "ConversionSource",
+    "Converted",
+    "Converter",
+    "ConverterOption",
+    "Product",
+    "Progressing",
+]
+
+Progressing = Callable[[int, int | None, str], None]
+"""``(done, total, what)``, as :meth:`~repoagent.api.AgentModel.progress`; ``total`` is None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterOption:
+    """An option of a converter: its default (None: the converter decides), and what it is for."""
+
+    default: str | None
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionSource:
+    """One version of a model, to be converted.
+
+    Its result is kept only if nothing outside of this program can change it: an agent that converts declares ``guard``.
+    """
+
+    directory: Path
+    """The directory of the version. Nothing may be written into it."""
+    name: str
+    """What to convert: a file beneath ``directory``, or ``"."`` for all of it."""
+    label: str
+    """What messages call it: ``1/model.onnx``."""
+    config: "ModelConfig | None" = None
+    """The configuration of the model, a private copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionPlan:
+    """What a conversion reads, what it makes, and everything that the result depends on.
+
+    The result is kept under a digest of the contents of ``inputs``, of ``settings``, ``tools`` and ``target``, and of
+    the converter's own version. What is in none of these must not change the result.
+    """
+
+    inputs: tuple[str, ...]
+    """The files that are read, relative to the source's directory."""
+    output: str
+    """The name of the file in the result that stands for the model: ``model.plan``."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What ``build`` is given: options and configuration, resolved to values that JSON has."""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    """Name -> version of the libraries that compute the result."""
+    target: str = "any"
+    """The machines that the result is for."""
+    replaces: tuple[str, ...] = ()
+    """Those files of the source that are of no use beside the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a build has to report, apart from its files.
+
+    ``annotations`` (values that JSON has) describe ``ConversionPlan.output``; they are written down with its digest.
+    ``notes`` go into the load report.
+    """
+
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Converter(Protocol):
+    """One way from a format to another: what ``register_converters`` names, or a class that makes it without arguments.
+
+    Its module is imported by the server: import what is heavy, or may crash, inside ``build``. One object serves any
+    number of conversions at once.
+    """
+
+    @property
+    def version(self) -> str:
+        """Another one for every change of the code that may change a result."""
+
+    @property
+    def options(self) -> Mapping[str, ConverterOption]:
+        """Every option by name."""
+
+    @property
+    def in_child(self) -> bool:
+        """Whether ``build`` runs in a process of its own, as it should unless it is sure to be quick and harmless.
+
+        There a crash, or a lack of memory, ends the build and nothing else, and a cancelled load ends it at once.
+        """
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        """Look at ``source`` and decide what is to be done. Quick: it reads headers and writes nothing.
+
+        Args:
+            source: What to convert.
+            options: What was given, of :attr:`options`, and the defaults of the others that have one.
+
+        Raises:
+            RepoAgentError: this cannot be converted, or an option has no such value; the message has ``source.label``.
+        """
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        options: Mapping[str, Any],
+        progress: Progressing,
+        cancelled: Callable[[], bool],
+    ) -> Product:
+        """Write the result.
+
+        Args:
+            source: The directory of the version.
+            target: An empty directory; plain files and directories may be made in it.
+            options: ``settings`` of the plan.
+            progress: To be called as often as one likes.
+            cancelled: True once the load is; then raise ``CancelledError``. A child is ended instead.
+
+        Raises:
+            RepoAgentError: it cannot be done; the message names the model by what ``plan`` put into the settings.
+        """
+
+    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
+        """Change ``config`` so that the result is what is served: backend, name of the file, whatever else it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A result that has been put in its place."""
+
+    files: tuple[str, ...]
+    """Relative to the directory that was given, the statement of provenance among them."""
+    product: Product
+    built: bool
+    """False: it came from the cache."""
+
+
+class Conversion(Protocol):
+    """One conversion of one load: planned, and ready to be done."""
+
+    @property
+    def plan(self) -> ConversionPlan:
+        """What the converter decided."""
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of all that is read."""
+
+    def write(self, target: Path) -> Converted:
+        """Put the result into ``target``, an existing directory: from the cache, or built.
+
+        Beside ``plan.output`` lies ``NAME.intoto.json``, an in-toto statement with the digests of result and inputs.
+        Bytes, digests, progress and a note go into the load report. In a confidential load nothing is kept.
+
+        Raises:
+            InvalidArgumentError: a file of the result is there already.
+            CancelledError: the load was cancelled; a build that was under way is ended.
+            InternalError: the process that built ended; the message names the converter.
+            RepoAgentError: the converter refused the model.
+        """
+
+    def configure(self, config: "ModelConfig") -> None:
+        """Change ``config`` so that what was written is what is served."""

@@ -1,0 +1,9 @@
+"""The converters that come with this program; agents bring others. Each lies in a module of its own."""
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["BUILT_IN_CONVERTERS"]
+
+BUILT_IN_CONVERTERS: Final[Mapping[tuple[str, str], str]] = {}
+"""``(from, to)`` -> ``"module:attribute"``. Their code is imported when a model is converted, not before."""

@@ -1,0 +1,95 @@
+"""The process that builds: it reads one order, runs one converter, and reports events until it ends.
+
+Started by :mod:`repoagent.loader.converting.running` as ``python -m``, with the number of the descriptor for events and
+the number of its parent's process.
+"""
+
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Final
+
+from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent.loader.converting.messages import BuildOrder, error_line, product_line, progress_line
+from repoagent.loader.converting.registry import resolve
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PROGRESS_SECONDS: Final = 0.05
+_OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
+_FIRST_TO_GO: Final = "1000"
+
+
+class _Events:
+    """The line to the server. Progress goes out at most twenty times a second, and the last of it."""
+
+    def __init__(self, fd: int) -> None:
+        self._file = os.fdopen(fd, "w", encoding="utf-8")
+        self._next = 0.0
+
+    def progress(self, done: int, total: int | None = None, what: str = "") -> None:
+        now = time.monotonic()
+        if now < self._next and done != total:
+            return
+        self._next = now + _PROGRESS_SECONDS
+        self.send(progress_line(done, total, what))
+
+    def send(self, line: str) -> None:
+        self._file.write(f"{line}\n")
+        self._file.flush()
+
+
+def main(events_fd: int, parent: int) -> None:
+    """Build what standard input orders; the process is to end afterwards."""
+    _end_with(parent)
+    order = BuildOrder.from_json(sys.stdin.read())
+    _protect(order)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to standard error: the last lines are shown
+    events = _Events(events_fd)
+    try:
+        product = resolve(order.converter).build(
+            Path(order.source), Path(order.target), order.settings, events.progress, lambda: False
+        )
+        line = product_line(product)
+    except RepoAgentError as error:
+        line = error_line(error.code, error.message, "")
+    except MemoryError:
+        line = error_line(ErrorCode.INTERNAL, "there is not enough memory for the conversion", "")
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}"
+        line = error_line(ErrorCode.INTERNAL, text, "".join(traceback.format_exception(error)))
+    events.send(line)
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, also while no Python code runs here."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _protect(order: BuildOrder) -> None:
+    """No core dump of plaintext; and where memory runs out, this process goes rather than the server."""
+    if order.confidential:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        return  # /proc/self belongs to root now
+    try:
+        _OOM_SCORE.write_text(_FIRST_TO_GO)
+    except OSError:
+        logging.getLogger(__name__).debug("the kernel does not take a score", exc_info=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # libraries that fail in their own clean-up cannot take back what is done

@@ -1,0 +1,214 @@
+"""One conversion of one load: the implementation of :class:`repoagent.api.Conversion`."""
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from repoagent.api.converters import ConversionPlan, ConversionSource, Converted, Converter, Product, Progressing
+from repoagent.api.model import Cache
+from repoagent.beneath import status_beneath
+from repoagent.config import ModelConfig
+from repoagent.errors import CancelledError, InternalError, UnavailableError, UnsupportedError
+from repoagent.loader.converting.key import cache_key, digest_inputs
+from repoagent.loader.converting.messages import BuildOrder
+from repoagent.loader.converting.placing import link_or_copy, move, refuse_existing, refuse_special
+from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
+from repoagent.loader.converting.registry import Converters, option_values
+from repoagent.loader.converting.running import build_in_child
+
+__all__ = ["LoadConversion", "Place", "Reporter"]
+
+logger = logging.getLogger("repoagent.loader")
+
+
+class Place(Protocol):
+    """What a conversion uses of its load."""
+
+    @property
+    def cancelled(self) -> bool: ...
+
+    @property
+    def confidential(self) -> bool:
+        """Whether plaintext of this load stays in memory."""
+
+    @property
+    def cache(self) -> Cache:
+        """Where results are kept.
+
+        Raises:
+            UnsupportedError: nothing of this load may be kept, or there is no cache.
+        """
+
+    def holds(self, path: Path) -> bool:
+        """Whether nobody but this program changes what is at ``path``."""
+
+    def new_directory(self, label: str) -> Path:
+        """An empty private directory."""
+
+    def remove_directory(self, path: Path) -> None: ...
+
+
+class Reporter(Protocol):
+    """Adds to the load report; see :meth:`repoagent.api.AgentModel.report`."""
+
+    def __call__(
+        self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""
+    ) -> None: ...
+
+
+class LoadConversion:
+    """A planned conversion. Used by one thread.
+
+    Raises:
+        RepoAgentError: the converter refuses the source, or does not know an option.
+    """
+
+    def __init__(
+        self,
+        load: Place,
+        converters: Converters,
+        pair: tuple[str, str],
+        source: ConversionSource,
+        options: Mapping[str, str],
+        *,
+        progress: Progressing,
+        report: Reporter,
+    ) -> None:
+        self._load = load
+        self._pair = pair
+        self._label = f"the converter from '{pair[0]}' to '{pair[1]}'"
+        self._target = converters.target(pair)
+        self._converter: Converter = converters.get(pair)
+        self._source = source
+        self._progress = progress
+        self._report = report
+        self._product = Product()
+        self._plan = self._made_plan(options)
+        self._sizes = {name: self._size(name) for name in self._plan.inputs}
+
+    @property
+    def plan(self) -> ConversionPlan:
+        """What the converter decided."""
+        return self._plan
+
+    @property
+    def input_bytes(self) -> int:
+        """The size of all that is read."""
+        return sum(self._sizes.values())
+
+    def write(self, target: Path) -> Converted:
+        """See :meth:`repoagent.api.Conversion.write`."""
+        refuse_existing(target, (self._plan.output, statement_name(self._plan)), self._source.label)
+        started = time.monotonic()
+        digests = digest_inputs(self._source, self._plan.inputs, self._progress, self._is_cancelled)
+        before = {path.relative_to(target).as_posix() for path in target.rglob("*")}
+        how, written = self._obtain(target, digests)
+        files = tuple(
+            name
+            for path in sorted(target.rglob("*"))
+            if not path.is_dir() and (name := path.relative_to(target).as_posix()) not in before
+        )
+        built = how != "from the cache"
+        after = f" after {time.monotonic() - started:.1f} s" if built else ""
+        directory = self._source.label.partition("/")[0]
+        self._report(
+            bytes_read=self.input_bytes,
+            bytes_written=written,
+            digests={f"{directory}/{name}": f"sha256:{digest}" for name, digest in digests.items()},
+            note=f"{self._source.label}: {' to '.join(self._pair)}, {self._tools()}{how}{after}",
+        )
+        for note in self._product.notes:
+            self._report(note=f"{self._source.label}: {note}")
+        return Converted(files, self._product, built)
+
+    def configure(self, config: ModelConfig) -> None:
+        """See :meth:`repoagent.api.Conversion.configure`."""
+        self._converter.configure(config, self._plan, self._product)
+
+    def _made_plan(self, options: Mapping[str, str]) -> ConversionPlan:
+        plan = self._converter.plan(self._source, option_values(self._converter, options))
+        if not isinstance(plan, ConversionPlan):
+            raise InternalError(f"{self._label}: 'plan' returned a {type(plan).__name__}, not a ConversionPlan")
+        return plan
+
+    def _size(self, name: str) -> int:
+        return status_beneath(self._source.directory, name, follow=False).st_size
+
+    def _tools(self) -> str:
+        return "".join(f"{name} {version}, " for name, version in self._plan.tools.items())
+
+    def _is_cancelled(self) -> bool:
+        return self._load.cancelled
+
+    def _obtain(self, target: Path, digests: Mapping[str, str]) -> tuple[str, int]:
+        """How the result came about, and how many bytes were written for it."""
+        key = cache_key(self._pair, self._converter.version, self._plan, digests)
+        built: list[int] = []
+
+        def build(directory: Path) -> None:
+            self._build(directory, digests)
+            built[:] = [_size_of(directory)]
+
+        reason = self._not_kept()
+        if reason is None:
+            try:
+                cached = self._load.cache.get_or_build(key, build)
+            except UnavailableError as error:  # a cache that is full; there may be room elsewhere
+                reason = str(error)
+            else:
+                self._product = read_product(cached, self._plan)
+                written = link_or_copy(cached, target)
+                return ("built", built[0]) if built else ("from the cache", written)
+        directory = self._load.new_directory("converted")
+        try:
+            self._build(directory, digests)
+            written = _size_of(directory)
+            move(directory, target)
+        finally:
+            self._load.remove_directory(directory)
+        return f"built, not kept: {reason}", written
+
+    def _not_kept(self) -> str | None:
+        """Why the result may not be kept; None if it may."""
+        directory = self._source.directory
+        if not self._load.holds(directory):
+            return "the source is not a private copy, and may change meanwhile"
+        try:
+            _ = self._load.cache
+        except UnsupportedError as error:
+            return str(error)
+        return None
+
+    def _build(self, directory: Path, digests: Mapping[str, str]) -> None:
+        if self._is_cancelled():
+            raise CancelledError("the conversion was given up: the load was cancelled")
+        started = datetime.now(UTC)
+        self._product = self._build_in_child(directory) if self._converter.in_child else self._build_here(directory)
+        refuse_special(directory)
+        write_statement(directory, self._pair, self._converter.version, self._plan, digests, self._product, started)
+
+    def _build_here(self, directory: Path) -> Product:
+        return self._converter.build(
+            self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled
+        )
+
+    def _build_in_child(self, directory: Path) -> Product:
+        order = BuildOrder(
+            self._target,
+            str(self._source.directory),
+            str(directory),
+            dict(self._plan.settings),
+            self._load.confidential,
+        )
+        scratch = self._load.new_directory("building")
+        try:
+            return build_in_child(order, scratch, self._label, progress=self._progress, cancelled=self._is_cancelled)
+        finally:
+            self._load.remove_directory(scratch)
+
+
+def _size_of(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

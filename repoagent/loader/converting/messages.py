@@ -1,0 +1,93 @@
+"""What a process that builds and the server write to each other: one order, then a line of JSON per event."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from repoagent.api.converters import Product
+from repoagent.errors import ErrorCode, RepoAgentError, error_of
+
+__all__ = [
+    "LINE_BYTES",
+    "BuildOrder",
+    "FailureEvent",
+    "ProgressEvent",
+    "error_line",
+    "parse",
+    "product_line",
+    "progress_line",
+]
+
+LINE_BYTES: Final = 4 << 20
+"""The longest line that is read: what a build has to report is small."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """What is to be built: the converter as ``"module:attribute"``, and the arguments of its ``build``."""
+
+    converter: str
+    source: str
+    target: str
+    settings: Mapping[str, Any]
+    confidential: bool
+
+    def to_json(self) -> str:
+        """As text for :meth:`from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "BuildOrder":
+        """The inverse of :meth:`to_json`."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """How far the build is."""
+
+    done: int
+    total: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureEvent:
+    """The build raised. ``trace`` is empty where the converter raised on purpose."""
+
+    error: RepoAgentError
+    trace: str
+
+
+def progress_line(done: int, total: int | None, what: str) -> str:
+    """The line of a :class:`ProgressEvent`."""
+    return json.dumps({"progress": [done, total, what]})
+
+
+def product_line(product: Product) -> str:
+    """The line of a :class:`~repoagent.api.converters.Product`, the last one."""
+    return json.dumps({"annotations": dict(product.annotations), "notes": list(product.notes)}, allow_nan=False)
+
+
+def error_line(code: int, message: str, trace: str) -> str:
+    """The line of a :class:`FailureEvent`, the last one."""
+    return json.dumps({"code": code, "message": message, "trace": trace})
+
+
+def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
+    """The event of a line.
+
+    Raises:
+        ValueError: it is none: something else writes where only the converter's process should.
+    """
+    try:
+        body = json.loads(line)
+        if "progress" in body:
+            done, total, what = body["progress"]
+            return ProgressEvent(int(done), None if total is None else int(total), str(what))
+        if "code" in body:
+            return FailureEvent(error_of(ErrorCode(body["code"]), str(body["message"])), str(body["trace"]))
+        return Product(dict(body["annotations"]), tuple(map(str, body["notes"])))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"a line of a converter's process cannot be read: {error}") from error

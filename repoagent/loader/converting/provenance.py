@@ -1,0 +1,115 @@
+"""What was made of what: an in-toto statement beside every result, with the provenance predicate of SLSA."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.api.converters import ConversionPlan, Product
+from repoagent.errors import InternalError
+
+__all__ = ["SUFFIX", "read_product", "statement_name", "write_statement"]
+
+SUFFIX: Final = ".intoto.json"
+_STATEMENT: Final = "https://in-toto.io/Statement/v1"
+_PREDICATE: Final = "https://slsa.dev/provenance/v1"
+_BUILD_TYPE: Final = "urn:repoagent:conversion:v1"
+_BUILDER: Final = "urn:repoagent:converter"
+_MOST_BYTES: Final = 16 << 20
+
+
+def statement_name(plan: ConversionPlan) -> str:
+    """The name of the file beside the result."""
+    return f"{plan.output}{SUFFIX}"
+
+
+def write_statement(
+    directory: Path,
+    pair: tuple[str, str],
+    converter_version: str,
+    plan: ConversionPlan,
+    digests: Mapping[str, str],
+    product: Product,
+    started: datetime,
+) -> None:
+    """Describe the result that lies in ``directory``.
+
+    Raises:
+        InternalError: the converter did not make what its plan names.
+    """
+    files = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    if plan.output not in files:
+        made = ", ".join(files) or "nothing"
+        raise InternalError(f"the converter from '{pair[0]}' to '{pair[1]}' made {made}, but not {plan.output}")
+    statement = {
+        "_type": _STATEMENT,
+        "subject": [_subject(directory, name, plan, product) for name in files],
+        "predicateType": _PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": _BUILD_TYPE,
+                "externalParameters": {
+                    "from": pair[0],
+                    "to": pair[1],
+                    "settings": plan.settings,
+                    "target": plan.target,
+                },
+                "resolvedDependencies": _descriptors(digests),
+            },
+            "runDetails": {
+                "builder": {"id": _BUILDER, "version": _versions(converter_version, plan)},
+                "metadata": {"startedOn": _time(started), "finishedOn": _time(datetime.now(UTC))},
+                "byproducts": [{"name": "notes", "annotations": {"notes": list(product.notes)}}],
+            },
+        },
+    }
+    (directory / statement_name(plan)).write_text(f"{json.dumps(statement, indent=2)}\n", encoding="utf-8")
+
+
+def read_product(directory: Path, plan: ConversionPlan) -> Product:
+    """What the build reported of the result in ``directory``, as its statement has it.
+
+    Raises:
+        InternalError: the statement cannot be read.
+    """
+    path = directory / statement_name(plan)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        statement = json.loads(path.read_text(encoding="utf-8"))
+        (subject,) = (one for one in statement["subject"] if one["name"] == plan.output)
+        (byproduct,) = statement["predicate"]["runDetails"]["byproducts"]
+        return Product(subject["annotations"], tuple(byproduct["annotations"]["notes"]))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InternalError(f"{path.name}, the statement beside a kept result, cannot be read: {error}") from error
+
+
+def _subject(directory: Path, name: str, plan: ConversionPlan, product: Product) -> dict[str, Any]:
+    with (directory / name).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    described: dict[str, Any] = {"name": name, "digest": {"sha256": digest}}
+    if name == plan.output:
+        described["annotations"] = dict(product.annotations)
+    return described
+
+
+def _descriptors(digests: Mapping[str, str]) -> Sequence[dict[str, Any]]:
+    return [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
+
+
+def _versions(converter_version: str, plan: ConversionPlan) -> dict[str, str]:
+    return {"repoagent-core": _own_version(), "converter": converter_version, **plan.tools}
+
+
+def _own_version() -> str:
+    try:
+        return version("repoagent-core")
+    except PackageNotFoundError:  # used from a checkout that is not installed
+        return "unknown"
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

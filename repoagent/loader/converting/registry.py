@@ -1,0 +1,81 @@
+"""The converters that plug-ins bring, on top of those that are built in."""
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from typing import Final, cast
+
+from repoagent.api.converters import Converter
+from repoagent.errors import InternalError, InvalidArgumentError
+
+__all__ = ["Converters", "option_values", "resolve"]
+
+_PARTS: Final = ("version", "options", "in_child", "plan", "build", "configure")
+
+
+def resolve(target: str) -> Converter:
+    """The converter that ``"module:attribute"`` names.
+
+    Raises:
+        InternalError: there is none: the fault of the plug-in that registered it.
+    """
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        converter = found() if isinstance(found, type) else found
+    except Exception as error:  # an import runs code of the plug-in
+        raise InternalError(f"the converter '{target}' cannot be imported: {error}") from error
+    missing = [part for part in _PARTS if not hasattr(converter, part)]
+    if missing:
+        raise InternalError(f"'{target}' is not a converter: it lacks {', '.join(missing)}")
+    return cast(Converter, converter)
+
+
+class Converters:
+    """Every converter of a program by the formats that it is between. Code is imported on first use."""
+
+    def __init__(self, targets: Mapping[tuple[str, str], str]) -> None:
+        self._targets = dict(targets)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """``(from, to)`` of all of them, sorted."""
+        return tuple(sorted(self._targets))
+
+    def target(self, pair: tuple[str, str]) -> str:
+        """Where the code of the converter ``(from, to)`` is.
+
+        Raises:
+            InvalidArgumentError: there is none.
+        """
+        if pair in self._targets:
+            return self._targets[pair]
+        close = difflib.get_close_matches(pair[1], [target for source, target in self.pairs if source == pair[0]], n=1)
+        known = ", ".join(f"'{source}' to '{target}'" for source, target in self.pairs)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are: {known or 'none'}"
+        raise InvalidArgumentError(f"there is no converter from '{pair[0]}' to '{pair[1]}'; {hint}")
+
+    def get(self, pair: tuple[str, str]) -> Converter:
+        """The converter ``(from, to)``.
+
+        Raises:
+            InvalidArgumentError: there is none.
+            InternalError: its code cannot be used.
+        """
+        return resolve(self.target(pair))
+
+
+def option_values(converter: Converter, given: Mapping[str, str]) -> dict[str, str]:
+    """``given`` with the defaults of what was not given.
+
+    Raises:
+        InvalidArgumentError: the converter has no such option.
+    """
+    for name in given:
+        if name not in converter.options:
+            close = difflib.get_close_matches(name, converter.options, n=1)
+            known = ", ".join(sorted(converter.options)) or "none"
+            hint = f"did you mean '{close[0]}'?" if close else f"expected one of: {known}"
+            raise InvalidArgumentError(f"unknown parameter '{name}'; {hint}")
+    defaults = {name: option.default for name, option in converter.options.items() if option.default is not None}
+    return defaults | dict(given)

@@ -1,0 +1,190 @@
+"""Running a converter in a process of its own: progress out of it, an end to it, and what it died of."""
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from repoagent.api.converters import Product, Progressing
+from repoagent.errors import CancelledError, InternalError
+from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, parse
+from repoagent.storage.secrets.environment import child_environment
+
+__all__ = ["build_in_child"]
+
+logger = logging.getLogger("repoagent.loader")
+
+_TICK_SECONDS: Final = 0.05
+_CHUNK: Final = 1 << 16
+_TAIL_BYTES: Final = 1 << 14
+_TAIL_LINES: Final = 10
+
+
+def build_in_child(
+    order: BuildOrder, scratch: Path, label: str, *, progress: Progressing, cancelled: Callable[[], bool]
+) -> Product:
+    """Build what ``order`` says in a new process, which ends with this one, and with the load.
+
+    Args:
+        order: What to build.
+        scratch: An empty directory of this load: where the process works and puts its temporary files.
+        label: What messages call the converter.
+        progress: Called on this thread.
+        cancelled: Asked twenty times a second; true kills the process with all that it started.
+
+    Raises:
+        CancelledError: it was killed because ``cancelled`` became true.
+        InternalError: it ended without a result.
+        RepoAgentError: the converter raised it.
+    """
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb", buffering=0) as events:
+        try:
+            process = _start(order, scratch, label, write_end)
+        finally:
+            os.close(write_end)
+        try:
+            with process:
+                try:
+                    return _Watch(process, events.fileno(), label, progress, cancelled).result()
+                except BaseException:
+                    _kill(process)
+                    raise
+        finally:
+            _kill(process)  # of its group there may be more
+
+
+def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "subprocess.Popen[bytes]":
+    file = scratch / "order.json"
+    file.write_text(order.to_json(), encoding="utf-8")
+    # The same modules are found, in the same order; a converter's package need not be installed.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = child_environment({"TMPDIR": str(scratch), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
+    command = [sys.executable, "-P", "-m", "repoagent.loader.converting.child", str(write_end), str(os.getpid())]
+    try:
+        with file.open("rb") as ordered:
+            return subprocess.Popen(  # noqa: S603 - no shell is involved
+                command,
+                stdin=ordered,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write_end,),
+                cwd=scratch,
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise InternalError(f"{label} cannot be started: {error.strerror or error}") from error
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class _Watch:
+    """Reads what a process writes until it ends."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        events: int,
+        label: str,
+        progress: Progressing,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._process = process
+        self._label = label
+        self._progress = progress
+        self._cancelled = cancelled
+        self._line = b""
+        self._tail = b""
+        self._end: Product | FailureEvent | None = None
+        assert process.stdout is not None
+        self._readers = {events: self._take_events, process.stdout.fileno(): self._take_output}
+
+    def result(self) -> Product:
+        """What the process built."""
+        self._read()
+        status = self._wait()
+        if isinstance(self._end, FailureEvent):
+            if self._end.trace:
+                logger.error("%s failed unexpectedly:\n%s", self._label, self._end.trace)
+            raise self._end.error
+        if self._end is None or status != 0:
+            raise InternalError(self._death(status))
+        return self._end
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for fd in self._readers:
+                os.set_blocking(fd, False)
+                selector.register(fd, selectors.EVENT_READ)
+            # What a process leaves behind may hold the other ends open: its own end is the end.
+            while selector.get_map():
+                self._check()
+                ready = selector.select(_TICK_SECONDS)
+                for key, _ in ready:
+                    if not self._take(key.fd):
+                        selector.unregister(key.fd)
+                if not ready and self._process.poll() is not None:
+                    return
+
+    def _take(self, fd: int) -> bool:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        self._readers[fd](data)
+        return bool(data)
+
+    def _take_output(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+
+    def _take_events(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > LINE_BYTES:
+            raise InternalError(f"{self._label} reports more than {LINE_BYTES} bytes at once")
+        for line in lines:
+            try:
+                event = parse(line)
+            except ValueError as error:
+                raise InternalError(f"{self._label}: {error}") from error
+            if isinstance(event, ProgressEvent):
+                self._progress(event.done, event.total, event.what)
+            else:
+                self._end = event
+
+    def _wait(self) -> int:
+        while True:
+            try:
+                return self._process.wait(_TICK_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._check()
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise CancelledError(f"{self._label} was ended: the load was cancelled")
+
+    def _death(self, status: int) -> str:
+        if status == -signal.SIGKILL:
+            how = "was killed, as the system does where memory runs out"
+        elif status < 0:
+            how = f"crashed with {_signal_name(-status)}"
+        else:
+            how = f"ended with status {status} and without a result"
+        last = "\n".join(self._tail.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])
+        return f"{self._label} {how}: {last}" if last else f"{self._label} {how}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,120 @@
+"""Conversions by many processes at once, by processes that are killed, and of what reaches out of the model."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from repoagent.testing import AgentHarness
+from tests.loader.converting.conftest import Converting
+from tests.loader.converting.samples import CONVERTERS
+
+_PROGRAM: Final = """
+import json, sys
+from pathlib import Path
+from repoagent.testing import AgentHarness
+from tests.loader.converting.conftest import Converting, converting
+from tests.loader.converting.samples import CONVERTERS
+
+directory, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+with AgentHarness(directory / "harness", converters=CONVERTERS) as harness:
+    converting = Converting(directory, harness)
+    outcome = converting.run(**options)
+    print(json.dumps([result.built for result in converting.results]), str(outcome.error or ""))
+"""
+_ROOT: Final = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def converting(tmp_path: Path) -> Iterator[Converting]:
+    with AgentHarness(tmp_path / "harness", converters=CONVERTERS) as harness:
+        yield Converting(tmp_path, harness)
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """Where builds leave their marks."""
+    path = tmp_path / "marks"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Start a process that loads a model whose agent converts; all share one cache and one workspace."""
+
+    def start(**options: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", _PROGRAM, str(tmp_path), json.dumps(options)]
+        return subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def test_eight_processes_that_ask_at_once_build_once(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
+) -> None:
+    processes = [start(mark=str(marks), name=f"m{number}") for number in range(8)]
+    answers = sorted(process.communicate(timeout=120)[0].strip() for process in processes)
+    assert answers == ["[false]"] * 7 + ["[true]"]
+    assert len(list(marks.iterdir())) == 1
+
+
+def test_a_server_that_is_killed_in_a_build_takes_the_build_along_and_leaves_nothing_half_done(
+    start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
+) -> None:
+    with start(mark=str(marks), then="sleep") as process:
+        while not (begun := [mark for mark in marks.iterdir() if mark.read_text()]):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    builder = Path("/proc", begun[0].name, "stat")
+    deadline = time.monotonic() + 60
+    while builder.exists() and builder.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the build goes on"
+        time.sleep(0.01)
+    assert not [path for path in (tmp_path / "harness/cache/objects").iterdir() if not path.name.startswith(".")]
+    with AgentHarness(tmp_path / "harness", converters=CONVERTERS) as harness:
+        converting = Converting(tmp_path, harness)
+        assert converting.run().files["1/model.upper"] == b"ABC"
+        assert harness.left_over() == []
+    (kept,) = (tmp_path / "harness/cache/objects").iterdir()
+    assert sorted(path.name for path in kept.iterdir()) == ["model.upper", "model.upper.intoto.json"]
+
+
+@pytest.mark.parametrize("confidential", [False, True])
+@pytest.mark.parametrize("to", ["linking", "piping"])
+def test_a_converter_cannot_leave_a_link_to_a_file_of_the_server_or_a_pipe(
+    to: str, confidential: bool, converting: Converting
+) -> None:
+    converting.confidential = confidential
+    outcome = converting.run(to)
+    assert "link or a special file" in str(outcome.error)
+    assert outcome.files == {}
+    assert outcome.left == ()
+
+
+def test_an_input_outside_of_the_model_is_refused_before_anything_is_read(converting: Converting) -> None:
+    assert "contains '..'" in str(converting.run("outside").error)
+
+
+def test_an_input_that_is_a_link_is_refused(converting: Converting) -> None:
+    root = converting.prepare()
+    (root / "1" / "model.txt").unlink()
+    (root / "1" / "model.txt").symlink_to("/etc/hostname")
+    outcome = converting.harness.run(root)
+    assert outcome.error is not None
+    assert outcome.files == {}
+
+
+def test_the_process_that_builds_inherits_no_setting_of_the_server(
+    converting: Converting, marks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPOAGENT_SECRET", "s3cret")
+    converting.run(mark=str(marks), then="environment")
+    assert "REPOAGENT_SECRET" not in json.loads((marks / "environment").read_text())

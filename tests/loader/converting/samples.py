@@ -1,0 +1,172 @@
+"""Converters for tests: small ones that work, and ones that go wrong in every way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from repoagent.api import (
+    ConversionPlan,
+    ConversionSource,
+    ConverterOption,
+    InvalidArgumentError,
+    ModelConfig,
+    Product,
+    Progressing,
+)
+
+HERE = __name__
+
+
+class Upper:
+    """Text to capitals; the option ``then`` is what to do instead or besides."""
+
+    in_child = True
+    version = "1"
+    options = {
+        "then": ConverterOption("", "what goes wrong, and how"),
+        "mark": ConverterOption(None, "a directory in which each build leaves a file"),
+    }
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        return ConversionPlan(
+            (source.name,),
+            "model.upper",
+            {"input": source.name, **options},
+            {"shouter": os.environ.get("SHOUTER", "7")},
+            replaces=(source.name,),
+        )
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        options: Mapping[str, Any],
+        progress: Progressing,
+        cancelled: Callable[[], bool],
+    ) -> Product:
+        if "mark" in options:
+            Path(options["mark"], str(os.getpid())).write_text(json.dumps({"tmp": os.environ["TMPDIR"]}))
+        (target / "half").write_text("half")
+        progress(1, 4, "shouting")
+        wrong = options["then"]
+        if wrong:
+            getattr(self, f"_{wrong}")(options)
+        (target / "half").unlink()
+        (target / "model.upper").write_text((source / options["input"]).read_text().upper())
+        progress(4, 4, "shouting")
+        return Product({"letters": 26}, ("all capitals",))
+
+    def configure(self, config: ModelConfig, plan: ConversionPlan, product: Product) -> None:
+        config.backend = "shouting"
+        config.default_model_filename = plan.output
+
+    def _refuse(self, options: Mapping[str, Any]) -> None:
+        raise InvalidArgumentError("1/model.txt has no letters")
+
+    def _raise(self, options: Mapping[str, Any]) -> None:
+        raise ValueError("surprised")
+
+    def _memory(self, options: Mapping[str, Any]) -> None:
+        raise MemoryError
+
+    def _abort(self, options: Mapping[str, Any]) -> None:
+        print("the last words", file=sys.stderr, flush=True)
+        os.abort()
+
+    def _kill(self, options: Mapping[str, Any]) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _exit(self, options: Mapping[str, Any]) -> None:
+        os._exit(3)
+
+    def _chatter(self, options: Mapping[str, Any]) -> None:
+        for _ in range(1000):
+            print("x" * 1000, flush=True)
+
+    def _hang(self, options: Mapping[str, Any]) -> None:
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(options["mark"], "helper").write_text(str(helper.pid))
+        time.sleep(600)
+
+    def _linger(self, options: Mapping[str, Any]) -> None:
+        """Leave a process behind that holds the pipes open."""
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(options["mark"], "helper").write_text(str(helper.pid))
+
+    def _environment(self, options: Mapping[str, Any]) -> None:
+        Path(options["mark"], "environment").write_text(json.dumps(sorted(os.environ)))
+
+    def _sleep(self, options: Mapping[str, Any]) -> None:
+        time.sleep(600)
+
+
+class Here(Upper):
+    """The same in the server's own process."""
+
+    in_child = False
+
+
+class Nothing(Upper):
+    """Makes something, but not what it said."""
+
+    def build(self, source: Path, target: Path, *_: Any) -> Product:
+        (target / "other").write_text("")
+        return Product()
+
+
+class Linking(Upper):
+    """Leaves a link to a file of the server."""
+
+    def build(self, source: Path, target: Path, *_: Any) -> Product:
+        (target / "model.upper").symlink_to("/etc/hostname")
+        return Product()
+
+
+class Piping(Upper):
+    """Leaves a pipe that nobody writes to."""
+
+    def build(self, source: Path, target: Path, *_: Any) -> Product:
+        os.mkfifo(target / "model.upper")
+        return Product()
+
+
+class Outside(Upper):
+    """Names an input that is not the model's."""
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        return ConversionPlan(("../../../etc/hostname",), "model.upper", {})
+
+
+class Unfit(Upper):
+    """A plan that cannot be a key."""
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        return ConversionPlan((source.name,), "model.upper", {"what": object()})
+
+
+class Half:
+    """Not a converter."""
+
+    version = "1"
+
+
+CONVERTERS = {
+    ("text", name): f"{HERE}:{kind}"
+    for name, kind in {
+        "upper": "Upper",
+        "here": "Here",
+        "nothing": "Nothing",
+        "linking": "Linking",
+        "piping": "Piping",
+        "outside": "Outside",
+        "unfit": "Unfit",
+        "half": "Half",
+        "missing": "Missing",
+    }.items()
+}

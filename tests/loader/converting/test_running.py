@@ -1,0 +1,79 @@
+"""The process that builds: how it fails, how it is ended, and that nothing of it stays."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from repoagent.errors import CancelledError
+from repoagent.storage import open_source
+from tests.loader.converting.conftest import Converting
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _wait_dead(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while _alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [
+        ("refuse", "1/model.txt has no letters"),
+        ("raise", "ValueError: surprised"),
+        ("memory", "there is not enough memory for the conversion"),
+        ("abort", "the converter from 'text' to 'upper' crashed with SIGABRT: the last words"),
+        ("kill", "the converter from 'text' to 'upper' was killed, as the system does where memory runs out"),
+        ("exit", "the converter from 'text' to 'upper' ended with status 3 and without a result"),
+    ],
+)
+def test_a_build_that_fails_refuses_the_load_and_leaves_nothing(then: str, text: str, converting: Converting) -> None:
+    outcome = converting.run(then=then)
+    assert text in str(outcome.error)
+    assert outcome.left == ()
+    assert not list(converting.harness.cache.glob("objects/*"))
+    assert not list(converting.harness.cache.glob("objects/.*"))
+
+
+def test_the_report_of_a_failed_build_has_how_far_it_came(converting: Converting) -> None:
+    (action, *_) = converting.run(then="refuse").report.entries[0].actions
+    assert action.outcome == "failed"
+    assert "got to 1 of 4 (shouting)" in action.notes
+
+
+def test_what_a_build_prints_disturbs_nothing(converting: Converting) -> None:
+    assert converting.run(then="chatter").files["1/model.upper"] == b"ABC"
+
+
+def test_a_process_that_a_build_leaves_behind_is_ended_and_not_waited_for(converting: Converting, marks: Path) -> None:
+    assert converting.run(then="linger", mark=str(marks)).error is None
+    _wait_dead(int((marks / "helper").read_text()))
+
+
+def test_a_cancelled_load_ends_the_build_and_all_that_it_started(converting: Converting, marks: Path) -> None:
+    cancelled = threading.Event()
+    helper = marks / "helper"
+
+    def cancel() -> None:
+        while not (helper.exists() and helper.read_text()):
+            time.sleep(0.01)
+        cancelled.set()
+
+    root = converting.prepare(then="hang", mark=str(marks))
+    watcher = threading.Thread(target=cancel)
+    watcher.start()
+    with pytest.raises(CancelledError, match="was ended: the load was cancelled"):
+        converting.harness.loader.load(open_source("m", str(root)), cancelled=cancelled.is_set)
+    watcher.join()
+    _wait_dead(int(helper.read_text()))
+    assert converting.harness.left_over() == []
+    assert not list(converting.harness.cache.glob("objects/.*"))
