@@ -53,6 +53,10 @@ class Limits:
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
     prompt_bytes: int = _limit(4 * _MIB, "The longest prompt of a language model, in bytes.")
+    chat_template_bytes: int = _limit(1 * _MIB, "The largest chat template of a language model, in bytes.")
+    chat_template_ms: int = _limit(
+        1000, "How long a chat template may take for one conversation, in milliseconds of the processor."
+    )
     words: int = _limit(1024, "The most words in one list (stop, bad, bias words) of one text of a language model.")
     word_bytes: int = _limit(1 << 16, "The most bytes of such a list of words, and of sampling_parameters.")
     guide_bytes: int = _limit(1 << 16, "The largest guide (grammar, schema, expression) of guided decoding, in bytes.")

@@ -138,11 +138,16 @@ def test_a_request_without_a_prompt_is_a_client_error_that_names_it(http: httpx.
     body = {"inputs": [tensor]} if path.endswith("infer") else {"max_tokens": 3}
     response = http.post(f"/v2/models/{path}", json=body)
     assert response.status_code == 400
-    assert "missing required input(s) ['text_input']" in json.loads(response.text.removeprefix("data: "))["error"]
+    assert (
+        "needs one of the inputs text_input, messages, input_ids"
+        in json.loads(response.text.removeprefix("data: "))["error"]
+    )
 
 
 def test_over_grpc_a_request_without_a_prompt_is_a_client_error_that_names_it(grpc: Any) -> None:
-    with pytest.raises(InferenceServerException, match=r"missing required input\(s\) \['text_input'\]") as caught:
+    with pytest.raises(
+        InferenceServerException, match=r"needs one of the inputs text_input, messages, input_ids"
+    ) as caught:
         grpc.infer("plain", [_input("max_tokens", 3, "INT32", [1, 1])])
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 

@@ -21,6 +21,7 @@ __all__ = [
     "draw",
     "draw_from",
     "draw_plain",
+    "likeliest",
     "log_softmax",
 ]
 
@@ -52,6 +53,16 @@ def log_softmax(row: Row) -> Row:
     with np.errstate(invalid="ignore", over="ignore"):
         shifted = row - row.max()
     return np.asarray(shifted - np.log(np.exp(shifted).sum(dtype=np.float64)), np.float32)
+
+
+def likeliest(log_probs: Row, count: int) -> list[tuple[int, float]]:
+    """At most ``count`` tokens with their log-probabilities, the likeliest first; impossible ones are left out."""
+    count = min(count, len(log_probs))
+    if not count:
+        return []
+    top = np.argpartition(log_probs, len(log_probs) - count)[len(log_probs) - count :]
+    top = top[np.argsort(-log_probs[top], kind="stable")]
+    return [(int(token), float(log_probs[token])) for token in top if np.isfinite(log_probs[token])]
 
 
 def draw(row: Row, limits: Limits, random: Callable[[], float], scratch: Row | None = None) -> int:

@@ -102,6 +102,7 @@ class Intake:
             end_ids=_end_ids(request, endings),
             deadline=None if allotted is None else now + allotted.total_seconds(),
             want_log_probs=bool(wanted.return_log_probs),
+            alternatives=_alternatives(request),
             extra_names=tuple(extra.name for extra in extras),
             context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
             drafts=drafts,
@@ -310,6 +311,16 @@ def _endings(request: Request) -> Endings:
     if not isinstance(endings, Endings):
         raise TypeError(f"Request.endings must be Endings, not {type(endings).__name__}")
     return endings
+
+
+def _alternatives(request: Request) -> int | None:
+    """How many of the likeliest tokens the request wants with each: an attribute that only requests here have."""
+    wanted = getattr(request, "top_log_probs", None)
+    if wanted is None:
+        return None
+    if type(wanted) is not int or wanted < 0:
+        raise CheckError(f"Request.top_log_probs must be a whole number from 0 on, not {wanted!r}")
+    return wanted
 
 
 def _end_ids(request: Request, endings: Endings) -> frozenset[int]:

@@ -101,6 +101,11 @@ class ResultMaker:
             # All so far, also while streaming, as in TensorRT-LLM.
             result.log_probs = [list(sequence.log_probs) for sequence in sequences]
             result.cum_log_probs = [self._cumulated(sequence, beams) for sequence in sequences]
+            if task.alternatives is not None and beams is None:
+                alternatives = [
+                    sequence.alternatives[start:] for sequence, start in zip(sequences, starts, strict=True)
+                ]
+                vars(result)["top_log_probs"] = alternatives
         if wanted.return_context_logits and task.context_logits:
             result.context_logits = np.concatenate(task.context_logits)
         if wanted.return_generation_logits:

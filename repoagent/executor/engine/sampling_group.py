@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import log_softmax
+from repoagent.executor.engine.drawing import likeliest, log_softmax
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
@@ -106,7 +106,10 @@ class SamplingGroup:
         if sequence.guide is not None and not sequence.finished:
             sequence.guide.accept(token)
         if task.want_log_probs and len(sequence.tokens) > before:
-            value = float(log_softmax(row)[token])
+            values = log_softmax(row)
+            value = float(values[token])
             sequence.log_probs.append(value)
             sequence.cum_log_prob += value
+            if task.alternatives is not None:
+                sequence.alternatives.append(likeliest(values, task.alternatives))
         return token

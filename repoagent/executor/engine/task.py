@@ -74,7 +74,7 @@ class Task:
     ``plain``: steady and greedy, without anything that needs logits on the host; ``drawn``: the same, but drawn in a
     graph. ``streams_tokens``: one sequence whose tokens are streamed as they come, and nothing else of it.
     ``draftable``: a draft model may guess for it. ``draft_logits``: those that the request brought with its drafts,
-    after temperature.
+    after temperature. ``alternatives``: how many of the likeliest tokens are reported with each.
     """
 
     id: int
@@ -92,6 +92,7 @@ class Task:
     drawn: bool = False
     streams_tokens: bool = False
     want_log_probs: bool = False
+    alternatives: int | None = None
     extra_names: tuple[str, ...] = ()
     context_extra_names: frozenset[str] = frozenset()
     drafts: list[int] = field(default_factory=list)

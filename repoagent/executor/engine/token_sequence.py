@@ -34,6 +34,8 @@ class TokenSequence:
     answered: bool = False
     cum_log_prob: float = 0.0
     log_probs: list[float] = field(default_factory=list)
+    alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
+    """For each generated token the likeliest ones with their log-probabilities, if they are wanted."""
     generation_logits: list[npt.NDArray[np.float32]] = field(default_factory=list)
     extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     sent: int = 0
@@ -69,6 +71,7 @@ class TokenSequence:
             computed=self.computed,
             cum_log_prob=self.cum_log_prob,
             log_probs=list(self.log_probs),
+            alternatives=list(self.alternatives),
             generation_logits=list(self.generation_logits),
             extras={name: list(parts) for name, parts in self.extras.items()},
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from repoagent.executor.types.errors import CheckError
 
-__all__ = ["Vocabulary"]
+__all__ = ["Vocabulary", "token_bytes"]
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -44,6 +44,14 @@ class Vocabulary:
         special |= set(stop_ids) | set(range(len(encoded), vocab_size))
         tokens = [decode(text) for text in encoded] + [b""] * (vocab_size - len(encoded))
         return cls(tokens, tuple(stop_ids), frozenset(special))
+
+
+def token_bytes(encoded: Sequence[str], tokenizer: str) -> list[bytes]:
+    """The bytes of every token; those of its name for a special one."""
+    description = _parse(tokenizer)
+    decode = _decoder(description)
+    plain = {item["content"] for item in description.get("added_tokens", ())}
+    return [text.encode() if text in plain else decode(text) for text in encoded]
 
 
 def _parse(tokenizer: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """From the wishes of a row to a request of the executor."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -17,6 +17,7 @@ from repoagent.executor import (
     Request,
     SamplingConfig,
 )
+from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits, shown
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import SAMPLING, Wishes
@@ -27,6 +28,8 @@ __all__ = ["Converter"]
 
 #: Tokens of an answer that says nothing of its length, as in vLLM.
 _MAX_TOKENS: Final = 16
+_MOST_BIAS: Final = 1_000_000
+_MOST_ALTERNATIVES: Final = 20
 _OUTPUTS: Final = ("return_log_probs", "return_context_logits", "return_generation_logits", "return_perf_metrics")
 
 
@@ -40,6 +43,8 @@ class Converter:
     guided: bool
     """Whether the executor can follow a grammar."""
     limits: RequestLimits = DEFAULT_REQUEST_LIMITS
+    chat: ChatRenderer | None = None
+    """Makes prompts of conversations, if the model has a template."""
 
     def request(self, asked: InferRequest, wishes: Wishes, *, streaming: bool) -> Request:
         """The executor's request; its answers have no prompt in them.
@@ -49,13 +54,16 @@ class Converter:
         """
         self._check(wishes)
         end_id, endings = self._endings(wishes)
+        top = _alternatives(wishes)
+        alternatives = {} if top is None else {"return_log_probs": True}
         made = Request(
-            self.tokenizer.encode(wishes["text_input"]),
-            wishes.get("max_tokens", _MAX_TOKENS),
+            self._prompt(wishes),
+            wishes.get("max_tokens", self.limits.tokens if "messages" in wishes else _MAX_TOKENS),
             streaming=streaming,
             sampling_config=_sampling(wishes),
             output_config=OutputConfig.sparse(
-                exclude_input_from_output=True, **{name: wishes[name] for name in _OUTPUTS if name in wishes}
+                exclude_input_from_output=True,
+                **{name: wishes[name] for name in _OUTPUTS if name in wishes} | alternatives,
             ),
             end_id=end_id,
             pad_id=wishes.get("pad_id"),
@@ -66,12 +74,43 @@ class Converter:
             guided_decoding_params=self._guide(wishes),
             allotted_time_ms=_time_left(asked),
         )
-        vars(made)["endings"] = endings  # an attribute that only executors of this project have
+        vars(made)["endings"] = endings  # attributes that only executors of this project have
+        if top is not None:
+            vars(made)["top_log_probs"] = top
         return made
+
+    def _prompt(self, wishes: Wishes) -> list[int]:
+        if "messages" in wishes:
+            if self.chat is None:
+                raise InvalidArgumentError(
+                    "input 'messages' needs a chat template, which this model does not have: put chat_template.jinja "
+                    "or tokenizer_config.json beside its tokenizer, or send text_input"
+                )
+            text = self.chat.render(wishes["messages"], wishes.get("chat_template_kwargs"))
+            self.limits.check_prompt(text)
+            return self.tokenizer.encode_whole(text)
+        if "input_ids" in wishes:
+            return self._own_tokens(wishes["input_ids"])
+        return self.tokenizer.encode(wishes["text_input"])
+
+    def _own_tokens(self, tokens: list[int]) -> list[int]:
+        """A prompt that needs no tokenizer."""
+        if tokens and (min(tokens) < 0 or max(tokens) >= self.vocab_size):
+            raise InvalidArgumentError(f"input 'input_ids' has tokens outside of 0 to {self.vocab_size - 1}")
+        return tokens
 
     def _check(self, wishes: Wishes) -> None:
         """Nothing is made of a text before all of them are known to be within the limits."""
-        self.limits.check_prompt(wishes["text_input"])
+        if "text_input" in wishes:
+            self.limits.check_prompt(wishes["text_input"])
+        for name in ("messages", "chat_template_kwargs"):
+            if name in wishes:
+                self.limits.check_conversation(name, wishes[name])
+        if "chat_template_kwargs" in wishes and "messages" not in wishes:
+            raise InvalidArgumentError(
+                "input 'chat_template_kwargs' is for 'messages', which the request does not have"
+            )
+        self.limits.check_tokens(_list(wishes, "input_ids"))
         for name in ("stop_words", "bad_words", "embedding_bias_words"):
             self.limits.check_words(name, _texts(wishes, name))
         self.limits.check_count("stop_token_ids", len(_list(wishes, "stop_token_ids")))
@@ -97,13 +136,29 @@ class Converter:
             raise InvalidArgumentError(
                 f"embedding_bias_words and embedding_bias_weights must be as many, not {len(words)} and {len(weights)}"
             )
-        if not words:
+        of_tokens = wishes.get("logit_bias") or {}
+        if not words and not of_tokens:
             return None
         bias = np.zeros(self.vocab_size, np.float32)
+        for token, weight in self._token_biases(of_tokens):
+            bias[token] += weight
         for word, weight in zip(words, weights, strict=True):
             for tokens in self.tokenizer.words([word]):
                 np.add.at(bias, tokens, weight)
         return bias
+
+    def _token_biases(self, given: object) -> Iterator[tuple[int, float]]:
+        if not isinstance(given, dict):
+            raise InvalidArgumentError("logit_bias must be an object of tokens and numbers")
+        self.limits.check_count("logit_bias", len(given))
+        for name, weight in given.items():
+            token = int(name) if name.isdecimal() and len(name) < 12 else -1
+            if not 0 <= token < self.vocab_size or type(weight) not in (int, float) or not abs(weight) <= _MOST_BIAS:
+                raise InvalidArgumentError(
+                    f"logit_bias: {shown(name)}: {shown(weight)} is not a token of the model (0 to "
+                    f"{self.vocab_size - 1}) with a number from {-_MOST_BIAS} to {_MOST_BIAS}"
+                )
+            yield token, float(weight)
 
     def _guide(self, wishes: Wishes) -> GuidedDecodingParams | None:
         name, guide = wishes.get("guided_decoding_guide_type"), wishes.get("guided_decoding_guide")
@@ -123,6 +178,18 @@ class Converter:
 def stop_texts(wishes: Wishes) -> list[str]:
     """The texts at which an answer ends."""
     return _texts(wishes, "stop_words")
+
+
+def _alternatives(wishes: Wishes) -> int | None:
+    """How many other tokens to report with each; None: not even the token itself."""
+    wanted = wishes.get("top_log_probs")
+    if wanted is None or wanted == -1:
+        return None
+    if type(wanted) is not int or not 0 <= wanted <= _MOST_ALTERNATIVES:
+        raise InvalidArgumentError(f"top_log_probs must be a whole number from 0 to {_MOST_ALTERNATIVES}")
+    if wishes.get("beam_width", 1) > 1:
+        raise InvalidArgumentError("top_log_probs is not possible with beam search (beam_width > 1)")
+    return wanted
 
 
 def _texts(wishes: Wishes, name: str) -> list[str]:

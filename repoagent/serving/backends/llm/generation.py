@@ -11,6 +11,7 @@ from repoagent.serving.backends.llm.llm_metrics import performance
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.stopping import StopWords
 from repoagent.serving.backends.llm.text_outputs import TextOutput, TextOutputs
+from repoagent.serving.backends.llm.token_log_probs import token_log_probs
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.requests.tensor import Array
 
@@ -99,6 +100,8 @@ class Generation:
         if result.cum_log_probs is not None:
             values["cum_log_probs"] = result.cum_log_probs
             values["output_log_probs"] = outputs.log_probs()
+            if "top_log_probs" in vars(result):
+                values["token_log_probs"] = [entry for output in outputs.texts for entry in self._tokens(output)]
         if result.context_logits is not None and not outputs.begun:
             values["context_logits"] = result.context_logits
         if result.generation_logits is not None:
@@ -106,6 +109,9 @@ class Generation:
         if result.request_perf_metrics is not None:
             values.update(performance(result.request_perf_metrics))
         return values
+
+    def _tokens(self, output: TextOutput) -> list[str]:
+        return token_log_probs(self._tokenizer, output.token_ids, output.log_probs, output.alternatives)
 
     def _logits(self, outputs: TextOutputs) -> Array:
         """While streaming [tokens, beams, vocabulary], as the executor gives them; else [beams, tokens, vocabulary]."""

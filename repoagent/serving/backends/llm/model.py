@@ -12,10 +12,13 @@ from repoagent.executor import Executor, ModelType
 from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
 from repoagent.executor.runner.spec import read_spec
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
+from repoagent.serving.backends.llm.chat.source import read_source
 from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
+from repoagent.serving.backends.llm.generation_defaults import read_generation_defaults
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.preparing import Lane
@@ -63,9 +66,10 @@ class LlmModel:
             limits=limits,
         )
         spec = read_spec(folder)
-        settings = executor_config(
-            parameters, folder, self._tokenizer, vocab_size=spec.vocab_size, end_ids=spec.end_ids
-        )
+        self._defaults = read_generation_defaults(folder, limits)
+        end_ids = spec.end_ids if self._defaults.end_ids is None else self._defaults.end_ids
+        end_ids = tuple(token for token in end_ids if token < spec.vocab_size)
+        settings = executor_config(parameters, folder, self._tokenizer, vocab_size=spec.vocab_size, end_ids=end_ids)
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
@@ -77,11 +81,14 @@ class LlmModel:
                 spec.context_length,
             )
         self._limits = RequestLimits(limits, tokens, self._tokenizer.longest_token())
-        self._converter = Converter(self._tokenizer, spec.vocab_size, spec.end_ids, guided, self._limits)
         # Guides have threads of their own, so that no prompt waits for one.
         self._prompts = Lane(f"{config.name}-prompts", version, threads=_THREADS)
         self._guides = Lane(f"{config.name}-guides", version, threads=_THREADS)
         with ExitStack() as undo:
+            self._chat = _chat(folder, limits)
+            if self._chat is not None:
+                undo.callback(self._chat.close)
+            self._converter = Converter(self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, self._chat)
             executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
             self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
             undo.pop_all()
@@ -110,6 +117,8 @@ class LlmModel:
         """Stop the executor; no request is running, or they have waited long enough."""
         self._prompts.close()
         self._guides.close()
+        if self._chat is not None:
+            self._chat.close()
         self._dispatcher.close()
 
     def start(self, request: InferRequest) -> None:
@@ -117,7 +126,7 @@ class LlmModel:
         arrays = {name: tensor.array for name, tensor in request.inputs.items()}
         if "guided_decoding_guide" in arrays:
             self._guides.put(request, partial(self._prepare, request))
-        elif weight(arrays, request.parameters) > _LIGHT:
+        elif "messages" in arrays or weight(arrays, request.parameters) > _LIGHT:
             self._prompts.put(request, partial(self._prepare, request))
         else:
             self._prepare(request)
@@ -136,7 +145,7 @@ class LlmModel:
             answer_error(request, as_repoagent_error(error, request.model_name), self._version)
 
     def _submit(self, request: InferRequest) -> None:
-        rows = list(wishes_of(request, batching=self._batching, limits=self._limits))
+        rows = list(wishes_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
         generations = [self._generation(request, wishes, reply, number) for number, wishes in enumerate(rows)]
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
@@ -158,12 +167,19 @@ class LlmModel:
         stream = bool(wishes.get("stream", False))
         return Form(
             stream=stream,
-            with_prompt=not (stream or wishes.get("exclude_input_in_output", self._excludes_prompt)),
+            with_prompt=not (
+                stream or wishes.get("exclude_input_in_output", self._excludes_prompt or "messages" in wishes)
+            ),
             finish_reason=wishes.get("return_finish_reason", False),
             input_tokens=wishes.get("return_num_input_tokens", False),
             output_tokens=wishes.get("return_num_output_tokens", False),
             stop_words=stop_texts(wishes),
         )
+
+
+def _chat(folder: Path, limits: Limits) -> ChatRenderer | None:
+    source = read_source(folder, limits)
+    return None if source is None else ChatRenderer(source, folder.name, limits)
 
 
 class LlmInstance:

@@ -36,9 +36,13 @@ class RequestLimits:
     longest_token: int = 1
     """In bytes."""
 
+    def check_conversation(self, name: str, text: str) -> None:
+        """``text``: JSON that becomes a prompt, or a part of one."""
+        self._check(name, _bytes_of(name, text), "bytes", "prompt_bytes")
+
     def check_prompt(self, text: str) -> None:
         """A prompt of more bytes than so many tokens can stand for need not be cut into tokens to be refused."""
-        size = _bytes_of("text_input", text)
+        size = _bytes_of("the prompt", text)
         most = max(_ALWAYS, self.tokens * self.longest_token)
         if size > most:
             raise InvalidArgumentError(
@@ -46,6 +50,13 @@ class RequestLimits:
                 f"of at most {self.longest_token} bytes"
             )
         self._check("the prompt", size, "bytes", "prompt_bytes")
+
+    def check_tokens(self, tokens: Sequence[Any]) -> None:
+        """``tokens``: a prompt that needs no tokenizer."""
+        if len(tokens) > self.tokens:
+            raise InvalidArgumentError(
+                f"the prompt has {len(tokens)} tokens, and the model takes at most {self.tokens} (max_seq_len)"
+            )
 
     def check_words(self, name: str, texts: Sequence[str]) -> None:
         """``texts``: one list of words."""

@@ -11,7 +11,7 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["INPUTS", "OUTPUTS", "PROMPT", "TensorForm", "check_tensors", "complete_tensors"]
+__all__ = ["INPUTS", "OUTPUTS", "PROMPT", "PROMPTS", "TensorForm", "check_tensors", "complete_tensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ def _forms(data_type: DataType, *names: str, dims: tuple[int, ...] = (1,)) -> di
 
 
 PROMPT: Final = "text_input"
-"""The one input that every request has."""
+PROMPTS: Final = (PROMPT, "messages", "input_ids")
+"""A text, a conversation, or tokens: every request has one of these inputs."""
 
 INPUTS: Final[Mapping[str, TensorForm]] = {
-    **_forms(DataType.BYTES, PROMPT),
+    **_forms(DataType.BYTES, PROMPT, "messages", "chat_template_kwargs"),
+    **_forms(DataType.INT32, "input_ids", dims=(-1,)),
     **_forms(DataType.INT32, "max_tokens", "min_tokens", "end_id", "pad_id", "beam_width", "num_return_sequences"),
     **_forms(DataType.INT32, "top_k"),
     **_forms(DataType.FP32, "top_p", "temperature", "length_penalty"),
@@ -41,6 +43,7 @@ INPUTS: Final[Mapping[str, TensorForm]] = {
     **_forms(DataType.BOOL, "return_log_probs", "return_context_logits", "return_generation_logits"),
     **_forms(DataType.BOOL, "return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
     **_forms(DataType.BOOL, "return_finish_reason"),
+    **_forms(DataType.INT32, "top_log_probs"),
     **_forms(DataType.BYTES, "embedding_bias_words", dims=(-1,)),
     **_forms(DataType.FP32, "embedding_bias_weights", dims=(-1,)),
     **_forms(DataType.UINT64, "lora_task_id"),
@@ -59,6 +62,7 @@ OUTPUTS: Final[Mapping[str, TensorForm]] = {
     **_forms(DataType.BYTES, "text_output", dims=(-1,)),
     **_forms(DataType.FP32, "cum_log_probs", dims=(-1,)),
     **_forms(DataType.FP32, "output_log_probs", dims=(-1, -1)),
+    **_forms(DataType.BYTES, "token_log_probs", dims=(-1,)),
     **_forms(DataType.FP32, "context_logits", dims=(-1, -1)),
     **_forms(DataType.FP32, "generation_logits", dims=(-1, -1, -1)),
     **_forms(DataType.INT32, "batch_index", "sequence_index"),
@@ -75,12 +79,15 @@ _REAL: Final = {DataType.FP16, DataType.FP32, DataType.FP64}
 
 
 def complete_tensors(config: "ModelConfig") -> None:
-    """Add the inputs and outputs that ``config`` does not name; what it names stays as it is."""
+    """Add the inputs and outputs that ``config`` does not name; what it names stays as it is, but a prompt is
+    optional."""
     named = {item.name for item in config.input}
+    for item in config.input:
+        item.optional |= item.name in PROMPTS  # Each request has another one of these.
     for name, form in INPUTS.items():
         if name not in named:
             data_type: Any = int(form.data_type)
-            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=name != PROMPT)
+            config.input.add(name=name, data_type=data_type, dims=form.dims, optional=True)
     named = {item.name for item in config.output}
     for name, form in OUTPUTS.items():
         if name not in named:

@@ -21,22 +21,34 @@ class TextOutput:
         self.text = ""
         self.tokens = 0
         self.log_probs: list[float] = []
+        self.token_ids: list[int] = []
+        self.alternatives: list[list[tuple[int, float]]] = []
+        """For each token the likeliest ones, if they are wanted."""
         self._probs_seen = 0
         self.reason = FinishReason.NOT_FINISHED
 
-    def add(self, tokens: Sequence[int], log_probs: Sequence[float], reason: FinishReason) -> None:
+    def add(
+        self,
+        tokens: Sequence[int],
+        log_probs: Sequence[float],
+        reason: FinishReason,
+        alternatives: Sequence[list[tuple[int, float]]] = (),
+    ) -> None:
         """Take new tokens; the text ends here if one of its words does. ``log_probs`` are those of all so far."""
         ended = reason is not FinishReason.NOT_FINISHED
         piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
         self.text += piece
         self.tokens += len(tokens)
+        if alternatives:
+            self.token_ids += tokens
+            self.alternatives += alternatives
         self.log_probs += log_probs[self._probs_seen :]
         self._probs_seen = len(log_probs)
         self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
 
     def forget(self) -> None:
         """What there is has been told."""
-        self.text, self.tokens, self.log_probs = "", 0, []
+        self.text, self.tokens, self.log_probs, self.token_ids, self.alternatives = "", 0, [], [], []
 
 
 class TextOutputs:
@@ -57,10 +69,11 @@ class TextOutputs:
         if self._whole or not self.texts:
             self.texts = [self._make() for _ in result.output_token_ids]
         log_probs = result.log_probs or [[] for _ in self.texts]
-        for output, tokens, row, reason in zip(
-            self.texts, result.output_token_ids, log_probs, result.finish_reasons, strict=True
+        alternatives = vars(result).get("top_log_probs") or [[] for _ in self.texts]
+        for output, tokens, row, reason, others in zip(
+            self.texts, result.output_token_ids, log_probs, result.finish_reasons, alternatives, strict=True
         ):
-            output.add(tokens, row, reason)
+            output.add(tokens, row, reason, others)
         ended = all(output.reason is not FinishReason.NOT_FINISHED for output in self.texts)
         self.done = result.is_final if self._whole else ended
         if result.generation_logits is not None:

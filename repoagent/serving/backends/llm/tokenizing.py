@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import tokenizers
 
 from repoagent.beneath import read_beneath
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
+from repoagent.executor.guidance.vocabulary import token_bytes
 from repoagent.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["TOKENIZER_NAME", "Tokenizer"]
@@ -74,6 +76,18 @@ class Tokenizer:
             (encoding,) = self._inner.encode_batch([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
+
+    def encode_whole(self, text: str) -> list[int]:
+        """The tokens of a text that has all of its special tokens itself, as chat templates make it."""
+        return self._encode(text, special=False)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token's text; those of the name of a special one."""
+        return self._bytes[token] if 0 <= token < len(self._bytes) else b""
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        return token_bytes(self.vocabulary(1 << 31), self.to_json())
 
     def words(self, texts: Iterable[str]) -> list[list[int]]:
         """The tokens of each text that has any, without special ones around it."""

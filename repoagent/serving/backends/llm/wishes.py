@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.llm.generation_defaults import GenerationDefaults
 from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits
-from repoagent.serving.backends.llm.tensors import INPUTS, PROMPT
+from repoagent.serving.backends.llm.tensors import INPUTS, PROMPTS
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array
 
 __all__ = ["SAMPLING", "Wishes", "wishes_of"]
+
+_NO_DEFAULTS: Final = GenerationDefaults()
 
 Wishes = Mapping[str, Any]
 """Values by the names of inputs: numbers, truth values, texts, lists of texts, and arrays for matrices."""
@@ -37,40 +40,66 @@ SAMPLING: Final = (
     "top_p_reset_ids",
 )
 #: What else may be said without a tensor.
-_OTHERS: Final = ("bad_words", "end_id", "ignore_eos", "max_tokens", "stop_token_ids", "stop_words")
+_OTHERS: Final = (
+    "bad_words",
+    "end_id",
+    "ignore_eos",
+    "logit_bias",
+    "max_tokens",
+    "stop_token_ids",
+    "stop_words",
+    "top_log_probs",
+)
 #: Other names: of older releases, and of vLLM's sampling parameters.
-_ALIASES: Final = {"min_length": "min_tokens", "n": "num_return_sequences", "random_seed": "seed", "stop": "stop_words"}
+_ALIASES: Final = {
+    "logprobs": "top_log_probs",
+    "min_length": "min_tokens",
+    "n": "num_return_sequences",
+    "random_seed": "seed",
+    "stop": "stop_words",
+}
 _KNOWN: Final = frozenset((*SAMPLING, *_OTHERS, *_ALIASES))
 
 
 def wishes_of(
-    request: InferRequest, *, batching: bool, limits: RequestLimits = DEFAULT_REQUEST_LIMITS
+    request: InferRequest,
+    *,
+    batching: bool,
+    limits: RequestLimits = DEFAULT_REQUEST_LIMITS,
+    defaults: GenerationDefaults = _NO_DEFAULTS,
 ) -> Iterator[Wishes]:
     """The wishes of each row of ``request``; one that does not batch has one row.
 
-    A tensor counts more than the same wish in ``sampling_parameters``, and that more than a request parameter.
+    A tensor counts more than the same wish in ``sampling_parameters``, that more than a request parameter, and that
+    more than ``defaults``.
 
     Raises:
         InvalidArgumentError: a value cannot be read, or there is no prompt, or more elements than ``limits`` allow.
     """
     arrays = {name: tensor.array for name, tensor in request.inputs.items()}
-    if PROMPT not in arrays:  # a request with other inputs has as many as are needed, so nobody has missed it yet
-        raise InvalidArgumentError(f"input '{PROMPT}' is missing: it is the prompt, which every request needs")
+    given = [name for name in PROMPTS if name in arrays]
+    if len(given) != 1:
+        found = " and ".join(map(repr, given)) or "none of them"
+        raise InvalidArgumentError(f"a request needs one of the inputs {', '.join(PROMPTS)}; this one has {found}")
     if not batching:
-        yield _row(arrays, request.parameters, limits)
+        yield _row(arrays, request.parameters, limits, defaults)
         return
-    for row in range(arrays[PROMPT].shape[0]):
-        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters, limits)
+    for row in range(arrays[given[0]].shape[0]):
+        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters, limits, defaults)
 
 
-def _row(arrays: Mapping[str, Array], parameters: Mapping[str, Any], limits: RequestLimits) -> Wishes:
+def _row(
+    arrays: Mapping[str, Array], parameters: Mapping[str, Any], limits: RequestLimits, defaults: GenerationDefaults
+) -> Wishes:
     values = {name: _value(name, array, limits) for name, array in arrays.items()}
     text = values.pop("sampling_parameters", None)
     if text is not None:
         limits.check_parameters(text)
-    spoken = {} if text is None else _sampling_parameters(text)
+    spoken = {} if text is None else {"top_p": 1.0, **defaults.sampled, **_sampling_parameters(text)}
     known = {name: value for name, value in parameters.items() if name in _KNOWN}
-    return {**_renamed(known), **spoken, **_renamed(values)}
+    wishes = {**_renamed(known), **spoken, **_renamed(values)}
+    # Recommendations are for one text at a time.
+    return wishes if wishes.get("beam_width", 1) not in (0, 1) else {**defaults.always, **wishes}
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +113,8 @@ def _value(name: str, array: Array, limits: RequestLimits) -> Any:
         return array
     if dims == (1,) and array.size != 1:  # as a configuration with other dimensions lets it through
         raise InvalidArgumentError(f"input '{name}' must have one element for each text, not {array.size}")
-    limits.check_count(name, array.size)
+    if name != "input_ids":
+        limits.check_count(name, array.size)
     elements = array.ravel().tolist()
     if array.dtype.kind in "OSU":
         elements = [_text(name, element) for element in elements]
@@ -119,4 +149,4 @@ def _sampling_parameters(text: str) -> dict[str, Any]:
             f"sampling_parameters: {', '.join(map(_short, unknown[:5]))} is not known; there are "
             f"{', '.join(sorted(_KNOWN))}"
         )
-    return {"top_p": 1.0, **_renamed({name: value for name, value in values.items() if value is not None})}
+    return _renamed({name: value for name, value in values.items() if value is not None})

@@ -7,12 +7,12 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.llm.tensors import INPUTS, OUTPUTS, check_tensors, complete_tensors
 
 
-def test_a_configuration_gets_every_tensor_and_all_but_the_prompt_are_optional() -> None:
+def test_a_configuration_gets_every_tensor_and_all_inputs_are_optional() -> None:
     config = ModelConfig(name="m", backend="llm")
     complete_tensors(config)
     assert {item.name for item in config.input} == set(INPUTS)
     assert {item.name for item in config.output} == set(OUTPUTS)
-    assert [item.name for item in config.input if not item.optional] == ["text_input"]
+    assert all(item.optional for item in config.input)
     check_tensors(config)
     check(config, model_name="m")
 

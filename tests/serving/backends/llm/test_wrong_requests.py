@@ -64,7 +64,7 @@ def test_a_request_without_a_prompt_names_the_input(core: ServingCore, write_llm
     request = InferRequest("m", {"max_tokens": tensor("max_tokens", 3, batching=bool(config))})
     (response,) = Asker(core).send(request).wait()
     assert type(response.error) is InvalidArgumentError
-    assert "missing required input(s) ['text_input']" in str(response.error)
+    assert "needs one of the inputs text_input, messages, input_ids; this one has none of" in str(response.error)
 
 
 @pytest.mark.parametrize("texts", [[], [b"a", b"b"]], ids=["none", "two"])
