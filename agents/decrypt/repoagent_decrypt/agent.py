@@ -1,14 +1,12 @@
-"""The agent: a model with age files in, a confidential directory with their plaintext out."""
+"""The agent: a model with encrypted files in, a confidential directory with their plaintext out."""
 
 from collections.abc import Sequence
 
 from repoagent.api import Agent, AgentModel, CancelledError, Parameters
-from repoagent_decrypt.age.keys import Identities
-from repoagent_decrypt.age.positional import Progress, Workers
-from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
 from repoagent_decrypt.build import Totals, build_tree
 from repoagent_decrypt.decrypting import decrypting, refuse_unencrypted, scan_encrypted
-from repoagent_decrypt.options import load_identities, parse_parameters
+from repoagent_decrypt.files.positional import Progress, Workers
+from repoagent_decrypt.options import load_keys, parse_parameters
 
 __all__ = ["DecryptAgent"]
 
@@ -28,16 +26,16 @@ class DecryptAgent(Agent):
     def load(self, model: AgentModel) -> None:
         """Decrypt the files of ``model.location`` into a new confidential location."""
         options = parse_parameters(model.parameters, demanded=model.demanded, most_work=model.limits.scrypt_work_factor)
-        identities = load_identities(options, model.key)
+        keys = load_keys(options, model.key)
         try:
-            tree = scan_encrypted(model.localize(), options.files)
+            tree = scan_encrypted(model.localize(), options.files, keys)
             if not options.copy_unencrypted:
                 refuse_unencrypted(tree)
             target = model.acquire_location(confidential=True, size_hint=tree.room)
             with Workers() as workers:
-                totals = build_tree(tree, target, decrypting(identities, workers), _progress(model, tree.size))
+                totals = build_tree(tree, target, decrypting(keys, workers), _progress(model, tree.size))
         finally:
-            _wipe(identities)
+            keys.wipe()
         model.update_location(target)
         model.report(bytes_read=totals.bytes_read, bytes_written=totals.bytes_written, note=_note(totals))
 
@@ -53,9 +51,3 @@ def _progress(model: AgentModel, total: int) -> Progress:
 
 def _note(totals: Totals) -> str:
     return f"{totals.transformed} decrypted, {totals.copied} copied"
-
-
-def _wipe(identities: Identities) -> None:
-    for identity in identities.native:
-        if isinstance(identity, ScryptIdentity):
-            identity.wipe()

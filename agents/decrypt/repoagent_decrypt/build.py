@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, UnavailableError
-from repoagent_decrypt.age.files import Sizes, new_file
-from repoagent_decrypt.age.positional import Progress
-from repoagent_decrypt.age.primitives.errors import AgeError
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.new_file import Sizes, new_file
+from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.tree import Item, Tree
 
 __all__ = ["Totals", "Transform", "build_tree", "copy_file"]
@@ -36,7 +36,8 @@ def build_tree(tree: Tree, target: Path, transform: Transform, progress: Progres
     ``progress`` gets the bytes written so far and may raise to stop. Whoever made ``target`` removes it if this raises.
 
     Raises:
-        InvalidArgumentError: a file is damaged, no age file, or for another key; the message begins with its name.
+        InvalidArgumentError: a file is damaged, of no known format, or for another key; the message begins with its
+            name.
         UnavailableError: the system does not let a file be read or written, or there is no room.
     """
     for name in tree.directories:
@@ -69,7 +70,7 @@ def _build(tree: Tree, item: Item, target: Path, transform: Transform, progress:
     try:
         with tree.held(item) as source:
             return (transform if item.chosen else copy_file)(source, target, progress)
-    except AgeError as error:
+    except DecryptError as error:
         raise InvalidArgumentError(f"{item.name}: {error}") from error
     except OSError as error:
         if error.errno == errno.ENOSPC:

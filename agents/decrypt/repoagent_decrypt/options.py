@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
-from repoagent_decrypt.age.keys import Identities, holds_secret_key, parse_identities
-from repoagent_decrypt.age.primitives.errors import AgeError
+from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decrypting import DEFAULT_FILES
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.patterns import Patterns
 
-__all__ = ["PARAMETERS", "Options", "load_identities", "parse_parameters", "passphrase_of"]
+__all__ = ["PARAMETERS", "Options", "load_keys", "parse_parameters", "passphrase_of"]
 
-PARAMETERS: Final = ("files", "identity", "max_work_factor", "passphrase", "unencrypted")
+PARAMETERS: Final = ("files", *sorted(KEY_PARAMETERS), "max_work_factor", "passphrase", "unencrypted")
+_REFERENCES: Final = frozenset({*KEY_PARAMETERS, "passphrase"})
 _REFERENCE: Final = re.compile(r"[a-z][a-z0-9+.-]*:.+", re.DOTALL)
 
 
@@ -23,7 +25,8 @@ class Options:
     """What the configuration asks for. Keys are references, never keys."""
 
     files: Patterns
-    identities: tuple[str, ...]
+    keys: tuple[tuple[str, str], ...]
+    """Parameter and reference of every key but passphrases."""
     passphrases: tuple[str, ...]
     max_work_factor: int
     copy_unencrypted: bool
@@ -42,37 +45,38 @@ def parse_parameters(parameters: Parameters, *, demanded: bool = False, most_wor
     for key, value in parameters.items():
         if key not in PARAMETERS:
             raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
-        if holds_secret_key(value) or (key in {"identity", "passphrase"} and not _REFERENCE.fullmatch(value)):
+        if holds_secret_key(value) or (key in _REFERENCES and not _REFERENCE.fullmatch(value)):
             raise InvalidArgumentError(
                 f"the parameter '{key}' must be a reference to a key, such as 'file:/run/secrets/age.key', and never a "
                 "key itself (its value is not repeated here)"
             )
     options = Options(
         files=Patterns.of(parameters.get_all("files") or DEFAULT_FILES),
-        identities=tuple(parameters.get_all("identity")),
+        keys=tuple((name, uri) for name in KEY_PARAMETERS for uri in parameters.get_all(name)),
         passphrases=tuple(parameters.get_all("passphrase")),
         max_work_factor=_work_factor(parameters.get("max_work_factor"), most_work),
         copy_unencrypted=_copies_unencrypted(parameters.get("unencrypted"), demanded),
     )
-    if not options.identities and not options.passphrases:
-        raise InvalidArgumentError("no key: give the parameter 'identity' or 'passphrase'")
+    if not options.keys and not options.passphrases:
+        names = ", ".join(f"'{name}'" for name in KEY_PARAMETERS)
+        raise InvalidArgumentError(f"no key: give one of the parameters {names} or 'passphrase'")
     return options
 
 
-def load_identities(options: Options, key: Callable[[str], bytes]) -> Identities:
+def load_keys(options: Options, key: Callable[[str], bytes]) -> Keys:
     """Follow the references with ``key`` and read what is there.
 
     Raises:
-        InvalidArgumentError: what a reference leads to is no identity; plus whatever ``key`` raises.
+        InvalidArgumentError: what a reference leads to is not a key of its kind; plus whatever ``key`` raises.
     """
     try:
-        found = Identities()
-        for number, uri in enumerate(options.identities, 1):
-            found += parse_identities(key(uri), f"identity {number} ({_shown(uri)})")
+        found = Keys()
+        for number, (name, uri) in enumerate(options.keys, 1):
+            found += KEY_PARAMETERS[name](key(uri), f"{name} {number} ({_shown(uri)})")
         words = [passphrase_of(key(uri)) for uri in options.passphrases]
         limit = options.max_work_factor
-        return found + Identities(tuple(ScryptIdentity(word, max_work_factor=limit) for word in words))
-    except AgeError as error:
+        return found + Keys(age=Identities(tuple(ScryptIdentity(word, max_work_factor=limit) for word in words)))
+    except DecryptError as error:
         raise InvalidArgumentError(str(error)) from error
 
 

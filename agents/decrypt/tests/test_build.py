@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.files import Sizes
-from repoagent_decrypt.age.positional import Progress
 from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.build import Totals, build_tree
+from repoagent_decrypt.files.new_file import Sizes
+from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.tree import Tree, scan_tree
 
 from repoagent.api import InvalidArgumentError, UnavailableError

@@ -1,4 +1,4 @@
-"""Who may import whom: the package only ``repoagent.api``, the age library nothing of the project."""
+"""Who may import whom: the package only ``repoagent.api``, a format nothing of the project and no other format."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "repoagent_decrypt"
+FORMATS = {"age", "jwe", "tink"}
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
 
@@ -20,9 +21,12 @@ def imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_only_the_agents_interface_of_the_project_is_imported(name: str) -> None:
+    folder = name.partition("/")[0]
     for module in imported(PACKAGE / name):
         if module.split(".")[0] == "repoagent":
             assert module.startswith("repoagent.api")
-            assert not name.startswith("age/")
-        if name.startswith("age/") and module.startswith("repoagent_decrypt"):
-            assert module.startswith("repoagent_decrypt.age")
+            assert folder not in FORMATS
+        if folder in FORMATS and module.startswith("repoagent_decrypt"):
+            assert module.split(".")[1] in {folder, "files"}
+        if folder == "files" and module.startswith("repoagent_decrypt"):
+            assert module.split(".")[1] in {"files"}

@@ -2,7 +2,7 @@
 
 import pytest
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
-from repoagent_decrypt.options import load_identities, parse_parameters, passphrase_of
+from repoagent_decrypt.options import load_keys, parse_parameters, passphrase_of
 
 from repoagent.api import InvalidArgumentError, Parameters
 
@@ -13,13 +13,13 @@ def test_the_defaults_are_all_age_files_and_the_work_factor_of_age() -> None:
     options = parse_parameters(Parameters([("identity", "env:KEY")]))
     assert options.files.match("1/model.onnx.age")
     assert not options.files.match("1/model.onnx")
-    assert (options.identities, options.passphrases, options.max_work_factor) == (("env:KEY",), (), 22)
+    assert (options.keys, options.passphrases, options.max_work_factor) == ((("identity", "env:KEY"),), (), 22)
 
 
 def test_parameters_may_repeat() -> None:
     pairs = [("identity", "env:A"), ("passphrase", "file:/b"), ("identity", "kbs:///a/b/c"), ("max_work_factor", "18")]
     options = parse_parameters(Parameters(pairs))
-    assert options.identities == ("env:A", "kbs:///a/b/c")
+    assert options.keys == (("identity", "env:A"), ("identity", "kbs:///a/b/c"))
     assert options.passphrases == ("file:/b",)
     assert options.max_work_factor == 18
 
@@ -61,14 +61,14 @@ def test_mistakes_are_named(pairs: list[tuple[str, str]], text: str) -> None:
 def test_what_a_variable_or_a_file_holds_is_named_by_it_and_not_shown() -> None:
     options = parse_parameters(Parameters([("identity", "env:MODEL_KEY")]))
     with pytest.raises(InvalidArgumentError, match=r"identity 1 \(env:MODEL_KEY\), line 1: not an identity") as error:
-        load_identities(options, lambda _: b"hush")
+        load_keys(options, lambda _: b"hush")
     assert "hush" not in str(error.value)
 
 
 def test_what_a_reference_leads_to_is_named_by_its_scheme_and_not_shown() -> None:
     options = parse_parameters(Parameters([("identity", "exec:get-key --token=abc")]))
     with pytest.raises(InvalidArgumentError, match=r"identity 1 \(exec:\.\.\.\), line 1: not an identity") as error:
-        load_identities(options, lambda _uri: b"my secret")
+        load_keys(options, lambda _uri: b"my secret")
     assert "my secret" not in str(error.value)
     assert "abc" not in str(error.value)
 
@@ -76,7 +76,7 @@ def test_what_a_reference_leads_to_is_named_by_its_scheme_and_not_shown() -> Non
 def test_an_empty_passphrase_is_refused() -> None:
     options = parse_parameters(Parameters([("passphrase", "env:WORD")]))
     with pytest.raises(InvalidArgumentError, match="empty"):
-        load_identities(options, lambda _uri: b"\n")
+        load_keys(options, lambda _uri: b"\n")
 
 
 def test_one_final_newline_does_not_belong_to_a_passphrase() -> None:

@@ -1,31 +1,23 @@
 """File to file: the fastest way. A binary age file is worked on by all threads at once, an armored one streamed."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from repoagent_decrypt.age.payload import OpenedPayload, open_payload
-from repoagent_decrypt.age.positional import Job, Progress, Side, Workers, write_at
 from repoagent_decrypt.age.reader import plain_pieces
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, plain_shape, sealed_shape
-from repoagent_decrypt.age.threads import thread_count
 from repoagent_decrypt.age.writer import AgeWriter, start_payload
+from repoagent_decrypt.files.new_file import Sizes, new_file
+from repoagent_decrypt.files.positional import Job, Progress, Side, Workers, write_at
+from repoagent_decrypt.files.threads import thread_count
 
-__all__ = ["Sizes", "decrypt_file", "encrypt_file", "new_file"]
+__all__ = ["decrypt_file", "encrypt_file"]
 
 _PLAIN_BATCH = BATCH_CHUNKS * CHUNK
 _SEALED_BATCH = BATCH_CHUNKS * SEALED
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes of the file that was read and of the one that was written."""
-
-    read: int
-    written: int
 
 
 def decrypt_file(
@@ -75,19 +67,6 @@ def encrypt_file(
         else:
             _run(_encrypt_job(stream.fileno(), fd, recipients), workers, progress)
         return Sizes(os.fstat(stream.fileno()).st_size, os.fstat(fd).st_size)
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[int]:
-    """Create ``path`` for writing, for the owner only; remove it again if the block raises."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        yield fd
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
 
 
 def _run(job: Job, workers: Workers | None, progress: Progress | None) -> None:

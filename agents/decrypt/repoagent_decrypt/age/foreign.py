@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent_decrypt.age.files import Sizes, new_file
 from repoagent_decrypt.age.primitives.errors import (
     HeaderError,
     InvalidKeyError,
@@ -18,6 +17,7 @@ from repoagent_decrypt.age.primitives.errors import (
     NoMatchError,
     PayloadError,
 )
+from repoagent_decrypt.files.new_file import Sizes, new_file
 
 if TYPE_CHECKING:
     from repoagent_decrypt.age.keys import Identities, Recipients

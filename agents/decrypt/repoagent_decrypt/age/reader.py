@@ -11,7 +11,7 @@ from repoagent_decrypt.age.primitives.errors import PayloadError
 from repoagent_decrypt.age.source import ByteSource, PeekReader, read_exactly
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, DamagedBatchError, PayloadCipher
-from repoagent_decrypt.age.threads import thread_count
+from repoagent_decrypt.files.threads import thread_count
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

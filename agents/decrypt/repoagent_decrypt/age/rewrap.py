@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repoagent_decrypt.age.armor import looks_armored
-from repoagent_decrypt.age.files import Sizes, new_file
 from repoagent_decrypt.age.header import make_header, open_header, read_header
 from repoagent_decrypt.age.primitives.errors import HeaderError
 from repoagent_decrypt.age.source import PeekReader
 from repoagent_decrypt.age.stanzas import Identity, Recipient
+from repoagent_decrypt.files.new_file import Sizes, new_file
 
 __all__ = ["rewrap_file"]
 

@@ -12,7 +12,7 @@ from repoagent_decrypt.age.header import make_header
 from repoagent_decrypt.age.source import ByteSource
 from repoagent_decrypt.age.stanzas import FileKey, Recipient
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK, SEALED, PayloadCipher, new_nonce
-from repoagent_decrypt.age.threads import thread_count
+from repoagent_decrypt.files.threads import thread_count
 
 __all__ = ["AgeWriter", "encrypt_stream", "start_payload"]
 

@@ -4,18 +4,20 @@ from pathlib import Path
 
 import click
 
-from repoagent_decrypt.age.positional import Workers
 from repoagent_decrypt.cli.keys import (
     FORCE,
     IDENTITY,
+    JWE_KEY,
+    KEYSET,
     MODEL_DIR,
     OUT,
-    load_identities,
+    load_keys,
     passphrase_options,
     read_passphrase,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
 from repoagent_decrypt.decrypting import DEFAULT_FILES, decrypting, scan_encrypted
+from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.patterns import Patterns
 
 __all__ = ["decrypt"]
@@ -25,13 +27,17 @@ __all__ = ["decrypt"]
 @MODEL_DIR
 @OUT
 @IDENTITY
+@KEYSET
+@JWE_KEY
 @passphrase_options
-@click.option("--files", multiple=True, metavar="GLOB", help="Decrypt these files.  [default: *.age]")
+@click.option("--files", multiple=True, metavar="GLOB", help="Decrypt these files.  [default: *.age, *.jwe, *.tink]")
 @FORCE
 def decrypt(
     model_dir: Path,
     out: Path,
     identities: tuple[str, ...],
+    keysets: tuple[str, ...],
+    jwe_keys: tuple[str, ...],
     ask: bool,
     passphrase_key: str | None,
     files: tuple[str, ...],
@@ -42,8 +48,8 @@ def decrypt(
     OUT is on disk unless you choose a place that is not; only its owner may read it.
     """
     with errors_to_exit_codes():
-        tree = scan_encrypted(model_dir, Patterns.of(files or DEFAULT_FILES))
         secret = read_passphrase(ask=ask, reference=passphrase_key, confirm=False)
-        keys = load_identities(identities, secret)
+        keys = load_keys({"identity": identities, "keyset": keysets, "jwe_key": jwe_keys}, secret)
+        tree = scan_encrypted(model_dir, Patterns.of(files or DEFAULT_FILES), keys)
         with Workers() as workers:
             run_build(model_dir, tree, out, decrypting(keys, workers), "decrypted", force=force, keep_modes=False)

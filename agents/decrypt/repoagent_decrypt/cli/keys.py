@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +11,21 @@ from typing import Any, Final
 import click
 
 from repoagent.api import NotFoundError
-from repoagent_decrypt.age.keys import Identities, Recipients, holds_secret_key, parse_identities, parse_recipients
+from repoagent_decrypt.age.keys import Identities, Recipients, holds_secret_key, parse_recipients
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity, ScryptRecipient
+from repoagent_decrypt.formats import KEY_PARAMETERS, Keys
 from repoagent_decrypt.options import passphrase_of
 from repoagent_decrypt.plugin import register_key_providers
 
 __all__ = [
     "FORCE",
     "IDENTITY",
+    "JWE_KEY",
+    "KEYSET",
     "MODEL_DIR",
     "OUT",
     "load_identities",
+    "load_keys",
     "load_recipients",
     "passphrase_options",
     "read_passphrase",
@@ -42,6 +46,16 @@ IDENTITY: Final = click.option(
     multiple=True,
     metavar="FILE|REFERENCE",
     help="An identity file ('-' for standard input), or where a key is, such as env:NAME or vault:kv/...",
+)
+KEYSET: Final = click.option(
+    "--keyset",
+    "keysets",
+    multiple=True,
+    metavar="FILE|REFERENCE",
+    help="A Tink keyset for streaming AEAD (JSON or binary), for files in Tink's format.",
+)
+JWE_KEY: Final = click.option(
+    "--jwe-key", "jwe_keys", multiple=True, metavar="FILE|REFERENCE", help="A JWK, raw AES key or RSA key, for JWE."
 )
 FORCE: Final = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):.+", re.DOTALL)
@@ -92,20 +106,32 @@ def load_recipients(texts: tuple[str, ...], files: tuple[Path, ...], secret: byt
     return found
 
 
-def load_identities(references: tuple[str, ...], secret: bytes | None = None) -> Identities:
-    """All identities that the options name.
+def load_keys(references: Mapping[str, tuple[str, ...]], secret: bytes | None = None) -> Keys:
+    """All keys that the options name; ``references`` has those of each parameter of the agent.
 
     Raises:
         UsageError: none.
     """
-    found = Identities()
-    for reference in references:
-        found += parse_identities(read_secret(reference), f"--identity {reference[:60]}")
+    found = Keys()
+    for parameter, uris in references.items():
+        for uri in uris:
+            found += KEY_PARAMETERS[parameter](read_secret(uri), f"{parameter} {uri[:60]}")
     if secret is not None:
-        found += Identities((ScryptIdentity(secret),))
+        found += Keys(age=Identities((ScryptIdentity(secret),)))
     if not found:
-        raise click.UsageError("which key? Give -i, -p or --passphrase-key")
+        raise click.UsageError("which key? Give -i, -p, --passphrase-key, --keyset or --jwe-key")
     return found
+
+
+def load_identities(references: tuple[str, ...]) -> Identities:
+    """All identities of age that the options name.
+
+    Raises:
+        UsageError: none.
+    """
+    if not references:
+        raise click.UsageError("which key? Give -i")
+    return load_keys({"identity": references}).age
 
 
 def read_passphrase(*, ask: bool, reference: str | None, confirm: bool) -> bytes | None:

@@ -1,13 +1,12 @@
 """``repoagent rekey``."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from repoagent.api import NotFoundError
-from repoagent_decrypt.age.files import Sizes
 from repoagent_decrypt.age.keys import Identities, Recipients
-from repoagent_decrypt.age.positional import Progress
 from repoagent_decrypt.age.primitives.errors import InvalidKeyError
 from repoagent_decrypt.age.rewrap import rewrap_file
 from repoagent_decrypt.build import Transform
@@ -21,11 +20,15 @@ from repoagent_decrypt.cli.keys import (
     recipient_options,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
-from repoagent_decrypt.decrypting import DEFAULT_FILES
+from repoagent_decrypt.files.new_file import Sizes
+from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Tree, scan_tree
 
 __all__ = ["rekey"]
+
+_AGE_FILES: Final = ("*.age",)
+"""Headers with recipients are age's."""
 
 
 @click.command()
@@ -51,7 +54,7 @@ def rekey(
     good, decrypt and encrypt.
     """
     with errors_to_exit_codes():
-        tree = _scan(model_dir, Patterns.of(files or DEFAULT_FILES))
+        tree = _scan(model_dir, Patterns.of(files or _AGE_FILES))
         ours = load_identities(identities)
         people = load_recipients(recipients, recipient_files)
         run_build(model_dir, tree, out, _rewrapping(ours, people), "rekeyed", force=force, keep_modes=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from repoagent.api import RepoAgentError
-from repoagent_decrypt.age.positional import Progress
-from repoagent_decrypt.age.primitives.errors import AgeError
 from repoagent_decrypt.build import Totals, Transform, build_tree
+from repoagent_decrypt.files.errors import DecryptError
+from repoagent_decrypt.files.positional import Progress
 from repoagent_decrypt.tree import Tree
 
 __all__ = ["errors_to_exit_codes", "new_directory", "run_build"]
@@ -24,7 +24,7 @@ def errors_to_exit_codes() -> Iterator[None]:
     """One line on stderr and exit status 1 for everything that can go wrong with files and keys."""
     try:
         yield
-    except (AgeError, RepoAgentError) as error:
+    except (DecryptError, RepoAgentError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or ''}: {error.strerror}".lstrip(": ")) from error

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from repoagent_decrypt.age.files import decrypt_file
 from repoagent_decrypt.age.keys import parse_identities
-from repoagent_decrypt.age.positional import Workers
 from repoagent_decrypt.age.primitives.errors import (
     AgeError,
     ArmorError,
@@ -22,6 +21,7 @@ from repoagent_decrypt.age.primitives.errors import (
 from repoagent_decrypt.age.reader import AgeReader
 from repoagent_decrypt.age.stanzas import Identity
 from repoagent_decrypt.age.stanzas.scrypt import ScryptIdentity
+from repoagent_decrypt.files.positional import Workers
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "age"
 NAMES = sorted(path.name for path in VECTORS.iterdir())

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repoagent_decrypt.age.files import Sizes, decrypt_file, encrypt_file
-from repoagent_decrypt.age.positional import Job, Side, Workers
-from repoagent_decrypt.age.primitives.errors import PayloadError
+from repoagent_decrypt.age.files import decrypt_file, encrypt_file
 from repoagent_decrypt.age.reader import decrypt_stream
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import BATCH_CHUNKS, CHUNK
+from repoagent_decrypt.files.errors import DamagedError
+from repoagent_decrypt.files.new_file import Sizes
+from repoagent_decrypt.files.positional import Job, Side, Workers
 
 BATCH = BATCH_CHUNKS * CHUNK
 Crew = Callable[[int], Workers]
@@ -81,5 +82,5 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path, crew: 
 
     with short.open("rb") as source, out.open("wb") as target:
         job = Job(Side(source.fileno(), 0, 4), Side(target.fileno(), 0, 4), 8, 2, copy)
-        with pytest.raises(PayloadError, match="shorter"):
+        with pytest.raises(DamagedError, match="shorter"):
             crew(2).run(job)

@@ -1,5 +1,7 @@
 """What can be wrong with an age file or a key. Texts never contain key material."""
 
+from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
+
 __all__ = [
     "AgeError",
     "ArmorError",
@@ -12,7 +14,7 @@ __all__ = [
 ]
 
 
-class AgeError(ValueError):
+class AgeError(DecryptError):
     """Base of everything this library raises about a file or a key."""
 
 
@@ -24,7 +26,7 @@ class ArmorError(AgeError):
     """The ASCII armor is not strict PEM with the label ``AGE ENCRYPTED FILE``."""
 
 
-class NoMatchError(AgeError):
+class NoMatchError(AgeError, WrongKeyError):
     """The header is well formed, but none of the identities opens any of its stanzas."""
 
 
@@ -32,11 +34,11 @@ class HeaderMacError(AgeError):
     """The file key was found, but the header was changed after it was made."""
 
 
-class PayloadError(AgeError):
+class PayloadError(AgeError, DamagedError):
     """The payload was truncated, extended, reordered or changed."""
 
 
-class InvalidKeyError(AgeError):
+class InvalidKeyError(AgeError, KeyFormatError):
     """Text that should be an identity or a recipient is none."""
 
 

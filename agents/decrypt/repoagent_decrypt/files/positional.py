@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent_decrypt.age.primitives.errors import PayloadError
-from repoagent_decrypt.age.threads import thread_count
+from repoagent_decrypt.files.errors import DamagedError
+from repoagent_decrypt.files.threads import thread_count
 
 __all__ = ["Job", "Progress", "Side", "Transform", "Workers", "write_at"]
 
@@ -54,7 +54,7 @@ class Workers:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads: Final = thread_count(threads)
-        self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "age-file")
+        self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "decrypt-file")
         self._buffers = threading.local()
 
     def run(self, job: Job, progress: Progress | None = None) -> int:
@@ -140,7 +140,7 @@ def _read_at(fd: int, into: memoryview, offset: int) -> None:
     while done < len(into):
         count = os.preadv(fd, [into[done:]], offset + done)
         if not count:
-            raise PayloadError("the file became shorter while it was read")
+            raise DamagedError("the file became shorter while it was read")
         done += count
 
 

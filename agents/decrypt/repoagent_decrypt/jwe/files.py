@@ -1,0 +1,72 @@
+"""File to file, in pieces: memory stays flat, and what was written is removed unless the tag fits."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
+from repoagent_decrypt.files.new_file import Sizes, new_file
+from repoagent_decrypt.files.positional import Progress, write_at
+from repoagent_decrypt.jwe.encoding import decode
+from repoagent_decrypt.jwe.header import Envelope, read_envelope
+from repoagent_decrypt.jwe.keys import JweKey
+from repoagent_decrypt.jwe.unwrapping import content_keys
+
+__all__ = ["decrypt_file", "plain_size"]
+
+_PIECE: Final = 4 << 20
+"""Characters at a time; a multiple of four."""
+
+
+def plain_size(path: Path) -> int:
+    """How many bytes of plaintext the file ``path`` has.
+
+    Raises:
+        DamagedError: not a JWE in the compact form, or not one that is supported.
+    """
+    with path.open("rb", buffering=0) as stream:
+        return read_envelope(stream.fileno()).plain_size
+
+
+def decrypt_file(source: Path, target: Path, keys: Sequence[JweKey], progress: Progress | None = None) -> Sizes:
+    """Decrypt ``source`` into the new file ``target`` (mode 0600), which exists afterwards only if it is authentic.
+
+    Raises:
+        WrongKeyError: none of ``keys`` fits, or the file was changed: the format cannot tell these apart.
+        DamagedError: not a JWE in the compact form, or not one that is supported.
+        OSError: a file cannot be read or written; ``FileExistsError`` if ``target`` exists.
+    """
+    with source.open("rb", buffering=0) as stream:
+        fd = stream.fileno()
+        envelope = read_envelope(fd)
+        for key in content_keys(envelope, keys):
+            try:
+                with new_file(target) as out:
+                    written = _decrypt(envelope, key, fd, out, progress)
+                return Sizes(os.fstat(fd).st_size, written)
+            except InvalidTag:
+                continue
+    raise WrongKeyError(f"no key fits (wrapped with {envelope.algorithm}), or the file was changed")
+
+
+def _decrypt(envelope: Envelope, key: bytes, source: int, target: int, progress: Progress | None) -> int:
+    """Raises ``InvalidTag`` at the end if the content is not authentic."""
+    decryptor = Cipher(algorithms.AES(key), modes.GCM(envelope.nonce, envelope.tag)).decryptor()
+    decryptor.authenticate_additional_data(envelope.protected)
+    written = 0
+    for start in range(envelope.start, envelope.end, _PIECE):
+        size = min(_PIECE, envelope.end - start)
+        text = os.pread(source, size, start)
+        if len(text) != size:
+            raise DamagedError("the file became shorter while it was read")
+        plain = decryptor.update(decode(text, "the ciphertext"))
+        write_at(target, memoryview(plain), written)
+        written += len(plain)
+        if progress is not None:
+            progress(written)
+    decryptor.finalize()
+    return written

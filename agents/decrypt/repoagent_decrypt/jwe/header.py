@@ -1,0 +1,124 @@
+"""The five parts of a file and what its header asks for."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent_decrypt.files.errors import DamagedError
+from repoagent_decrypt.jwe.encoding import decode
+
+__all__ = ["LARGEST", "Envelope", "read_envelope"]
+
+LARGEST: Final = 2 << 30
+"""Bytes of plaintext. Only the end of a JWE shows whether it is authentic, so large ones are the wrong format."""
+_HEAD: Final = 64 << 10
+_TAG_TEXT: Final = 22
+"""Characters of a tag of 16 bytes."""
+_KEY_SIZES: Final = {"A128GCM": 16, "A192GCM": 24, "A256GCM": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What precedes and follows the ciphertext, and where that lies.
+
+    Attributes:
+        algorithm: How the content key is wrapped (``alg``).
+        kid: The name of the key, if the header has one.
+        key_size: Bytes of the content key, by ``enc``.
+        protected: The header as it is written: the additional data.
+        wrapped: The wrapped content key.
+        nonce: 12 bytes.
+        tag: 16 bytes.
+        start: Where the text of the ciphertext begins.
+        end: Where it ends.
+    """
+
+    algorithm: str
+    kid: str | None
+    key_size: int
+    protected: bytes
+    wrapped: bytes
+    nonce: bytes
+    tag: bytes
+    start: int
+    end: int
+
+    @property
+    def plain_size(self) -> int:
+        """Bytes of plaintext."""
+        return (self.end - self.start) * 3 // 4
+
+
+def read_envelope(fd: int) -> Envelope:
+    """Read the head and the end of the file ``fd``.
+
+    Raises:
+        DamagedError: not a JWE in the compact form, one with options that are not supported, or too large.
+    """
+    head = os.pread(fd, _HEAD, 0)
+    parts = head.split(b".", 3)
+    if len(parts) != 4:
+        raise DamagedError("not a JWE in the compact form: no five parts with dots between them")
+    protected, wrapped, nonce, _ = parts
+    document = _header(protected)
+    key_size = _key_size(document)
+    start = len(head) - len(parts[3])
+    end, tag = _tail(fd, start)
+    envelope = Envelope(
+        algorithm=str(document.get("alg")),
+        kid=document.get("kid"),
+        key_size=key_size,
+        protected=protected,
+        wrapped=decode(wrapped, "the encrypted key"),
+        nonce=_sized(decode(nonce, "the nonce"), 12, "the nonce"),
+        tag=tag,
+        start=start,
+        end=end,
+    )
+    if envelope.plain_size > LARGEST:
+        raise DamagedError(
+            f"{envelope.plain_size} bytes of plaintext, at most {LARGEST} are accepted: use age or Tink, whose parts "
+            "are authenticated one by one"
+        )
+    return envelope
+
+
+def _tail(fd: int, start: int) -> tuple[int, bytes]:
+    """Where the ciphertext ends, and the tag behind it. One newline at the end of the file does not count."""
+    size = os.fstat(fd).st_size
+    last = os.pread(fd, _TAG_TEXT + 3, max(0, size - _TAG_TEXT - 3))
+    text = last.removesuffix(b"\n").removesuffix(b"\r")
+    end = size - (len(last) - len(text)) - _TAG_TEXT - 1
+    if end < start or text[-_TAG_TEXT - 1 : -_TAG_TEXT] != b".":
+        raise DamagedError("not a JWE in the compact form, or cut short: it does not end with a tag of 16 bytes")
+    return end, _sized(decode(text[-_TAG_TEXT:], "the tag"), 16, "the tag")
+
+
+def _header(protected: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(decode(protected, "the header"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DamagedError):
+            raise
+        raise DamagedError("the header is not JSON") from None
+    if not isinstance(document, dict):
+        raise DamagedError("the header is not a JSON object")
+    for member in ("crit", "zip"):
+        if member in document:
+            raise DamagedError(f"the header has '{member}', which is not supported")
+    return document
+
+
+def _key_size(document: dict[str, Any]) -> int:
+    encryption = document.get("enc")
+    size = _KEY_SIZES.get(encryption) if isinstance(encryption, str) else None
+    if size is None:
+        raise DamagedError(f"the content is encrypted with {encryption!r}, expected one of {', '.join(_KEY_SIZES)}")
+    return size
+
+
+def _sized(data: bytes, size: int, what: str) -> bytes:
+    if len(data) != size:
+        raise DamagedError(f"{what} has {len(data)} bytes, expected {size}")
+    return data

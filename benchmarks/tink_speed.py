@@ -1,0 +1,127 @@
+"""Decryption in Tink's streaming format by the decrypt agent, beside Tink's own stream and plain AES-GCM.
+
+    python benchmarks/tink_speed.py                # 1 GiB; needs 3 GiB of /dev/shm
+    python benchmarks/tink_speed.py --size 128M    # a quick look
+
+All read or write the same gigabyte on a memory filesystem, in turns, after a round that does not count; the median of
+the others counts. "AES-GCM" decrypts one buffer of 1 MiB in memory with the same number of threads; "written" writes
+each result to a new file as well, which is the most that any format can reach. Tink missing prints MISSING and makes
+the exit status 1 (``pip install tink``).
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from repoagent_decrypt.files.positional import Workers
+from repoagent_decrypt.tink.files import decrypt_file, encrypt_file
+from repoagent_decrypt.tink.keyset import StreamingKey, parse_keyset
+
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MIB = 1 << 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="1G")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    size = int(given.size[:-1]) * UNITS[given.size[-1]]
+    try:
+        import tink
+        from tink import json_proto_keyset_format, secret_key_access, streaming_aead
+    except ImportError:
+        print("MISSING: tink (pip install tink)")
+        return 1
+    streaming_aead.register()
+    handle = tink.new_keyset_handle(streaming_aead.streaming_aead_key_templates.AES256_GCM_HKDF_1MB)
+    keys = parse_keyset(json_proto_keyset_format.serialize(handle, secret_key_access.TOKEN).encode(), "keyset")
+    primitive = handle.primitive(streaming_aead.StreamingAead)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, Workers() as workers:
+        root = Path(directory)
+        sealed = _sealed(root, size, keys[0], workers)
+
+        def theirs() -> None:
+            with (
+                sealed.open("rb") as file,
+                (root / "theirs").open("wb") as out,
+                primitive.new_decrypting_stream(file, b"") as stream,
+            ):
+                while piece := stream.read(4 * MIB):
+                    out.write(piece)
+            (root / "theirs").unlink()
+
+        def ours() -> None:
+            decrypt_file(sealed, root / "ours", keys, workers=workers)
+            (root / "ours").unlink()
+
+        def with_files() -> None:
+            _plain_aes(size, workers.threads, root / "with_files")()
+            (root / "with_files").unlink()
+
+        ways = {
+            "AES-GCM": _plain_aes(size, workers.threads),
+            "AES-GCM, written": with_files,
+            "ours": ours,
+            "Tink": theirs,
+        }
+        rates = _measure(ways, given.rounds, size)
+    print(f"{size >> 20} MiB, {workers.threads} threads, {len(os.sched_getaffinity(0))} cores; GB/s, median")
+    for name, rate in rates.items():
+        print(f"{name:18} {rate:6.2f}")
+    for peer in ("AES-GCM", "AES-GCM, written", "Tink"):
+        print(f"ours / {peer}: {rates['ours'] / rates[peer]:.2f}")
+    return 0
+
+
+def _sealed(root: Path, size: int, key: StreamingKey, workers: Workers) -> Path:
+    plain, sealed = root / "plain", root / "sealed"
+    with plain.open("wb") as file:
+        for _ in range(size // MIB):
+            file.write(os.urandom(MIB))
+    encrypt_file(plain, sealed, key, workers=workers)
+    plain.unlink()
+    return sealed
+
+
+def _plain_aes(size: int, threads: int, target: Path | None = None) -> Callable[[], None]:
+    """Decrypts one buffer again and again; with ``target`` each result is written there, in its place."""
+    aead, nonce = AESGCM(bytes(32)), bytes(12)
+    sealed = aead.encrypt(nonce, bytes(MIB), None)
+
+    def part(numbers: range) -> None:
+        into = bytearray(MIB)
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT, 0o600) if target else None
+        for number in numbers:
+            aead.decrypt_into(nonce, sealed, None, into)
+            if fd is not None:
+                os.pwrite(fd, into, number * MIB)
+        if fd is not None:
+            os.close(fd)
+
+    def run() -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(part, [range(first, size // MIB, threads) for first in range(threads)]))
+
+    return run
+
+
+def _measure(ways: dict[str, Callable[[], None]], rounds: int, size: int) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: size / 1e9 / statistics.median(each[1:]) for name, each in seconds.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
