@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +185,7 @@ def serve(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def serve_ports(folder: Path) -> Iterator[dict[str, int]]:
+def serve_ports(folder: Path, flags: Sequence[str] = ()) -> Iterator[dict[str, int]]:
     """A `repoagent serve` of its own for the models in ``folder``; gives the port of each protocol."""
     ready = folder / "ready.json"
     program = "from repoagent.cli.main import main; main()"
@@ -197,6 +197,7 @@ def serve_ports(folder: Path) -> Iterator[dict[str, int]]:
         f"--ready-file={ready}",
         "--workspace-directory",
         str(folder / "w"),
+        *flags,
     ]
     with child(command, folder / "serve.log", ready) as document:
         yield {protocol: int(document[protocol]["port"]) for protocol in ("http", "grpc")}

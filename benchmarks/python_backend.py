@@ -43,10 +43,10 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
 """
 CONFIG = """
-backend: "python" instance_group {{ count: {count} }}
-parameters {{ key: "EXECUTION" value {{ string_value: "{execution}" }} }}
+backend: "python" instance_group {{ count: {count} }} {execution}
 input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
 """
+EXECUTION = 'parameters { key: "EXECUTION" value { string_value: "%s" } }'
 SIZES = {"64 B": 16, "16 KiB": 1 << 12, "1 MiB": 1 << 18}
 BUSY_MODELS = (("in-process", 1), ("in-process", 2), ("process", 1), ("process", 2))
 ROUNDS = 5
@@ -70,10 +70,13 @@ def main() -> int:
             return 0 if measure_scaling(core, seconds) else 1
 
 
-def write_model(directory: Path, code: str, execution: str, count: int) -> None:
+def write_model(directory: Path, code: str, execution: str | None, count: int) -> None:
+    """``execution`` is for the model's configuration; None leaves it to the server."""
     (directory / "1").mkdir(parents=True)
     (directory / "1" / "model.py").write_text(code)
-    (directory / "config.pbtxt").write_text(CONFIG.format(execution=execution, count=count))
+    (directory / "config.pbtxt").write_text(
+        CONFIG.format(execution=EXECUTION % execution if execution else "", count=count)
+    )
 
 
 def measure_loads(core: ServingCore) -> None:

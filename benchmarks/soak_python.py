@@ -2,9 +2,10 @@
 
     python benchmarks/soak_python.py [--share 1.0] [--seed 0]
 
-A share of 1 is 100,000 requests and about 1,000 kills. Every request must get exactly one final answer: the right one,
-or that the process was not healthy; nobody else's. In the end descriptors and threads must be given back, no process
-may be left, and memory must not have grown. Exits with 1 otherwise.
+A share of 1 is 100,000 requests, several at a time from each client, and up to 1,000 kills: one of a process that is
+there. Every request must get exactly one final answer: the right one, or that the process was not healthy; nobody
+else's. In the end descriptors and threads must be given back, no process may be left, and memory must not have grown.
+Exits with 1 otherwise.
 """
 
 import argparse
@@ -33,6 +34,8 @@ from repoagent.serving.requests.tensor import Tensor
 REQUESTS: Final = 100_000
 KILLS: Final = 1000
 CLIENTS: Final = 6
+BURST: Final = 8
+"""How many requests a client has on their way at once: so processes are given several."""
 GROWTH_LIMIT: Final = 32 << 20
 SIGNALS: Final = (6, 9, 9, 11)
 UNHEALTHY: Final = "is not healthy"
@@ -130,18 +133,22 @@ class Soak:
         chance = random.Random(self._seed * CLIENTS + number)
         model = "streaming" if number % 3 == 0 else "plain"
         values = np.random.default_rng(number).random(LARGEST, np.float32)
-        while (turn := self._turn()) is not None:
-            if turn % self._every == self._every - 1:
+        while turns := [turn for _ in range(BURST) if (turn := self._turn()) is not None]:
+            if any(turn % self._every == self._every - 1 for turn in turns):
                 self._kill(chance)
-            given = values[: chance.choice((1, 100, 5000, LARGEST))]
-            answers = Answers()
-            self._core.submit(InferRequest(model, {"x": Tensor.of(given)}, sender=answers))
-            outcome = "no answer" if not answers.complete.wait(120) else judge(answers, given, EXPECTED[model])
-            with self._lock:
-                self.report.requests += 1
-                self.report.outcomes[outcome] += 1
-                if outcome not in ("ok", "unhealthy"):
-                    self.report.faults.append(f"{model}: {outcome}")
+            burst = [(values[: chance.choice((1, 100, 5000, LARGEST))], Answers()) for _ in turns]
+            for given, answers in burst:
+                self._core.submit(InferRequest(model, {"x": Tensor.of(given)}, sender=answers))
+            for given, answers in burst:
+                outcome = "no answer" if not answers.complete.wait(120) else judge(answers, given, EXPECTED[model])
+                self._note(model, outcome)
+
+    def _note(self, model: str, outcome: str) -> None:
+        with self._lock:
+            self.report.requests += 1
+            self.report.outcomes[outcome] += 1
+            if outcome not in ("ok", "unhealthy"):
+                self.report.faults.append(f"{model}: {outcome}")
 
     def _kill(self, chance: random.Random) -> None:
         child = chance.choice(self._victims).child

@@ -1,6 +1,6 @@
 """What executes a model. A backend is chosen by the configuration's ``backend`` (or ``platform``) and found by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -22,6 +22,7 @@ __all__ = [
     "FragileModel",
     "InstanceSpec",
     "PlacingRunner",
+    "QueueingInstance",
 ]
 
 
@@ -94,6 +95,29 @@ class DeferringInstance(BackendInstance, Protocol):
     @property
     def defers(self) -> bool:
         """Whether it does so."""
+
+
+@runtime_checkable
+class QueueingInstance(BackendInstance, Protocol):
+    """An instance that is given several requests at once and executes one after the other: it need not be woken up
+    for each."""
+
+    @property
+    def ahead(self) -> int:
+        """How many it is worth giving it at the moment; 1 where it had better get one at a time."""
+
+    def execute_each(
+        self,
+        requests: Sequence[InferRequest],
+        executed: Callable[[int, int, int], None],
+        returned: Callable[[Sequence[int]], None],
+    ) -> None:
+        """Answer every request through its sender, or give it back.
+
+        ``executed`` is called before a request is answered that was executed, with its place in ``requests`` and the
+        moments (``time.monotonic_ns``) when its execution began and ended; ``returned``, from any thread, with the
+        places of those that were not begun and are not going to be.
+        """
 
 
 class BackendModel(Protocol):

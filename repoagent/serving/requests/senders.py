@@ -142,7 +142,7 @@ def submit_and_wait(submit: Callable[[InferRequest], None], request: InferReques
 class RecordingSender:
     """Counts what a native backend instance answers. ``started_ns`` is when the request was handed to it."""
 
-    __slots__ = ("_batch_size", "_decoupled", "_index", "_inner", "_request", "_started_ns", "_statistics")
+    __slots__ = ("_batch_size", "_decoupled", "_index", "_inner", "_request", "_statistics", "started_ns")
 
     def __init__(
         self,
@@ -157,7 +157,8 @@ class RecordingSender:
         self._inner: ResponseSender | None = request.sender
         self._statistics = statistics
         self._batch_size = batch_size
-        self._started_ns = started_ns
+        self.started_ns = started_ns
+        """When its execution began; the instance may know better later."""
         self._decoupled = decoupled
         self._index = 0
 
@@ -167,7 +168,7 @@ class RecordingSender:
         if self._decoupled:
             outcome = "empty_response" if response is None else "fail" if error else "success"
             output_start = response.output_start_ns or now if response is not None else now
-            self._statistics.record_response(self._index, self._started_ns, now, outcome, output_start)
+            self._statistics.record_response(self._index, self.started_ns, now, outcome, output_start)
             if self._index == 0 and response is not None:
                 self._statistics.record_first_response(now - self._request.arrival_ns)
             self._index += 1
@@ -187,7 +188,7 @@ class RecordingSender:
         self._request.sender = self._inner
         arrival = self._request.arrival_ns
         if error is None:
-            times = ExecutionTimes(self._started_ns, self._started_ns, now, now)
+            times = ExecutionTimes(self.started_ns, self.started_ns, now, now)
             self._request.times = times
             self._statistics.record_success(self._batch_size, arrival, times)
             return

@@ -144,8 +144,11 @@ class DirectScheduler:
             self._pool.give(instance)
 
     def _enqueue(self, request: InferRequest) -> None:
-        entry = Entry(request, 1, self._clock.now_ns())
         request.on_cancel = self._watcher.on_cancel
+        self._let_wait(Entry(request, 1, self._clock.now_ns()))
+
+    def _let_wait(self, entry: Entry) -> None:
+        request = entry.request
         self._waiting[entry] = entry
         if request.timeout_us:
             with self._lock:

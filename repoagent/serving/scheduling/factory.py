@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from repoagent.serving.instances.base import Instance, NativeInstance
+from repoagent.serving.instances.queueing import QueueingNativeInstance
 from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.caching import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
@@ -53,6 +55,8 @@ def _executing(
 
 def _direct(instances: Sequence[Instance]) -> type[DirectScheduler]:
     bare = [instance.inner if isinstance(instance, LimitedInstance) else instance for instance in instances]
+    if all(isinstance(instance, QueueingNativeInstance) for instance in instances):
+        return AheadScheduler
     native = [instance for instance in bare if isinstance(instance, NativeInstance)]
     if any(instance.defers for instance in native):
         return DeferringScheduler

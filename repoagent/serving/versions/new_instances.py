@@ -6,9 +6,10 @@ from functools import partial
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import UnsupportedError
-from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec
+from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec, QueueingInstance
 from repoagent.serving.instances.base import Instance, NativeInstance
 from repoagent.serving.instances.batches import Joiner
+from repoagent.serving.instances.queueing import QueueingNativeInstance
 from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
 from repoagent.serving.instances.version_context import VersionContext
@@ -41,6 +42,8 @@ def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) 
             f"model '{version.name}' asks for batch_input or batch_output, which mean nothing to backend "
             f"'{config.backend}': its models get the requests of a batch one by one"
         )
+    if isinstance(inner, QueueingInstance):
+        return QueueingNativeInstance(version, inner)
     return NativeInstance(version, inner)
 
 

@@ -93,6 +93,8 @@ class PythonBackend:
             _file_name(config),
             decoupled=config.model_transaction_policy.decoupled,
             grace_seconds=self._hosting.grace_seconds,
+            ahead=self._hosting.requests_ahead,
+            spin_ns=self._hosting.spin_microseconds * 1000,
         )
 
 

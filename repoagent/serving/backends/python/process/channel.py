@@ -10,6 +10,7 @@ import contextlib
 import enum
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -68,6 +69,10 @@ class Kind(enum.IntEnum):
     """Nothing but blocks that may be used again."""
     READY = 15
     """Whether the model is ready: a question to the child, and its answer."""
+    RETURN = 16
+    """Give back what was sent ahead and has not been begun."""
+    RETURNED = 17
+    """What that was: nothing of it is going to be executed."""
 
 
 class PeerGoneError(Exception):
@@ -161,6 +166,12 @@ class Channel:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there is something to receive, or becomes within ``seconds``; the end counts."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
 
     def relieve(self) -> None:
         """Send the blocks that nobody reads any more back by themselves, if they are many: no other message may come.

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ from repoagent.serving.backends.python.model.metrics import MetricFamily
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, error_body, request_of, response_body
-from repoagent.serving.backends.python.process.memory import Arena, Mapping
+from repoagent.serving.backends.python.process.executions import Batch, Executions, Response
+from repoagent.serving.backends.python.process.memory import Arena, Mapping, Memory
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
 from repoagent.serving.requests.request import InferResponse
 
@@ -27,8 +29,11 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(work_fd: int, side_fd: int, parent: int) -> int:
-    """Serve the process ``parent`` over two sockets: the one for work to be done here, the other for all else."""
+def main(work_fd: int, side_fd: int, progress_fd: int, parent: int) -> int:
+    """Serve the process ``parent`` over two sockets: the one for work to be done here, the other for all else.
+
+    What has been begun of the work is noted in the file ``progress_fd``.
+    """
     _end_with(parent)
     faulthandler.enable()
     # Who stops the server signals its whole group or container: its children finish what it still wants of them.
@@ -44,7 +49,7 @@ def main(work_fd: int, side_fd: int, parent: int) -> int:
     MetricFamily.registry = RemoteRegistry(core)
     handler = _LogSender(side)
     logging.getLogger().addHandler(handler)
-    _Child(Channel(socket.socket(fileno=work_fd), arena, mapping), side, core).serve()
+    _Child(Channel(socket.socket(fileno=work_fd), arena, mapping), side, core, progress_fd).serve()
     return 0
 
 
@@ -55,31 +60,10 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-class _Batch:
-    """The responses that go back all at once when ``execute`` has returned."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._responses: list[tuple[int, InferResponse | None, int]] | None = []
-
-    def add(self, number: int, response: InferResponse | None, final: int) -> bool:
-        """Keep one; False if it comes too late, and has to be sent by itself."""
-        with self._lock:
-            if self._responses is not None:
-                self._responses.append((number, response, final))
-            return self._responses is not None
-
-    def close(self) -> list[tuple[int, InferResponse | None, int]]:
-        """What there is; whatever comes now is late."""
-        with self._lock:
-            responses, self._responses = self._responses, None
-        return responses or []
-
-
 class _BatchSender:
     """Where the response to one request of a model that is not decoupled goes."""
 
-    def __init__(self, request: RemoteRequest, batch: _Batch, late: StreamSender) -> None:
+    def __init__(self, request: RemoteRequest, batch: Batch, late: StreamSender) -> None:
         self._request = request
         self._batch = batch
         self._late = late
@@ -93,10 +77,13 @@ class _BatchSender:
 class _Child:
     """Does what comes over the channel ``work``, one thing after the other."""
 
-    def __init__(self, work: Channel, side: Channel, core: RemoteCore) -> None:
+    def __init__(self, work: Channel, side: Channel, core: RemoteCore, progress_fd: int) -> None:
         self._work = work
         self._side = side
         self._core = core
+        self._executions = Executions(progress_fd, self._run, self._answer)
+        core.given_back = self._executions.give_back
+        self._spin_ns = 0
         self._instance: PythonInstance | None = None
         self._decoupled = False
 
@@ -108,7 +95,7 @@ class _Child:
             Kind.FINALIZE: self._finalize,
         }
         try:
-            while (message := self._work.receive()) is not None:
+            while (message := self._next()) is not None:
                 try:
                     actions[Kind(message.kind)](message)
                 except RepoAgentError as error:
@@ -118,6 +105,16 @@ class _Child:
                 del message
         except PeerGoneError:
             pass
+
+    def _next(self) -> Message | None:
+        """The next message. Looking for it for a while before sleeping saves the time that waking up takes."""
+        end = time.monotonic_ns() + self._spin_ns
+        while time.monotonic_ns() < end:
+            try:
+                return self._work.receive(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+        return self._work.receive()
 
     def _complete(self, message: Message) -> None:
         context, path, config = self._model(message.body)
@@ -132,6 +129,7 @@ class _Child:
         context, path, _ = self._model(body)
         _set_levels(body["log_levels"])
         self._decoupled = body["decoupled"]
+        self._spin_ns = body["spin_ns"]
         self._instance = started(path, context, body["arguments"], decoupled=self._decoupled, alone=True)
         self._core.when_asked = self._say_ready
         self._work.send(Kind.DONE, {"asks": self._instance.asks})
@@ -160,34 +158,37 @@ class _Child:
         return context, directory / body["file"], body.get("config", "")
 
     def _execute(self, message: Message) -> None:
-        assert self._instance is not None
-        level, bodies = message.body
+        level, executions = message.body
         _set_levels({"repoagent.models": level})
-        batch = _Batch()
+        self._executions.perform(executions, message.payload)
+
+    def _run(self, bodies: list[Any], payload: Memory) -> list[Response]:
+        """One execution of the requests of ``bodies``."""
+        assert self._instance is not None
+        batch = Batch()
         requests = []
         for body in bodies:
-            number, request = request_of(body, message.payload, RemoteRequest)
+            number, request = request_of(body, payload, RemoteRequest)
             assert isinstance(request, RemoteRequest)
             request.number, request.core = number, self._core
             stream = StreamSender(self._side, self._core, request)
             request.sender = stream if self._decoupled else _BatchSender(request, batch, stream)
             requests.append(request)
         self._instance.execute(requests)
-        del requests, message
-        self._answer(batch.close())
+        return batch.close()
 
-    def _answer(self, responses: list[tuple[int, InferResponse | None, int]]) -> None:
-        """Everything at once, with the number of messages that were sent on the other channel before."""
+    def _answer(self, responses: list[Response], times: list[list[int]], last: bool) -> None:
+        """With the number of messages that were sent on the other channel before."""
         packer = Packer()
         try:
             bodies = [_body(*response, packer) for response in responses]
-            self._work.send(Kind.DONE, [self._side.sent, bodies], packer)
+            self._work.send(Kind.DONE, [self._side.sent, bodies, times, last], packer)
         except OSError as error:
             failure = InternalError(f"the outputs cannot be handed over: {error}")
             bodies = [
                 _body(number, InferResponse("", "", error=failure), final, packer) for number, _, final in responses
             ]
-            self._work.send(Kind.DONE, [self._side.sent, bodies])
+            self._work.send(Kind.DONE, [self._side.sent, bodies, times, last])
 
     def _finalize(self, _: Message) -> None:
         if self._instance is not None:

@@ -25,6 +25,10 @@ _STUB: Final = Path(__file__).with_name("stub.py")
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
+_SPIN: Final = "spin-microseconds"
+_MOST_SPIN: Final = 10_000
+_AHEAD: Final = "requests-ahead"
+_MOST_AHEAD: Final = 64
 _READY: Final = "is-ready-timeout-seconds"
 _PLACES: Final = "environments"
 
@@ -41,6 +45,10 @@ class Hosting:
     """How long the process of an instance may take to end before it is killed."""
     ready_seconds: float = 5.0
     """How long a model's ``is_ready`` may take before the model counts as not ready."""
+    spin_microseconds: int = 0
+    """How long a process with nothing to do looks for more before it sleeps: a core is busy meanwhile."""
+    requests_ahead: int = 16
+    """How many requests to a quick model a process is given at once; 1: each by itself."""
     environments: tuple[Path, ...] = ()
     """Where the operator keeps interpreters that models may name, beside those in the models themselves."""
 
@@ -51,7 +59,7 @@ class Hosting:
         Raises:
             InvalidArgumentError: a value makes no sense.
         """
-        warn_of_unknown("python", settings, ("execution", _GRACE, _READY, _PLACES))
+        warn_of_unknown("python", settings, ("execution", _GRACE, _READY, _SPIN, _AHEAD, _PLACES))
         mode = settings.get("execution", "in-process")
         if mode not in (*_MODES, _FORCED):
             raise InvalidArgumentError(
@@ -64,7 +72,9 @@ class Hosting:
                 f"not '{settings[_PLACES]}'"
             )
         grace, ready = _seconds(settings, _GRACE, 30.0), _seconds(settings, _READY, 5.0)
-        return cls(mode != "in-process", mode == _FORCED, grace, ready, places)
+        spin = _count(settings, _SPIN, 0, 0, _MOST_SPIN)
+        ahead = _count(settings, _AHEAD, 16, 1, _MOST_AHEAD)
+        return cls(mode != "in-process", mode == _FORCED, grace, ready, spin, ahead, places)
 
 
 def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
@@ -76,6 +86,15 @@ def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
     if not 0 < seconds < threading.TIMEOUT_MAX:
         raise InvalidArgumentError(f"--backend-config=python,{name} must be a positive number, not '{text}'")
     return seconds
+
+
+def _count(settings: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = settings.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= most):
+        raise InvalidArgumentError(
+            f"--backend-config=python,{name} must be a whole number from {least} to {most}, not '{text[:80]}'"
+        )
+    return int(text)
 
 
 def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:

@@ -5,12 +5,14 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body, response_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.packets import Executed, Pace, Packet, Returned
 from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
 from repoagent.serving.backends.python.process.supervisor import ChildProcess
@@ -26,6 +28,8 @@ _ATTEMPTS: Final = 5
 """How often in a row a process may fail to start again before its instance is given up."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_PATIENCE_SECONDS: Final = 0.01
+"""How long a process may be silent before what was sent ahead is asked back."""
 _SETTLING_SECONDS: Final = 1.0
 """How long an instance counts as busy while its process is started again; until then others get the requests."""
 
@@ -43,8 +47,9 @@ class ProcessInstance:
         self._arguments = arguments
         self._numbers = itertools.count(1)
         self._open: dict[int, InferRequest] = {}
-        self._batch: Sequence[int] = ()
+        self._packet: Packet | None = None
         """Those of the open requests that :meth:`execute` is going to answer if the process cannot."""
+        self._pace = Pace(blueprint.ahead)
         self._state = threading.Condition()
         self._closing = threading.Event()
         self._given_up = ""
@@ -70,36 +75,63 @@ class ProcessInstance:
         """Whether no process is going to be started any more."""
         return bool(self._given_up)
 
+    @property
+    def ahead(self) -> int:
+        """How many requests :meth:`execute_each` should get at once. A decoupled model gets one: how long its
+        ``execute`` takes says nothing about its answers."""
+        return 1 if self._blueprint.decoupled else self._pace.ahead
+
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the process. Whatever happens to it, every request is answered."""
-        numbers = self._batch = [next(self._numbers) for _ in requests]
-        self._open.update(zip(numbers, requests, strict=True))
+        self._perform([requests], lambda *_: None, None)
+
+    def execute_each(self, requests: Sequence[InferRequest], executed: Executed, returned: Returned) -> None:
+        """Hand them to the process at once, which executes one after the other.
+
+        Each is answered, or comes back: if the one before takes long, or the process ends before it begins.
+        """
+        self._perform([(request,) for request in requests], executed, returned)
+
+    def _perform(
+        self, executions: Sequence[Sequence[InferRequest]], executed: Executed, returned: Returned | None
+    ) -> None:
+        numbered = [[(next(self._numbers), request) for request in requests] for requests in executions]
+        packet = Packet([[number for number, _ in execution] for execution in numbered], executed, returned)
+        self._packet = packet
+        self._open.update(entry for execution in numbered for entry in execution)
         packer = Packer()
         try:
-            bodies = [request_body(*numbered, packer) for numbered in zip(numbers, requests, strict=True)]
-            child = self._execute(numbers, [_models.getEffectiveLevel(), bodies], packer)
-        except BaseException:
-            for number in numbers:
+            bodies = [[request_body(number, request, packer) for number, request in entries] for entries in numbered]
+            child = self._exchange(packet, [_models.getEffectiveLevel(), bodies], packer)
+        except BaseException as error:
+            for number in packet.numbers:
                 self._open.pop(number, None)
+            if packet.divisible and isinstance(error, RepoAgentError | TypeError | ValueError):
+                packet.give_all_back()  # By itself, each finds out whether it was the reason.
+                return
             raise
         finally:
-            self._batch = ()
+            self._packet = None
         if child.exited.is_set():  # Else its end, whenever that is, fails what it has not answered.
-            self._fail(numbers, self._unhealthy())
+            self._fail(packet.numbers, self._unhealthy())
 
-    def _execute(self, numbers: Sequence[int], body: list[Any], packer: Packer) -> ChildProcess:
+    def _exchange(self, packet: Packet, body: list[Any], packer: Packer) -> ChildProcess:
         """Have some process do it; returns the one that did, or broke down over it."""
         child: ChildProcess | None = None
+        patience = _PATIENCE_SECONDS if packet.divisible else None
         while True:
             child = self._usable(child)
+            hear = partial(self._hear, child, packet)
             try:
-                self._deliver(child, child.exchange(Kind.EXECUTE, body, packer))
+                child.converse(Kind.EXECUTE, body, packer, hear, return_after=patience)
             except UndeliveredError:
                 continue  # It ended while it had nothing to do; the next one will do it.
             except (PeerGoneError, ProtocolError) as error:
-                self._broken(child, numbers, error)
+                self._broken(child, packet, error)
             except OSError as error:
-                self._fail(numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}"))
+                self._fail(
+                    packet.numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}")
+                )
             return child
 
     def respond(self, body: list[Any], message: Message) -> None:
@@ -178,22 +210,40 @@ class ProcessInstance:
             lambda: self._child not in (None, gone) or self._given_up or self._closing.is_set(), timeout
         )
 
-    def _deliver(self, child: ChildProcess, message: Message) -> None:
+    def _hear(self, child: ChildProcess, packet: Packet, message: Message) -> bool:
+        """Pass on what the process has done of ``packet``; whether that was the last of it."""
         if message.kind != Kind.DONE:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:
-            count, bodies = message.body
+            count, bodies, times, last = message.body
             child.wait_handled(count)
+            for number, begin, end in times:
+                packet.note(number, begin, end)
+                self._pace.note(end - begin)
             for body in bodies:
                 self.respond(body, message)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise ProtocolError(f"an answer cannot be read: {error}") from error
+        if last and not packet.over:
+            raise ProtocolError("it ends without having executed all that it was given")
+        return bool(last)
 
-    def _broken(self, child: ChildProcess, numbers: Sequence[int], error: Exception) -> None:
+    def take_back(self, numbers: list[int]) -> None:
+        packet = self._packet
+        if packet is None:
+            raise ProtocolError("requests come back that were not sent ahead")
+        packet.give_back(numbers)
+        for number in numbers:
+            self._open.pop(number, None)
+
+    def _broken(self, child: ChildProcess, packet: Packet, error: Exception) -> None:
         """The process has ended, or must."""
         child.kill()
         child.exited.wait()
-        self._fail(numbers, self._unhealthy())
+        unbegun = packet.unbegun(child.begun)
+        self._fail([number for number in packet.numbers if number not in unbegun], self._unhealthy())
+        if unbegun:
+            self.take_back(unbegun)
         if isinstance(error, ProtocolError):
             logger.error("the process of model instance '%s' was killed: %s", self._name, error)
         with self._state:
@@ -257,8 +307,9 @@ class ProcessInstance:
             self._restarter = None if closing else threading.current_thread()
         for answer in asked.values():
             answer.set_exception(UnavailableError(f"Stub process '{self._name}' is not healthy"))
-        batch = set(self._batch)
-        self._fail([number for number in list(self._open) if number not in batch], self._unhealthy())
+        packet = self._packet
+        kept = set(packet.numbers if packet is not None else ())
+        self._fail([number for number in list(self._open) if number not in kept], self._unhealthy())
         if not closing:
             _models.error(
                 "Stub process '%s' is unhealthy and it will be restarted: %s", self._name, child.post_mortem()

@@ -16,7 +16,7 @@ import numpy as np
 
 from repoagent.serving.requests.tensor import Array
 
-__all__ = ["Arena", "Block", "ClosedError", "Mapping", "Memory", "Place", "ProtocolError"]
+__all__ = ["Arena", "Block", "ClosedError", "Mapping", "Memory", "Place", "ProtocolError", "sealed_file"]
 
 Memory = mmap.mmap | bytearray | Array
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class _Segment:
         self.number = number
         self.block_bytes = block_bytes
         self.size = count * block_bytes
-        self.fd = _sealed_file(self.size)
+        self.fd = sealed_file(self.size)
         try:
             self.memory = _map(self.fd, self.size)
         except BaseException:
@@ -246,7 +246,8 @@ def _rounded(size: int) -> int:
     return -(-size // step) * step
 
 
-def _sealed_file(size: int) -> int:
+def sealed_file(size: int) -> int:
+    """The descriptor of a memory file of zeros whose size nobody can change."""
     fd = os.memfd_create("repoagent-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         # Reserved now: where memory is short this is an error, and a write into a hole would be a signal.

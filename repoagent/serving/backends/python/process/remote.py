@@ -41,6 +41,8 @@ class RemoteCore:
         self._questions: dict[int, SimpleQueue[list[Any]]] = {}
         self.when_asked: Callable[[int], None] = lambda _number: None
         """Called, and must return at once, when the server asks whether the model is ready."""
+        self.given_back: Callable[[], list[int]] = list
+        """Called for the numbers of the requests that are not begun and must not be any more."""
 
     def submit(self, request: InferRequest) -> None:
         """Have the server run ``request``; the responses come to its sender, from :meth:`listen`."""
@@ -120,6 +122,8 @@ class RemoteCore:
             self._questions.pop(number).put([value, error])
         elif message.kind == Kind.READY:
             self.when_asked(message.body)
+        elif message.kind == Kind.RETURN and (numbers := self.given_back()):
+            self._channel.send(Kind.RETURNED, numbers)
 
 
 class RemoteRequest(InferRequest):

@@ -27,6 +27,9 @@ class Requests(Protocol):
 
     def is_cancelled(self, number: int) -> bool: ...
 
+    def take_back(self, numbers: list[int]) -> None:
+        """The child has not begun these, and is not going to."""
+
     def heard_ready(self, number: int, ready: bool, error: str) -> None:
         """The answer to the question ``number`` whether the model is ready; ``error``: what its code raised."""
 
@@ -60,6 +63,8 @@ class Services:
             elif kind == Kind.READY:
                 number, ready, text = body
                 self._requests.heard_ready(number, bool(ready), str(text))
+            elif kind == Kind.RETURNED:
+                self._requests.take_back(body)
             elif kind == Kind.LOG:
                 _log(*body)
             elif kind == Kind.METRIC:

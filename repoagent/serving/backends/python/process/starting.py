@@ -33,10 +33,14 @@ class Blueprint:
     decoupled: bool
     grace_seconds: float
     """How long a process may take to end."""
+    ahead: int = 1
+    """How many requests a process is given at once, at most."""
+    spin_ns: int = 0
+    """How long a process that has nothing to do looks for more before it sleeps."""
 
     def description(self) -> dict[str, Any]:
         """The body of the first message to a process."""
-        names = ("model_name", "model_version", "model_dir", "file", "decoupled")
+        names = ("model_name", "model_version", "model_dir", "file", "decoupled", "spin_ns")
         return {name: getattr(self, name) for name in names} | {"log_levels": _log_levels()}
 
 
@@ -102,6 +106,9 @@ class _NoRequests:
 
     def is_cancelled(self, number: int) -> bool:
         return False
+
+    def take_back(self, numbers: list[int]) -> None:
+        raise ProtocolError("there is no request to give back")
 
     def heard_ready(self, number: int, ready: bool, error: str) -> None:
         raise ProtocolError("nobody asked whether it is ready")

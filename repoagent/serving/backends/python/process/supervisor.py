@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import threading
 from collections import deque
@@ -22,7 +23,7 @@ from repoagent.serving.backends.python.process.channel import (
     PeerGoneError,
     UndeliveredError,
 )
-from repoagent.serving.backends.python.process.memory import Arena, ProtocolError
+from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.storage.secrets.environment import without_secrets
 
@@ -31,6 +32,7 @@ __all__ = ["ChildProcess", "Program"]
 logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
 _CHUNK: Final = 1 << 16
+_NUMBER: Final = struct.Struct("<Q")
 
 
 class Program:
@@ -105,6 +107,8 @@ class ChildProcess:
         self.exited: Final = threading.Event()
         """Set when the process has ended and all that it had sent has been handled."""
         self.status = 0
+        self.begun = 0
+        """The last request of several given at once that it had begun when it ended, as far as it noted that."""
         self.arena: Final = Arena()
         self.mapping: Final = SharedMapping()
         # The kernel ends the child with the *thread* that started it, so the one that stays with it must do so.
@@ -135,7 +139,28 @@ class ChildProcess:
         self._handle, self._on_exit = handle, on_exit
 
     def exchange(self, kind: Kind, body: Any, payload: Payload | None = None) -> Message:
-        """Give the child something to do and wait until it is done.
+        """Give the child something to do and wait until it is done. Raises as :meth:`converse` does."""
+        messages: list[Message] = []
+
+        def heard(message: Message) -> bool:
+            messages.append(message)
+            return True
+
+        self.converse(kind, body, payload, heard)
+        return messages[0]
+
+    def converse(
+        self,
+        kind: Kind,
+        body: Any,
+        payload: Payload | None,
+        heard: Callable[[Message], bool],
+        *,
+        return_after: float | None = None,
+    ) -> None:
+        """Give the child something to do, and pass its answers to ``heard`` until that returns True.
+
+        If no answer comes for ``return_after`` seconds, the child is asked once to give back what it has not begun.
 
         Raises:
             UndeliveredError: the process had ended before.
@@ -147,10 +172,15 @@ class ChildProcess:
             if self.exited.is_set():
                 raise UndeliveredError(self.name)
             self._work.send(kind, body, payload)
-            message = self._work.receive()
-        if message is None:
-            raise PeerGoneError(self.name)
-        return message
+            while True:
+                if return_after is not None and not self._work.wait(return_after):
+                    self.tell(Kind.RETURN, None)
+                    return_after = None
+                message = self._work.receive()
+                if message is None:
+                    raise PeerGoneError(self.name)
+                if heard(message):
+                    return
 
     def wait_handled(self, count: int) -> None:
         """Wait until ``count`` messages of the side channel have been handled, or none can come any more."""
@@ -222,7 +252,10 @@ class ChildProcess:
             work, side = (self._pair(undo, theirs) for _ in range(2))
             self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             undo.callback(os.close, self._wake)
-            fds = [work[1].fileno(), side[1].fileno()]
+            # It stays readable when the process has ended, however that was.
+            self._progress_fd = sealed_file(_NUMBER.size)
+            undo.callback(os.close, self._progress_fd)
+            fds = [work[1].fileno(), side[1].fileno(), self._progress_fd]
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own interpreter
                 [*self._program.command, *map(str, fds), str(os.getpid())],
                 env=without_secrets(self._program.environment),
@@ -309,6 +342,8 @@ class ChildProcess:
             self.status = self._process.wait()
             self._reaped = True
         self._work.shutdown()
+        (self.begun,) = _NUMBER.unpack(os.pread(self._progress_fd, _NUMBER.size, 0))
+        os.close(self._progress_fd)
         with self._progress:
             self.exited.set()
             self._progress.notify_all()

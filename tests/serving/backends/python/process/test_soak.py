@@ -26,8 +26,8 @@ def test_every_request_is_answered_once_and_rightly_while_processes_are_killed(
     soak_module: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL", "repoagent")
-    report = soak_module.soak(0.004, seed=0)
+    report = soak_module.soak(0.01, seed=0)
     assert report.faults == []
-    assert report.requests == 400
+    assert report.requests == 1000
     assert report.kills > 0
     assert report.outcomes["ok"] > 0

@@ -1,0 +1,102 @@
+"""In the child: what the server gave it to do, one execution after the other, and when the answers go back."""
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from repoagent.serving.requests.request import InferResponse
+
+__all__ = ["Answered", "Batch", "Executions"]
+
+_NUMBER: Final = struct.Struct("<Q")
+_KEEP_NS: Final = 1_000_000
+"""How long an answer may wait for those of the next executions."""
+_KEEP_BYTES: Final = 256 << 10
+
+Response = tuple[int, InferResponse | None, int]
+Answered = Callable[[list[Response], list[list[int]], bool], None]
+"""Takes responses, the numbers and moments of the executions that made them, and whether those were the last."""
+
+
+class Batch:
+    """The responses that go back when ``execute`` has returned."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._responses: list[Response] | None = []
+
+    def add(self, number: int, response: InferResponse | None, final: int) -> bool:
+        """Keep one; False if it comes too late, and has to be sent by itself."""
+        with self._lock:
+            if self._responses is not None:
+                self._responses.append((number, response, final))
+            return self._responses is not None
+
+    def close(self) -> list[Response]:
+        """What there is; whatever comes now is late."""
+        with self._lock:
+            responses, self._responses = self._responses, None
+        return responses or []
+
+
+class Executions:
+    """What the server has sent at once. ``run`` executes one of them, ``answer`` sends answers.
+
+    The first begins at once; the others can be given back until they begin. With several, each is noted in the file
+    ``progress_fd`` before it begins: if this process ends meanwhile, the server knows which ones another one may do.
+    """
+
+    def __init__(self, progress_fd: int, run: Callable[[list[Any], Any], list[Response]], answer: Answered) -> None:
+        self._progress_fd = progress_fd
+        self._run = run
+        self._answer = answer
+        self._waiting: deque[list[Any]] = deque()
+
+    def perform(self, executions: list[list[Any]], payload: Any) -> None:
+        """Do all, except what is given back meanwhile, and answer what is ready about every millisecond."""
+        several = len(executions) > 1
+        self._waiting.extend(executions[1:])
+        responses: list[Response] = []
+        times: list[list[int]] = []
+        bodies: list[Any] | None = executions[0]
+        while bodies is not None:
+            number = bodies[0][0]
+            if several:
+                os.pwrite(self._progress_fd, _NUMBER.pack(number), 0)
+            begin = time.monotonic_ns()
+            responses += self._run(bodies, payload)
+            times.append([number, begin, end := time.monotonic_ns()])
+            if self._waiting and (end - times[0][1] > _KEEP_NS or _size(responses) > _KEEP_BYTES):
+                self._answer(responses, times, False)
+                responses, times = [], []
+            bodies = self._next()
+        self._answer(responses, times, True)
+
+    def _next(self) -> list[Any] | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:  # Also if it was given back just now.
+            return None
+
+    def give_back(self) -> list[int]:
+        """Begin nothing more of what there is; returns the numbers. On any thread."""
+        numbers: list[int] = []
+        while self._waiting:
+            try:
+                numbers += [body[0] for body in self._waiting.pop()]
+            except IndexError:
+                break
+        return numbers[::-1]
+
+
+def _size(responses: list[Response]) -> int:
+    return sum(
+        tensor.array.nbytes
+        for _, response, _ in responses
+        if response is not None
+        for tensor in response.outputs.values()
+    )

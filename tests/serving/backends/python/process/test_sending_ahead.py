@@ -1,0 +1,344 @@
+"""Requests that a process is given at once, in a whole core: what each of them is still promised."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repoagent.errors import CancelledError, InternalError, UnavailableError
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.options import RateLimitMode
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.scheduling.ahead import AheadScheduler
+
+# Does what the numbers that it gets say.
+MODEL = """
+import os, time
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        assert len(requests) == 1
+        x = pb_utils.get_input_tensor_by_name(requests[0], "x")
+        what = x.as_numpy()[0]
+        if what == 1:
+            with open({pipe!r}) as pipe:
+                pipe.read()
+        if what == 2:
+            os.abort()
+        if what == 3:
+            raise RuntimeError("no luck")
+        if what == 4:
+            time.sleep(0.004)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())], parameters={{"pid": os.getpid()}})]
+    def finalize(self):
+        open({finalized!r}, "w").close()
+"""
+CONFIG = """
+backend: "python" {more} parameters {{ key: "EXECUTION" value {{ string_value: "process" }} }}
+input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
+"""
+UNHEALTHY = r"Stub process 'm_0' is not healthy\."
+
+
+class Answers:
+    """A sender that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+        self.complete = threading.Event()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        assert not self.complete.is_set(), "an answer after the final one"
+        if response is not None:
+            self.responses.append(response)
+        if final:
+            self.complete.set()
+
+    @property
+    def response(self) -> InferResponse:
+        assert self.complete.wait(60)
+        (response,) = self.responses
+        return response
+
+    @property
+    def value(self) -> float:
+        if self.response.error is not None:
+            raise self.response.error
+        return float(self.response.outputs["y"].array[0])
+
+
+class Serving:
+    """A core with the model "m", known to be quick, whose instances the test can hold."""
+
+    def __init__(self, core: ServingCore, pipe: Path, finalized: Path) -> None:
+        self.core = core
+        self.pipe = pipe
+        self.finalized = finalized
+        (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler]
+        self.instances: list[Any] = list(self.scheduler._instances)
+        for instance in self.instances:
+            while instance.ahead < 8:  # It was interrupted now and then.
+                instance.call(self.request(0.0))
+
+    def request(self, value: float, **fields: Any) -> InferRequest:
+        return InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))}, sender=Answers(), **fields)
+
+    def submit(self, value: float, **fields: Any) -> Any:
+        request = self.request(value, **fields)
+        answers = request.sender
+        self.core.submit(request)
+        return request, answers
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is submitted meanwhile waits, and is handed over together afterwards."""
+        with ExitStack() as stack:
+            for _ in self.instances:
+                instance = self.scheduler._pool.take(60)
+                assert instance is not None
+                stack.callback(self.scheduler._pool.give, instance)
+            yield
+
+    def together(self, *values: float, **fields: Any) -> tuple[list[InferRequest], list[Answers]]:
+        with self.held():
+            pairs = [self.submit(value, **fields) for value in values]
+        return [request for request, _ in pairs], [answers for _, answers in pairs]
+
+    def messages(self) -> int:
+        """How many messages the first process has been sent."""
+        sent: int = self.instances[0]._inner.child._work.sent
+        return sent
+
+    def let_go(self) -> None:
+        """Let the model go on that waits."""
+        self.pipe.open("w").close()
+
+    def statistics(self) -> dict[str, Any]:
+        entry: dict[str, Any] = self.core.statistics("m", "1")["model_stats"][0]
+        return entry
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    pipe, finalized = tmp_path / "pipe", tmp_path / "finalized"
+    os.mkfifo(pipe)
+    gc.collect()
+    with ExitStack() as stack:
+
+        def start(more: str = "", **settings: str) -> Serving:
+            directory = tmp_path / "models" / "m" / "1"
+            directory.mkdir(parents=True)
+            (directory / "model.py").write_text(MODEL.format(pipe=str(pipe), finalized=str(finalized)))
+            (directory.parent / "config.pbtxt").write_text(CONFIG.format(more=more))
+            options = CoreOptions(
+                repositories=(str(tmp_path / "models"),),
+                control_mode=ControlMode.EXPLICIT,
+                repoagent_directory=None,
+                backend_config={"python": {key.replace("_", "-"): value for key, value in settings.items()}},
+            )
+            core = stack.enter_context(ServingCore(options))
+            core.load("m")
+            return Serving(core, pipe, finalized)
+
+        yield start
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_waits_is_handed_over_together_and_answered_one_by_one(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    before = serving.messages()
+    values = [10.0 + number for number in range(8)]
+    _, answers = serving.together(*values)
+    assert [answer.value for answer in answers] == values
+    assert serving.messages() - before < len(values)
+
+
+def test_every_execution_is_counted_by_itself(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    before = serving.statistics()
+    _, answers = serving.together(*[10.0] * 6, 4.0, 10.0)
+    for answer in answers:
+        assert answer.value
+    after = serving.statistics()
+    assert after["execution_count"] - before["execution_count"] == 8
+    assert after["inference_count"] - before["inference_count"] == 8
+    assert [entry["batch_size"] for entry in after["batch_stats"]] == [1]
+    took = [
+        after["inference_stats"][part]["ns"] - before["inference_stats"][part]["ns"]
+        for part in ("success", "queue", "compute_input", "compute_infer", "compute_output")
+    ]
+    assert took[0] == sum(took[1:])
+    # The last one waited for the one that slept: that is no execution of its own.
+    executed = sum(entry["compute_infer"]["ns"] for entry in after["batch_stats"])
+    assert executed - sum(entry["compute_infer"]["ns"] for entry in before["batch_stats"]) >= 4_000_000
+    assert took[1] > 0
+
+
+def test_no_more_is_handed_over_than_the_operator_allows(serve: Callable[..., Serving]) -> None:
+    serving = serve(requests_ahead="8")
+    assert serving.instances[0].ahead == 8
+
+
+def test_large_inputs_are_not_sent_ahead(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    before = serving.messages()
+    with serving.held():
+        senders = [Answers() for _ in range(4)]
+        for sender in senders:
+            array = np.full(1 << 17, 10.0, np.float32)
+            serving.core.submit(InferRequest("m", {"x": Tensor.of(array)}, sender=sender))
+    assert [sender.value for sender in senders] == [10.0] * 4
+    assert serving.messages() - before == 4
+
+
+def test_an_error_is_that_of_one_request(serve: Callable[..., Serving]) -> None:
+    _, answers = serve().together(10.0, 3.0, 11.0)
+    assert answers[0].value == 10.0
+    with pytest.raises(InternalError, match="no luck"):
+        _ = answers[1].value
+    assert answers[2].value == 11.0
+
+
+def test_a_request_that_cannot_be_written_fails_alone(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    with serving.held():
+        _, good = serving.submit(10.0)
+        _, bad = serving.submit(11.0, parameters={"thing": object()})
+        _, last = serving.submit(12.0)
+    assert good.value == 10.0
+    with pytest.raises(InternalError, match="parameter 'thing' has a value of type object"):
+        _ = bad.value
+    assert last.value == 12.0
+
+
+def test_a_request_that_was_sent_ahead_can_be_cancelled(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    requests, answers = serving.together(1.0, 10.0, 11.0)
+    requests[1].cancel()
+    with pytest.raises(CancelledError):  # While the first one is still executed.
+        _ = answers[1].value
+    serving.let_go()
+    assert [answers[0].value, answers[2].value] == [1.0, 11.0]
+    failed = serving.statistics()["inference_stats"]["fail"]["count"]
+    assert failed == 1
+
+
+def test_a_request_that_was_sent_ahead_can_wait_too_long(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    with serving.held():
+        _, first = serving.submit(1.0)
+        _, hurried = serving.submit(10.0, timeout_us=1_000_000)
+        _, patient = serving.submit(11.0)
+    with pytest.raises(UnavailableError, match="Request timeout expired"):
+        _ = hurried.value
+    serving.let_go()
+    assert [first.value, patient.value] == [1.0, 11.0]
+
+
+def test_what_is_cancelled_or_late_before_is_not_sent(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    before = serving.statistics()["execution_count"]
+    with serving.held():
+        _, first = serving.submit(10.0)
+        request, cancelled = serving.submit(11.0)
+        _, late = serving.submit(12.0, timeout_us=1)
+        request.cancel()
+        assert cancelled.complete.wait(60)
+        assert late.complete.wait(60)
+    assert first.value == 10.0
+    assert serving.statistics()["execution_count"] - before == 1
+
+
+def test_what_stands_behind_a_slow_one_goes_to_another_instance(serve: Callable[..., Serving]) -> None:
+    serving = serve("instance_group { count: 2 }")
+    _, answers = serving.together(1.0, *[10.0] * 6)
+    assert [answer.value for answer in answers[1:]] == [10.0] * 6  # While the first one is still executed.
+    serving.let_go()
+    assert answers[0].value == 1.0
+
+
+def test_what_a_crash_takes_with_it_goes_to_the_next_process(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    _, answers = serving.together(2.0, 10.0, 11.0, 12.0)
+    with pytest.raises(InternalError, match=UNHEALTHY):
+        _ = answers[0].value
+    assert [answer.value for answer in answers[1:]] == [10.0, 11.0, 12.0]
+
+
+def test_a_crash_costs_what_had_begun_and_nothing_behind_it(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    _, answers = serving.together(10.0, 2.0, 11.0, 2.0, 12.0)
+    for answer in (answers[1], answers[3]):
+        with pytest.raises(InternalError, match=UNHEALTHY):
+            _ = answer.value
+    assert answers[0].response.error is None or "is not healthy" in str(answers[0].response.error)
+    assert [answers[2].value, answers[4].value] == [11.0, 12.0]
+
+
+def test_an_unload_waits_for_what_was_handed_over_and_finalizes(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    _, answers = serving.together(4.0, 10.0, 11.0)
+    serving.core.unload("m")
+    assert [answer.value for answer in answers] == [4.0, 10.0, 11.0]
+    assert serving.finalized.exists()
+
+
+def test_callers_that_wait_are_served_together_as_well(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    before = serving.messages()
+    seen: list[float] = []
+
+    def call(value: float) -> None:
+        response = serving.core.infer(serving.request(value))
+        seen.append(float(response.outputs["y"].array[0]))
+
+    threads = [threading.Thread(target=call, args=(10.0 + number,)) for number in range(8)]
+    with serving.held():
+        for thread in threads:
+            thread.start()
+        while serving.scheduler.waiting < len(threads):
+            pass
+    for thread in threads:
+        thread.join(60)
+    assert sorted(seen) == [10.0 + number for number in range(8)]
+    assert serving.messages() - before < len(threads)
+
+
+def test_a_decoupled_model_gets_one_request_at_a_time(run_in_process_of_its_own: Any) -> None:
+    body = "class TritonPythonModel:\n  def execute(self, requests):\n    pass\n"
+    config = 'name: "m" backend: "python" model_transaction_policy { decoupled: true }'
+    model = run_in_process_of_its_own(body, config)
+    for _ in range(50):
+        model.ask([0.0])
+    assert model.instance.ahead == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "limited"),
+    [
+        ("dynamic_batching { priority_levels: 2 default_priority_level: 1 } max_batch_size: 4", False),
+        ("sequence_batching { }", False),
+        ('instance_group { rate_limiter { resources { name: "r" count: 1 } } }', True),
+    ],
+    ids=["priorities", "sequences", "resources"],
+)
+def test_nothing_is_sent_ahead_where_the_queue_decides_more(tmp_path: Path, more: str, limited: bool) -> None:
+    directory = tmp_path / "models" / "m" / "1"
+    directory.mkdir(parents=True)
+    (directory / "model.py").write_text(MODEL.format(pipe="", finalized=str(tmp_path / "finalized")))
+    (directory.parent / "config.pbtxt").write_text(CONFIG.format(more=more))
+    mode = RateLimitMode.EXECUTION_COUNT if limited else RateLimitMode.OFF
+    gc.collect()
+    options = CoreOptions(repositories=(str(tmp_path / "models"),), repoagent_directory=None, rate_limit=mode)
+    with ServingCore(options) as core:
+        assert core.model_ready("m")
+        assert [entry for entry in gc.get_objects() if isinstance(entry, AheadScheduler)] == []
