@@ -91,8 +91,7 @@ def test_every_request_is_answered_once_and_none_is_executed_again_and_again(
         held.callback(scheduler._pool.give, instance)
         for value, sender in zip([1.0, *[0.0] * OTHERS], senders, strict=True):
             core.submit(ask(value, sender))
-    core.infer(ask(0.0))  # It stands behind all of them.
-    core.unload("m")  # And this waits for every answer.
+    core.unload("m")  # It waits for every answer.
     assert [sender.finals for sender in senders] == [1] * len(senders)
     for sender in senders:
         (response,) = sender.responses

@@ -123,7 +123,9 @@ class ProcessInstance:
             child = self._usable(child)
             hear = partial(self._hear, child, packet)
             try:
-                child.converse(Kind.EXECUTE, body, packer, hear, return_after=patience)
+                hear(child.converse(Kind.EXECUTE, body, packer, ends=_is_last, heard=hear, return_after=patience))
+                if not packet.over:
+                    raise ProtocolError("it ends without having executed all that it was given")
             except UndeliveredError:
                 continue  # It ended while it had nothing to do; the next one will do it.
             except (PeerGoneError, ProtocolError) as error:
@@ -210,12 +212,12 @@ class ProcessInstance:
             lambda: self._child not in (None, gone) or self._given_up or self._closing.is_set(), timeout
         )
 
-    def _hear(self, child: ChildProcess, packet: Packet, message: Message) -> bool:
-        """Pass on what the process has done of ``packet``; whether that was the last of it."""
+    def _hear(self, child: ChildProcess, packet: Packet, message: Message) -> None:
+        """Pass on what the process has done of ``packet``."""
         if message.kind != Kind.DONE:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:
-            count, bodies, times, last = message.body
+            count, bodies, times, _ = message.body
             child.wait_handled(count)
             for number, begin, end in times:
                 packet.note(number, begin, end)
@@ -224,9 +226,6 @@ class ProcessInstance:
                 self.respond(body, message)
         except (TypeError, ValueError, LookupError) as error:
             raise ProtocolError(f"an answer cannot be read: {error}") from error
-        if last and not packet.over:
-            raise ProtocolError("it ends without having executed all that it was given")
-        return bool(last)
 
     def take_back(self, numbers: list[int]) -> None:
         packet = self._packet
@@ -342,6 +341,12 @@ class ProcessInstance:
                 f"it could not be started again, {_ATTEMPTS} times in a row; load the model again. At last: {reason}"
             )
             self._state.notify_all()
+
+
+def _is_last(message: Message) -> bool:
+    """Whether the process has done all that it was given; what makes no sense is the end, too."""
+    body = message.body
+    return message.kind != Kind.DONE or not (isinstance(body, list) and len(body) == 4 and body[3] is False)
 
 
 def _pause(failures: int) -> float:

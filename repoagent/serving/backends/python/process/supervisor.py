@@ -140,25 +140,19 @@ class ChildProcess:
 
     def exchange(self, kind: Kind, body: Any, payload: Payload | None = None) -> Message:
         """Give the child something to do and wait until it is done. Raises as :meth:`converse` does."""
-        messages: list[Message] = []
-
-        def heard(message: Message) -> bool:
-            messages.append(message)
-            return True
-
-        self.converse(kind, body, payload, heard)
-        return messages[0]
+        return self.converse(kind, body, payload)
 
     def converse(
         self,
         kind: Kind,
         body: Any,
         payload: Payload | None,
-        heard: Callable[[Message], bool],
         *,
+        ends: Callable[[Message], bool] = lambda _: True,
+        heard: Callable[[Message], None] = lambda _: None,
         return_after: float | None = None,
-    ) -> None:
-        """Give the child something to do, and pass its answers to ``heard`` until that returns True.
+    ) -> Message:
+        """Give the child something to do, pass its answers to ``heard``, and return the one that ``ends`` it.
 
         If no answer comes for ``return_after`` seconds, the child is asked once to give back what it has not begun.
 
@@ -179,8 +173,9 @@ class ChildProcess:
                 message = self._work.receive()
                 if message is None:
                     raise PeerGoneError(self.name)
-                if heard(message):
-                    return
+                if ends(message):
+                    return message
+                heard(message)
 
     def wait_handled(self, count: int) -> None:
         """Wait until ``count`` messages of the side channel have been handled, or none can come any more."""
