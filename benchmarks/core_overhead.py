@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 
 LIMIT_US = 15.0
@@ -102,7 +102,7 @@ def calls(core: ServingCore, name: str, content: bytes, values: Array) -> tuple[
         return session.run(["y"], {"x": values})
 
     def ours() -> object:
-        return core.infer(InferRequest(name, {"x": Tensor.of(values)}))
+        return core.infer(InferRequest(Asked(name, {"x": Tensor.of(values)})))
 
     return bare, ours
 

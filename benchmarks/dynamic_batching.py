@@ -32,7 +32,7 @@ from onnx import TensorProto, helper, numpy_helper
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array, Tensor
 
 LIMIT = 0.90
@@ -161,7 +161,7 @@ def served(scratch: Path, content: bytes) -> Iterator[ServingCore]:
 
 def check(core: ServingCore, session: onnxruntime.InferenceSession, values: Array) -> None:
     """The same numbers from both."""
-    ours = core.infer(InferRequest("m1", {"x": Tensor.of(values)})).outputs["y"].array
+    ours = core.infer(InferRequest(Asked("m1", {"x": Tensor.of(values)}))).outputs["y"].array
     np.testing.assert_allclose(ours, session.run(["y"], {"x": values})[0], rtol=1e-4, atol=1e-5)
 
 
@@ -199,7 +199,7 @@ def submit_rate(core: ServingCore, model: str, values: Array, seconds: float) ->
         window.wait()
         if index == 2 * IN_FLIGHT:
             start, before = time.perf_counter(), window.answered
-        core.submit(InferRequest(model, {"x": Tensor.of(rows[index % MAX_BATCH])}, sender=window))
+        core.submit(InferRequest(Asked(model, {"x": Tensor.of(rows[index % MAX_BATCH])}), window))
         if time.perf_counter() - start > seconds:
             break
     elapsed, answered = time.perf_counter() - start, window.answered - before
@@ -215,7 +215,7 @@ def wait_rate(core: ServingCore, model: str, values: Array, seconds: float) -> f
     def work(index: int) -> None:
         row = values[index : index + 1]
         while time.perf_counter() < stop:
-            core.infer(InferRequest(model, {"x": Tensor.of(row)}))
+            core.infer(InferRequest(Asked(model, {"x": Tensor.of(row)})))
             counts[index] += 1
 
     run_threads(work, CALLERS)

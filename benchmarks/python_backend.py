@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 IDENTITY = """
@@ -117,7 +117,7 @@ def one_caller(core: ServingCore, model: str, size: int, seconds: float) -> list
     latencies = []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
-        core.infer(InferRequest(model, {"x": Tensor.of(given)}))
+        core.infer(InferRequest(Asked(model, {"x": Tensor.of(given)})))
         latencies.append(time.perf_counter() - start)
     return latencies
 
@@ -149,7 +149,7 @@ def many_callers(core: ServingCore, model: str, seconds: float) -> float:
     def call() -> None:
         given, count = np.zeros(16, np.float32), 0
         while time.perf_counter() < end:
-            core.infer(InferRequest(model, {"x": Tensor.of(given)}))
+            core.infer(InferRequest(Asked(model, {"x": Tensor.of(given)})))
             count += 1
         counts.append(count)
 

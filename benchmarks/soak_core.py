@@ -30,7 +30,7 @@ from mixed_models import double_onnx, python_model, write_model, write_repositor
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 REQUESTS: Final = 1_000_000
@@ -113,7 +113,7 @@ class Client:
         (model,) = self._chance.choices(SERVED, WEIGHTS)
         array = np.full((self._chance.randint(1, 3), 4), number % 1000, np.float32)
         timeout = self._chance.choice([0, 0, 0, 0, 0, 0, 0, 1, 300, 5_000_000])
-        return InferRequest(model, {"x": Tensor.of(array)}, id=str(number), timeout_us=timeout)
+        return InferRequest(Asked(model, {"x": Tensor.of(array)}, id=str(number), timeout_us=timeout))
 
     def _infer(self, request: InferRequest) -> None:
         if request.model_name == "stream":
@@ -125,14 +125,14 @@ class Client:
         self._check(request, responses)
 
     def _submit(self, request: InferRequest) -> None:
-        request.sender = Sender(self._done, request)
+        request.redirect(Sender(self._done, request))
         self._core.submit(request)
         if self._chance.random() < 0.05:
             request.cancel()
 
     def _judge(self, sender: Sender) -> None:
         if sender.finals != 1:
-            self.faults.append(f"request {sender.request.id} had {sender.finals} final answers")
+            self.faults.append(f"request {sender.request.asked.id} had {sender.finals} final answers")
         self._check(sender.request, sender.responses)
 
     def _check(self, request: InferRequest, responses: list[InferResponse]) -> None:
@@ -151,7 +151,7 @@ class Client:
             return "ok"
         if isinstance(error, CancelledError) and request.cancelled:
             return "cancelled"
-        if isinstance(error, UnavailableError) and "timeout" in str(error) and request.timeout_us:
+        if isinstance(error, UnavailableError) and "timeout" in str(error) and request.asked.timeout_us:
             return "timed out"
         if request.model_name == "faulty" and "made on purpose" in str(error):
             return "failed"

@@ -33,7 +33,7 @@ from raising_agents import AGENTS, Notes, write_agents
 
 from repoagent.errors import InvalidTransitionError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 MODELS: Final = ("a", "b", "c", "d", "e", "f")
@@ -188,7 +188,7 @@ class Worker:
     def _infer(self, name: str) -> None:
         for number in range(self._random.randint(1, 20)):
             x = np.full((1, 4), number, np.float32)
-            response = self._core.infer(InferRequest(name, {"x": Tensor.of(x)}))
+            response = self._core.infer(InferRequest(Asked(name, {"x": Tensor.of(x)})))
             if not np.array_equal(response.outputs["y"].array, x * 2):
                 self._report.fault(f"{name}: a wrong answer to {number}")
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 REQUESTS: Final = 100_000
@@ -138,7 +138,7 @@ class Soak:
                 self._kill(chance)
             burst = [(values[: chance.choice((1, 100, 5000, LARGEST))], Answers()) for _ in turns]
             for given, answers in burst:
-                self._core.submit(InferRequest(model, {"x": Tensor.of(given)}, sender=answers))
+                self._core.submit(InferRequest(Asked(model, {"x": Tensor.of(given)}), answers))
             for given, answers in burst:
                 outcome = "no answer" if not answers.complete.wait(120) else judge(answers, given, EXPECTED[model])
                 self._note(model, outcome)

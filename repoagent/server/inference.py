@@ -39,7 +39,7 @@ def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) 
     if response is not None:
         return ResponseIterator(prepared, [response].pop, raise_on_error, serial)
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-    prepared.sender = QueueSender(request, responses)
+    prepared.redirect(QueueSender(request, responses))
     core.check(prepared)
     core.submit(prepared)
     return ResponseIterator(prepared, responses.get, raise_on_error, serial)

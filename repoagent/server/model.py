@@ -9,7 +9,7 @@ from repoagent.server.inference import infer, infer_async
 from repoagent.server.inputs import core_input
 from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
 from repoagent.server.request import InferenceRequest
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 
 if TYPE_CHECKING:
     from repoagent.server.datatypes import Array
@@ -104,11 +104,12 @@ class Model:
         if type(inputs) is not dict and not isinstance(inputs, Mapping):
             raise TypeError(f"run takes the inputs by name, {{'name': array}}, not {type(inputs).__name__}")
         prepared = InferRequest(
-            self.name,
-            {name: core_input(value) for name, value in inputs.items()},
-            None,
-            self._version_text(),
-            requested_outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs),
+            Asked(
+                self.name,
+                {name: core_input(value) for name, value in inputs.items()},
+                self._version_text(),
+                requested_outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs),
+            )
         )
         response = self._server.core.infer(prepared)
         return {name: tensor.array for name, tensor in response.outputs.items()}

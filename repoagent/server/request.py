@@ -3,14 +3,14 @@
 import asyncio
 import operator
 import queue
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import RequestFlag
 from repoagent.server.inputs import core_input
 from repoagent.server.memory import DeviceOrMemoryType
-from repoagent.serving.requests.request import InferRequest, ResponseSender
+from repoagent.serving.requests.request import DISCARD, Asked, AskedFields, InferRequest, ParameterValue, ResponseSender
 
 if TYPE_CHECKING:
     from repoagent.server.model import Model
@@ -45,7 +45,7 @@ class InferenceRequest:
     """Gets every response, beside the iterator: a SimpleQueue for ``infer``, an asyncio.Queue for ``async_infer``."""
 
 
-def core_request(request: InferenceRequest, sender: ResponseSender | None = None) -> InferRequest:
+def core_request(request: InferenceRequest, sender: ResponseSender = DISCARD) -> InferRequest:
     """The request in the form of the serving core.
 
     Raises:
@@ -53,30 +53,34 @@ def core_request(request: InferenceRequest, sender: ResponseSender | None = None
         TypeError: another field has a value of the wrong type.
     """
     version = request.model.version
-    prepared = InferRequest(
+    asked = Asked(
         request.model.name,
         {name: core_input(value) for name, value in request.inputs.items()},
-        sender,
         "" if version == -1 else str(version),
     )
     if request.parameters:
-        prepared.parameters = _parameters(request.parameters)
+        asked = replace(asked, parameters=_parameters(request.parameters))
     if request.request_id or request.correlation_id or request.flags or request.priority or request.timeout:
-        _set_fields(prepared, request)
-    return prepared
+        asked = replace(asked, **_fields(request))
+    return InferRequest(asked, sender)
 
 
-def _set_fields(prepared: InferRequest, request: InferenceRequest) -> None:
-    prepared.id = request.request_id or ""
-    if not isinstance(prepared.id, str):
-        raise TypeError(f"InferenceRequest.request_id must be str, not {type(prepared.id).__name__}")
-    prepared.priority = _number("priority", request.priority)
-    prepared.timeout_us = _number("timeout", request.timeout)
+def _fields(request: InferenceRequest) -> AskedFields:
+    request_id = request.request_id or ""
+    if not isinstance(request_id, str):
+        raise TypeError(f"InferenceRequest.request_id must be str, not {type(request_id).__name__}")
+    priority = _number("priority", request.priority)
+    timeout = _number("timeout", request.timeout)
     sequence = request.correlation_id or 0
-    prepared.correlation_id = sequence if isinstance(sequence, str) else _number("correlation_id", sequence)
     flags = _number("flags", request.flags)
-    prepared.sequence_start = bool(flags & _START)
-    prepared.sequence_end = bool(flags & _END)
+    return {
+        "id": request_id,
+        "priority": priority,
+        "timeout_us": timeout,
+        "correlation_id": sequence if isinstance(sequence, str) else _number("correlation_id", sequence),
+        "sequence_start": bool(flags & _START),
+        "sequence_end": bool(flags & _END),
+    }
 
 
 def _number(name: str, value: Any) -> int:
@@ -89,7 +93,7 @@ def _number(name: str, value: Any) -> int:
     return number
 
 
-def _parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+def _parameters(parameters: dict[str, Any]) -> dict[str, ParameterValue]:
     for value in parameters.values():
         if type(value) not in _PARAMETER_TYPES:
             raise InvalidArgumentError(f"Unsupported Value. Can't convert {type(value)} to Request Parameter")

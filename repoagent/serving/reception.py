@@ -98,7 +98,7 @@ class Reception:
         """
         if self._life.state is not _READY:
             raise self._life.not_ready()
-        return self._table.find(request.model_name, request.model_version)
+        return self._table.find(request.model_name, request.asked.model_version)
 
     def check(self, request: InferRequest) -> None:
         """Refuse ``request`` if it would be refused before its execution, as far as that is known without a load.
@@ -124,9 +124,9 @@ class Reception:
     def _find(self, request: InferRequest) -> ServedModel | None:
         """What ``request`` goes to; None if it is a model that is to be loaded first. Raises as :meth:`find` does."""
         try:
-            return self._table.find(request.model_name, request.model_version)
+            return self._table.find(request.model_name, request.asked.model_version)
         except (NotFoundError, UnavailableError):
             if self._demand.offers(request.model_name):
                 return None
             # It may have been loaded for another request meanwhile; else the same is raised again.
-            return self._table.find(request.model_name, request.model_version)
+            return self._table.find(request.model_name, request.asked.model_version)

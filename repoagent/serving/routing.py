@@ -64,12 +64,10 @@ class Router:
 
     def _submitted(self, request: InferRequest) -> bool:
         """False if the model was replaced between the look and the call: the next look finds its successor."""
-        wanted = request.model_name
-        served = self._table.find(wanted, request.model_version)
+        served = self._table.find(request.asked.model_name, request.asked.model_version)
         try:
             request.model_name = served.name
             served.submit(request)
         except RetiredError:
-            request.model_name = wanted
             return False
         return True

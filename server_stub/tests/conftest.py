@@ -169,7 +169,7 @@ class FakeCore:
         return FakeReport(name) if name in self.models else None
 
     def check(self, request: InferRequest) -> None:
-        model = self._find(request.model_name, request.model_version)
+        model = self._find(request.model_name, request.asked.model_version)
         for name in request.inputs:
             if name not in model.inputs:
                 raise InvalidArgumentError(f"unexpected inference input '{name}' for model '{request.model_name}'")
@@ -193,16 +193,15 @@ class FakeCore:
         self._answer(model, request)
 
     def _answer(self, model: FakeModel, request: InferRequest) -> None:
-        assert request.sender is not None
         request.times = ExecutionTimes(0, 0, 0, 0)
         if self.responses is not None:
             for response, final in self.responses:
-                request.sender.send(response, final)
+                request.send(response, final)
             return
         outputs = model.run(request.inputs)
         if request.requested_outputs:
             outputs = {name: tensor for name, tensor in outputs.items() if name in request.requested_outputs}
-        request.sender.send(InferResponse(request.model_name, "1", request.id, outputs), True)
+        request.send(InferResponse(request.model_name, "1", request.asked.id, outputs), True)
 
     def _find(self, name: str, version: str) -> FakeModel:
         if name not in self.models:

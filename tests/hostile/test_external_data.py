@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from repoagent.errors import RepoAgentError
 from repoagent.executor import Executor, ExecutorConfig, ModelType
 from repoagent.serving.core import ControlMode, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from tests.hostile.conftest import SECRET, NewCore
 
 CONFIG = 'backend: "onnxruntime"\nname: "m"\n'
@@ -121,7 +121,7 @@ def test_pinned_under_enforce(model: Path, new_core: NewCore) -> None:
 def test_by_the_first_request_for_it(model: Path, new_core: NewCore) -> None:
     core = new_core(on_demand=True)
     with pytest.raises(RepoAgentError):
-        core.infer(InferRequest("m", {}))
+        core.infer(InferRequest(Asked("m", {})))
     refused(core)
 
 
@@ -166,7 +166,7 @@ def test_a_model_with_its_own_weights_in_memory_is_served(repository: Path, new_
     core = new_core()
     files = {"1/model.onnx": stealing("own.data"), "1/own.data": b"0" * len(SECRET)}
     core.load("m", config='{"backend": "onnxruntime"}', files=files)
-    answer = core.infer(InferRequest("m", {}))
+    answer = core.infer(InferRequest(Asked("m", {})))
     assert answer.outputs["y"].array.tobytes() == b"0" * len(SECRET)
 
 
@@ -177,7 +177,7 @@ def test_a_model_with_its_own_weights_on_the_disk_is_served(
     (model / "1" / "own.data").write_bytes(b"0" * len(SECRET))
     core = new_core()
     core.load("m")
-    assert core.infer(InferRequest("m", {})).outputs["y"].array.tobytes() == b"0" * len(SECRET)
+    assert core.infer(InferRequest(Asked("m", {}))).outputs["y"].array.tobytes() == b"0" * len(SECRET)
 
 
 def test_in_the_bytes_of_an_executor(decoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from repoagent.serving.instances.queueing import QueueingNativeInstance
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from tests.hostile.conftest import NewCore
@@ -63,8 +63,8 @@ class Answers:
         self.finals += final
 
 
-def ask(value: float, sender: Answers | None = None) -> InferRequest:
-    return InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))}, sender=sender)
+def ask(value: float, sender: ResponseSender = DISCARD) -> InferRequest:
+    return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}), sender)
 
 
 @pytest.mark.slow

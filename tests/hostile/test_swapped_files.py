@@ -13,7 +13,7 @@ from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.conftest import SECRET, NewCore, Swap
 
@@ -85,7 +85,7 @@ def test_a_directory_on_the_way_to_the_labels(
         refuses(core)
         return
     core.load("m")
-    request = InferRequest("m", {"x": Tensor.of(np.zeros(4, np.float32))})
+    request = InferRequest(Asked("m", {"x": Tensor.of(np.zeros(4, np.float32))}))
     core.infer(request)
     assert request.classes is not None
     assert request.classes.label("y", 0) == b"a"

@@ -114,11 +114,10 @@ class ScriptedModel:
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         for request in requests:
-            assert request.sender is not None
-            getattr(self, self.name)(request, request.sender)
+            getattr(self, self.name)(request, request)
 
     def _answer(self, request: InferRequest, **fields: Any) -> InferResponse:
-        return InferResponse(self.name, "1", request.id, **fields)
+        return InferResponse(self.name, "1", request.asked.id, **fields)
 
     def slow(self, request: InferRequest, sender: Any) -> None:
         self.backend.started.set()

@@ -129,9 +129,9 @@ class _Threads:
 
 
 def _core_request(name: str) -> Any:
-    from repoagent.serving.requests.request import InferRequest
+    from repoagent.serving.requests.request import Asked, InferRequest
 
-    return InferRequest(name, {})
+    return InferRequest(Asked(name, {}))
 
 
 @pytest.mark.parametrize(

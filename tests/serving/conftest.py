@@ -18,7 +18,7 @@ from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.options import ControlMode, CoreOptions
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import DirectoryFiles, MemoryFiles, MemorySource, ModelFiles, ModelSource
 
@@ -80,9 +80,15 @@ def memory_files() -> Callable[[Mapping[str, bytes]], MemoryFiles]:
 def request_of() -> Callable[..., InferRequest]:
     """A request to ``model`` with one FP32 input ``x`` of the given values."""
 
-    def make(model: str = "m", values: Any = None, **fields: Any) -> InferRequest:
+    def make(
+        model: str = "m",
+        values: Any = None,
+        sender: ResponseSender = DISCARD,
+        trace_context: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> InferRequest:
         array = np.asarray([[1, 2, 3, 4]] if values is None else values, dtype=np.float32)
-        return InferRequest(model, {"x": Tensor.of(array)}, **fields)
+        return InferRequest(Asked(model, {"x": Tensor.of(array)}, **fields), sender, trace_context=trace_context)
 
     return make
 

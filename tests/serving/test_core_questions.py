@@ -94,7 +94,7 @@ def test_a_request_can_be_checked_without_being_executed(
     assert core.statistics("a")["model_stats"][0]["execution_count"] == 0
     with pytest.raises(NotFoundError):
         core.check(request_of("b"))
-    request.inputs.clear()
+    request.inputs = {}
     with pytest.raises(InvalidArgumentError):
         core.check(request)
 

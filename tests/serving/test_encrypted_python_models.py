@@ -7,7 +7,7 @@ import pyrage
 import pytest
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CODE = b"""
@@ -47,6 +47,6 @@ def test_the_code_of_a_model_can_be_encrypted(tmp_path: Path, monkeypatch: pytes
     )
     with ServingCore(options) as core:
         core.load("m")
-        answer = core.infer(InferRequest("m", {"x": Tensor.of(np.array([1, 2], np.float32))}))
+        answer = core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([1, 2], np.float32))})))
         assert answer.outputs["y"].array.tolist() == [3, 6]
     assert not list((tmp_path / "workspace").rglob("*.py"))

@@ -13,7 +13,7 @@ from repoagent.server._c.delivery import Delivery
 from repoagent.server.enums import DataType, MemoryType, RequestFlag
 from repoagent.server.memory import MemoryBuffer, view
 from repoagent.server.tensor import Tensor, to_core
-from repoagent.serving.requests.request import InferRequest, ParameterValue, ResponseSender
+from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
 from repoagent.serving.requests.tensor import NUMPY_TYPES
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
@@ -44,7 +44,7 @@ class InferenceRequest:
 
     def __init__(self, server: "Server", model_name: str, version: int) -> None:
         self._server = server
-        self._served = server.core.find(InferRequest(model_name, {}, None, "" if version == -1 else str(version)))
+        self._served = server.core.find(InferRequest(Asked(model_name, {}, "" if version == -1 else str(version))))
         self._model_name = model_name
         self._version = version
         self._inputs: dict[str, _Input] = {}
@@ -242,18 +242,20 @@ class InferenceRequest:
     def prepare(self, sender: ResponseSender) -> InferRequest:
         """The request in the form of the serving core; it counts as running from here on."""
         self._running = InferRequest(
-            self._model_name,
-            {name: self._tensor(name, it) for name, it in self._inputs.items()},
+            Asked(
+                self._model_name,
+                {name: self._tensor(name, it) for name, it in self._inputs.items()},
+                "" if self._version == -1 else str(self._version),
+                requested_outputs=tuple(self._outputs),
+                id=self.id,
+                parameters=dict(self._parameters),
+                correlation_id=self._correlation_id,
+                sequence_start=bool(self.flags & int(RequestFlag.SEQUENCE_START)),
+                sequence_end=bool(self.flags & int(RequestFlag.SEQUENCE_END)),
+                priority=self._priority,
+                timeout_us=self.timeout_microseconds,
+            ),
             sender,
-            "" if self._version == -1 else str(self._version),
-            id=self.id,
-            requested_outputs=tuple(self._outputs),
-            parameters=dict(self._parameters),
-            correlation_id=self._correlation_id,
-            sequence_start=bool(self.flags & int(RequestFlag.SEQUENCE_START)),
-            sequence_end=bool(self.flags & int(RequestFlag.SEQUENCE_END)),
-            priority=self._priority,
-            timeout_us=self.timeout_microseconds,
         )
         return self._running
 

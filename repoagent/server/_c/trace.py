@@ -57,7 +57,7 @@ class InferenceTrace:
         """``request`` goes to ``version`` of its model."""
         self.model_name = request.model_name
         self.model_version = version
-        self.request_id = request.id
+        self.request_id = request.asked.id
         self._tell(InferenceTraceActivity.REQUEST_START, now_ns)
         self._tell(InferenceTraceActivity.QUEUE_START, now_ns)
         for name, tensor in request.inputs.items():

@@ -293,14 +293,14 @@ class EnsembleRun:
         if self._plan.reshaper is not None:
             outputs = self._plan.reshaper.to_client(outputs)
         marks = next((scope.marks[name] for name in self._wanted if name in scope.marks), self._own_marks)
-        return InferResponse(self._plan.name, self._version, self.request.id, outputs, marks.parameters())
+        return InferResponse(self._plan.name, self._version, self.request.asked.id, outputs, marks.parameters())
 
     def _finish(self) -> None:
         response = None
         if self._error is None:
             response = self._last_response()
         if self._error is not None:
-            response = InferResponse(self._plan.name, self._version, self.request.id, error=self._error)
+            response = InferResponse(self._plan.name, self._version, self.request.asked.id, error=self._error)
         self.request.on_cancel = None  # It would keep this run, and all its tensors.
         self._done(RunOutcome(self._error, self._durations))
         self._send(response, final=True)
@@ -312,14 +312,13 @@ class EnsembleRun:
         try:
             if self._complete(self._origin):
                 return self._response(self._origin)
-            raise InvalidArgumentError(f"[request id: {self.request.id or '<id_unknown>'}] {_UNSET}")
+            raise InvalidArgumentError(f"[request id: {self.request.asked.id or '<id_unknown>'}] {_UNSET}")
         except RepoAgentError as error:
             self._fail(error)
             return None
 
     def _send(self, response: InferResponse | None, *, final: bool) -> None:
-        if self.request.sender is not None:
-            self.request.sender.send(response, final)
+        self.request.send(response, final)
 
 
 def _named(ensemble: str, error: RepoAgentError) -> RepoAgentError:

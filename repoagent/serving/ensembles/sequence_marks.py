@@ -22,7 +22,7 @@ class SequenceMarks:
     @classmethod
     def of(cls, request: InferRequest) -> "SequenceMarks":
         """Those of ``request``."""
-        return cls(request.correlation_id, request.sequence_start, request.sequence_end)
+        return cls(request.asked.correlation_id, request.asked.sequence_start, request.asked.sequence_end)
 
     def after(self, parameters: Mapping[str, ParameterValue]) -> "SequenceMarks":
         """These, or those in the parameters of a response: what it leaves out of the flags is then not set.

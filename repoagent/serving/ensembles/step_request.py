@@ -1,12 +1,12 @@
 """What a run of an ensemble asks of a member."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from repoagent.serving.ensembles.plan import Step
 from repoagent.serving.ensembles.sequence_marks import SequenceMarks
-from repoagent.serving.requests.request import InferRequest, ResponseSender
+from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 
 __all__ = ["Durations", "StepRequest"]
@@ -69,26 +69,27 @@ class StepRequest(InferRequest):
         """Whether it has one of the places that a :class:`StepLimiter` gives."""
         self.composed: Durations | None = None
         """Set by a member that is an ensemble itself."""
-        super().__init__(
+        asked = Asked(
             step.model_name,
             inputs,
-            sender,
-            model_version=step.model_version,
-            id=origin.id,
-            requested_outputs=tuple(step.outputs),
-            parameters=origin.parameters,
+            step.model_version,
+            tuple(step.outputs),
+            id=origin.asked.id,
+            parameters=origin.asked.parameters,
             correlation_id=marks.correlation_id,
             sequence_start=marks.start,
             sequence_end=marks.end,
-            priority=origin.priority,
+            priority=origin.asked.priority,
             timeout_us=_time_left_us(origin),
-            trace=origin.trace.child() if origin.trace is not None else None,
-            volatile=origin.volatile,
+            volatile=origin.asked.volatile,
         )
+        super().__init__(asked, sender)
+        if origin.trace is not None:
+            self.trace = origin.trace.child()
 
     def renew_timeout(self) -> None:
         """It has stood in line: what is left of the timeout is less than when it was made."""
-        self.timeout_us = _time_left_us(self._run.request)
+        self.asked = replace(self.asked, timeout_us=_time_left_us(self._run.request))
 
     @property
     def cancelled(self) -> bool:
@@ -101,7 +102,8 @@ class StepRequest(InferRequest):
 
 
 def _time_left_us(request: InferRequest) -> int:
-    if not request.timeout_us:
+    timeout_us = request.asked.timeout_us
+    if not timeout_us:
         return 0
     passed_us = (time.monotonic_ns() - request.arrival_ns) // 1000
-    return max(1, request.timeout_us - passed_us)
+    return max(1, timeout_us - passed_us)

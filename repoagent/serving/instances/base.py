@@ -20,7 +20,6 @@ from repoagent.serving.requests.reshape import Reshaper
 from repoagent.serving.requests.senders import (
     CollectingSender,
     RecordingSender,
-    ReshapingSender,
     answer_error,
     reshape,
     submit_and_wait,
@@ -139,11 +138,12 @@ class NativeInstance:
     def execute(self, requests: Sequence[InferRequest]) -> None:
         started = time.monotonic_ns()
         total = 0
+        senders: dict[InferRequest, RecordingSender] = {}
         for request in requests:
             size = batch_size(request) if self._batching else 1
             total += size
             if not request.placeholder:
-                request.sender = RecordingSender(
+                senders[request] = RecordingSender(
                     request, self._statistics, batch_size=size, started_ns=started, decoupled=self._decoupled
                 )
         try:
@@ -152,19 +152,16 @@ class NativeInstance:
                     reshape(request, self._reshaper)
             self._inner.execute(requests)
         except Exception as error:
-            self._answer_all(requests, as_repoagent_error(error, self._model_name))
+            failure = as_repoagent_error(error, self._model_name)
+            for request, sender in senders.items():
+                if not sender.ended:
+                    answer_error(request, failure, self._version)
         end = time.monotonic_ns()
         self._statistics.record_execution(total, ExecutionTimes(started, started, end, end))
 
-    def _answer_all(self, requests: Sequence[InferRequest], error: RepoAgentError) -> None:
-        # A request that has had its answer has its own sender back (RecordingSender): leave that one alone.
-        for request in requests:
-            if isinstance(request.sender, RecordingSender | ReshapingSender):
-                answer_error(request, error, self._version)
-
     def rehearse(self, request: InferRequest) -> None:
         collector = CollectingSender()
-        request.sender = collector
+        request.redirect(collector)
         if self._reshaper is not None:
             reshape(request, self._reshaper)
         self._inner.execute((request,))

@@ -43,7 +43,10 @@ class QueueingNativeInstance(NativeInstance):
         try:
             self._queue.execute_each([one.request for one in given], executed, returned)
         except Exception as error:
-            self._answer_all(requests, as_repoagent_error(error, self._model_name))
+            failure = as_repoagent_error(error, self._model_name)
+            for one in given:
+                if not one.over:
+                    answer_error(one.request, failure, self._version)
 
     def _prepared(self, request: InferRequest, now_ns: int) -> "_Given | None":
         """``request`` in the form that the model gets; None if it has no such form, and is answered."""
@@ -63,12 +66,18 @@ class _Given:
     def __init__(self, instance: QueueingNativeInstance, request: InferRequest, now_ns: int) -> None:
         self.request = request
         self._given_ns = now_ns
-        self._own = request.sender, request.inputs
+        self._inputs = request.inputs
+        self._returned = False
         self._size = batch_size(request) if instance._batching else 1
         self._statistics = instance._statistics
-        self._recorder = request.sender = RecordingSender(
+        self._recorder = RecordingSender(
             request, self._statistics, batch_size=self._size, started_ns=now_ns, decoupled=instance._decoupled
         )
+
+    @property
+    def over(self) -> bool:
+        """Whether it was answered or given back."""
+        return self._returned or self._recorder.ended
 
     def executed(self, begin_ns: int, end_ns: int) -> None:
         """Count its execution, which was then; what is reported of another time is not believed."""
@@ -80,5 +89,7 @@ class _Given:
 
     def restored(self) -> InferRequest:
         """The request as it came."""
-        self.request.sender, self.request.inputs = self._own
+        self._returned = True
+        self._recorder.withdraw()
+        self.request.inputs = self._inputs
         return self.request

@@ -10,7 +10,7 @@ import numpy as np
 from repoagent.config.model_config_pb2 import BatchInput
 from repoagent.errors import InternalError
 from repoagent.serving.instances.batches import Joiner
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class RaggedJoiner(Joiner):
             if name in self._ragged
         }
         even = [
-            InferRequest(request.model_name, {n: t for n, t in request.inputs.items() if n not in self._ragged})
+            InferRequest(Asked(request.model_name, {n: t for n, t in request.inputs.items() if n not in self._ragged}))
             for request in requests
         ]
         joined |= super().join(even)
@@ -151,7 +151,7 @@ class RaggedJoiner(Joiner):
     ) -> list[dict[str, Tensor]]:
         """See :meth:`Joiner.split`."""
         even = {name: tensor for name, tensor in outputs.items() if name not in self._scattered}
-        everything = [InferRequest(request.model_name, {}) for request in requests]
+        everything = [InferRequest(Asked(request.model_name, {})) for request in requests]
         parts: list[dict[str, Tensor]] = super().split(even, everything, sizes)
         for name, rule in self._scattered.items():
             pieces = _cut(name, outputs[name], rule.shapes(requests)) if name in outputs else ()

@@ -67,7 +67,7 @@ class RunnerInstance:
         except Exception as error:
             self._statistics.record_failure(request.arrival_ns, time.monotonic_ns(), FailureReason.BACKEND)
             raise as_repoagent_error(error, self._model_name) from error
-        response = InferResponse(self._model_name, self._version, request.id, outputs)
+        response = InferResponse(self._model_name, self._version, request.asked.id, outputs)
         request.times = times = ExecutionTimes(start, input_end, output_start, time.monotonic_ns())
         self._record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
         return response
@@ -138,8 +138,7 @@ class RunnerInstance:
             except RepoAgentError as error:
                 answer_error(request, error, self._version)
             else:
-                if request.sender is not None:
-                    request.sender.send(response, True)
+                request.send(response, True)
 
     def _answer_together(self, batch: Batch, parts: Sequence[dict[str, Tensor]]) -> None:
         times = ExecutionTimes(batch.start_ns, batch.input_end_ns, batch.output_start_ns, time.monotonic_ns())
@@ -155,8 +154,7 @@ class RunnerInstance:
             if request.placeholder:
                 continue
             request.times = times
-            if request.sender is not None:
-                request.sender.send(InferResponse(name, version, request.id, outputs), True)
+            request.send(InferResponse(name, version, request.asked.id, outputs), True)
 
     def _fail_together(self, requests: Sequence[InferRequest], error: RepoAgentError) -> None:
         for request in requests:

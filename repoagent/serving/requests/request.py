@@ -1,20 +1,30 @@
 """A request on its way through the core, and the responses that come back.
 
-A front end makes an :class:`InferRequest`, gives it a sender, and submits it; whatever executes the model answers
-through ``request.sender``. One request has one or more responses, the last one marked final, so decoupled models,
-streaming and cancellation need no second road.
+A decoder makes an :class:`Asked` of what a client sent. A front end makes an :class:`InferRequest` of that and a sender
+for the answers, and submits it; what executes the model answers through :meth:`InferRequest.send`. One request has one
+or more responses, the last one marked final, so decoupled models, streaming and cancellation need no second road.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol, TypedDict
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.class_labels import OutputClasses
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["InferRequest", "InferResponse", "OutputPlace", "ParameterValue", "RequestTrace", "ResponseSender"]
+__all__ = [
+    "DISCARD",
+    "Asked",
+    "AskedFields",
+    "InferRequest",
+    "InferResponse",
+    "OutputPlace",
+    "ParameterValue",
+    "RequestTrace",
+    "ResponseSender",
+]
 
 ParameterValue = bool | int | float | str
 
@@ -75,49 +85,129 @@ class OutputPlace(Protocol):
         """
 
 
-@dataclass(slots=True, eq=False)
-class InferRequest:
-    """What a client asks of a model. The core fills in nothing that the client left out."""
+@dataclass(slots=True)
+class Asked:
+    """What a client asks of a model: what it sent, and nothing that it left out. No layer changes it.
 
-    model_name: str
-    inputs: dict[str, Tensor]
-    sender: ResponseSender | None = None
-    model_version: str = ""
+    The type checker sees to that: with ``frozen=True`` each would take a microsecond more to make.
+    """
+
+    model_name: Final[str]
+    inputs: Final[Mapping[str, Tensor]]
+    model_version: Final[str] = ""
     """A decimal number, or empty for what the version policy prefers."""
-    id: str = ""
-    requested_outputs: tuple[str, ...] = ()
+    requested_outputs: Final[tuple[str, ...]] = ()
     """Names of the outputs wanted, empty for all."""
-    parameters: dict[str, ParameterValue] = field(default_factory=dict)
-    correlation_id: int | str = 0
-    sequence_start: bool = False
-    sequence_end: bool = False
-    priority: int = 0
-    timeout_us: int = 0
-    cancelled: bool = False
-    """Set by :meth:`cancel`; whoever executes looks at it before, and for long work during, the execution."""
-    arrival_ns: int = 0
-    """``time.monotonic_ns()`` at submission; the core sets it."""
-    trace: RequestTrace | None = None
-    """Told what happens to the request, from its acceptance by a model to its final answer; then it is None again."""
-    trace_context: Mapping[str, str] | None = None
-    """The client's headers ``traceparent`` and ``tracestate``, if a tracer asks for them."""
-    times: ExecutionTimes | None = None
-    """When its execution was where; set before the answer by what executed it, if it was executed."""
-    classes: OutputClasses | None = None
-    """How its outputs are classified; set by the version that takes it."""
-    refuses_decoupled: str = ""
-    """Why a decoupled model cannot answer it, whatever it would answer; empty if it can."""
-    output_places: Mapping[str, OutputPlace] | None = None
-    """Where the caller wants outputs. Who executes may make them there; the others the caller puts there himself."""
-    volatile: bool = False
+    id: Final[str] = ""
+    parameters: Final[Mapping[str, ParameterValue]] = field(default_factory=dict)
+    correlation_id: Final[int | str] = 0
+    sequence_start: Final[bool] = False
+    sequence_end: Final[bool] = False
+    priority: Final[int] = 0
+    timeout_us: Final[int] = 0
+    volatile: Final[bool] = False
     """The inputs lie in memory that the client can change meanwhile: what is remembered of them must be a copy."""
-    rescheduled: bool = False
-    """Set, before its empty end, by a model that wants to execute it again: see :class:`IterativeScheduler`."""
-    placeholder: bool = False
-    """Fills an empty slot of a sequence batch: nobody waits for its answer and it is not counted."""
-    on_cancel: Callable[[], None] | None = None
-    """Called by :meth:`cancel`. Who lets the request wait sets it, before a last look at ``cancelled``, in order to
-    answer it at once; it is called from any thread, perhaps long after the wait, and must return soon."""
+
+
+class AskedFields(TypedDict, total=False):
+    """The fields of :class:`Asked` that a decoder finds one by one, by their names."""
+
+    id: str
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    priority: int
+    timeout_us: int
+
+
+class _Discard:
+    """Takes the answers to a request that nobody waits for."""
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        pass
+
+
+DISCARD: Final[ResponseSender] = _Discard()
+
+
+class InferRequest:
+    """One execution of what a client asked, on its way through the core: each serves once.
+
+    ``asked`` is the client's; all else belongs to the layers. ``model_name``, ``inputs`` and ``requested_outputs``
+    begin as the client's, and are what the model gets: a layer may put others in their place.
+    """
+
+    __slots__ = (
+        "_sender",
+        "arrival_ns",
+        "asked",
+        "cancelled",
+        "classes",
+        "inputs",
+        "model_name",
+        "on_cancel",
+        "output_places",
+        "placeholder",
+        "refuses_decoupled",
+        "requested_outputs",
+        "rescheduled",
+        "times",
+        "trace",
+        "trace_context",
+    )
+
+    def __init__(
+        self,
+        asked: Asked,
+        sender: ResponseSender = DISCARD,
+        *,
+        trace_context: Mapping[str, str] | None = None,
+        refuses_decoupled: str = "",
+        output_places: Mapping[str, OutputPlace] | None = None,
+        placeholder: bool = False,
+    ) -> None:
+        self.asked = asked
+        self._sender = sender
+        self.model_name = asked.model_name
+        self.inputs = asked.inputs
+        self.requested_outputs = asked.requested_outputs
+        self.trace_context: Final = trace_context
+        """The client's headers ``traceparent`` and ``tracestate``, if a tracer asks for them."""
+        self.refuses_decoupled: Final = refuses_decoupled
+        """Why a decoupled model cannot answer it, whatever it would answer; empty if it can."""
+        self.output_places = output_places
+        """Where the caller wants outputs. What executes may make them there; the caller puts the others there."""
+        self.placeholder: Final = placeholder
+        """Fills an empty slot of a sequence batch: nobody waits for its answer and it is not counted."""
+        self.cancelled = False
+        """Set by :meth:`cancel`; checked before the execution and, if that is long, during it."""
+        self.on_cancel: Callable[[], None] | None = None
+        """Called by :meth:`cancel`. A layer that lets the request wait sets it, before a last look at ``cancelled``, in
+        order to answer it at once; it is called from any thread, perhaps long after the wait, and must return soon."""
+        self.arrival_ns = 0
+        """``time.monotonic_ns()`` when a version of the model took it; that sets it."""
+        self.classes: OutputClasses | None = None
+        """How its outputs are classified; set by the version that takes it."""
+        self.trace: RequestTrace | None = None
+        """Follows the request from its acceptance by a model to its final answer; then it is None again."""
+        self.times: ExecutionTimes | None = None
+        """When its execution was where; set before the answer by what executed it, if it was executed."""
+        self.rescheduled = False
+        """Set, before its empty end, by a model that wants to execute it again: see :class:`IterativeScheduler`."""
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """Answer it: see :meth:`ResponseSender.send`."""
+        self._sender.send(response, final)
+
+    def redirect(self, sender: ResponseSender) -> ResponseSender:
+        """Have answers go to ``sender`` from now on; returns what they went to.
+
+        A layer that puts its own sender first passes answers on to that one, and puts it back with the final answer:
+        else the request and the sender would keep each other, and the client's tensors, in memory.
+        """
+        previous = self._sender
+        self._sender = sender
+        return previous
 
     def cancel(self) -> None:
         """Give the request up. It still gets exactly one final response (usually a CancelledError)."""

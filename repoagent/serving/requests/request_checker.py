@@ -199,4 +199,4 @@ class RequestChecker:
 
     @staticmethod
     def _error(request: InferRequest, text: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"[request id: {request.id or '<id_unknown>'}] {text}")
+        return InvalidArgumentError(f"[request id: {request.asked.id or '<id_unknown>'}] {text}")

@@ -1,4 +1,4 @@
-"""Response senders that the core puts between a model and whoever asked."""
+"""Response senders that the core puts between a model and the caller."""
 
 import logging
 import threading
@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason, ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace, ResponseSender
+from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.reshape import Reshaper
 
 __all__ = [
     "CollectingSender",
+    "LayerSender",
     "RecordingSender",
     "ReshapingSender",
     "TracingSender",
@@ -26,19 +27,38 @@ logger = logging.getLogger(__name__)
 
 def answer_error(request: InferRequest, error: RepoAgentError, version: str = "") -> None:
     """Give ``request`` its one and only answer: ``error``."""
-    if request.sender is not None:
-        response = InferResponse(request.model_name, version or request.model_version, id=request.id, error=error)
-        request.sender.send(response, True)
+    asked = request.asked
+    request.send(InferResponse(request.model_name, version or asked.model_version, id=asked.id, error=error), True)
+
+
+class LayerSender:
+    """A sender that a layer puts before those of ``request``, until the final answer."""
+
+    __slots__ = ("_inner", "_request")
+
+    def __init__(self, request: InferRequest) -> None:
+        self._request = request
+        self._inner = request.redirect(self)
+
+    def withdraw(self) -> None:
+        """Have answers go where they went before."""
+        self._request.redirect(self._inner)
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        """Pass an answer on; a layer's own does this last."""
+        if final:
+            self.withdraw()
+        self._inner.send(response, final)
 
 
 class TrackedSender:
-    """Tells when a request has had its final response, and lets a faulty model send nothing after it."""
+    """Calls ``done`` after the final response of a request, and lets a faulty model send nothing after it."""
 
     __slots__ = ("_done", "_inner", "_request")
 
     def __init__(self, request: InferRequest, done: Callable[[], None]) -> None:
         self._request: InferRequest | None = request
-        self._inner = request.sender
+        self._inner = request.redirect(self)
         self._done = done
 
     def send(self, response: InferResponse | None, final: bool) -> None:
@@ -47,12 +67,10 @@ class TrackedSender:
             logger.error("a model answered a request after its final response; the answer is dropped")
             return
         if final:
-            # The caller may use the request again, with the sender that is its own.
             self._request = None
-            request.sender = self._inner
+            request.redirect(self._inner)
         try:
-            if self._inner is not None:
-                self._inner.send(response, final)
+            self._inner.send(response, final)
         except Exception:
             logger.exception("the sender of a request to model '%s' raised", request.model_name)
         finally:
@@ -60,25 +78,22 @@ class TrackedSender:
                 self._done()
 
 
-class TracingSender:
-    """Tells the trace of a request of its answers."""
+class TracingSender(LayerSender):
+    """Reports the answers to a request to its trace."""
 
-    __slots__ = ("_inner", "_request", "_trace")
+    __slots__ = ("_trace",)
 
     def __init__(self, request: InferRequest, trace: RequestTrace) -> None:
-        self._request = request
-        self._inner = request.sender
+        super().__init__(request)
         self._trace = trace
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         if response is not None:
             self._trace.answer(response)
         if final:
-            self._request.sender = self._inner
             self._request.trace = None
             self._trace.end(self._request, time.monotonic_ns())
-        if self._inner is not None:
-            self._inner.send(response, final)
+        super().send(response, final)
 
 
 class CollectingSender:
@@ -124,25 +139,24 @@ class CollectingSender:
 
 
 def submit_and_wait(submit: Callable[[InferRequest], None], request: InferRequest, model_name: str) -> InferResponse:
-    """Give ``request`` to ``submit`` and return its one answer; the request's own sender is not used.
+    """Give ``request`` to ``submit`` and return its one answer; the request's own sender hears nothing.
 
     Raises:
         RepoAgentError: the answer is an error.
     """
-    own = request.sender
     collector = CollectingSender()
-    request.sender = collector
+    own = request.redirect(collector)
     try:
         submit(request)
         return collector.result(model_name)
     finally:
-        request.sender = own
+        request.redirect(own)
 
 
-class RecordingSender:
+class RecordingSender(LayerSender):
     """Counts what a native backend instance answers. ``started_ns`` is when the request was handed to it."""
 
-    __slots__ = ("_batch_size", "_decoupled", "_index", "_inner", "_request", "_statistics", "started_ns")
+    __slots__ = ("_batch_size", "_decoupled", "_index", "_statistics", "ended", "started_ns")
 
     def __init__(
         self,
@@ -153,8 +167,9 @@ class RecordingSender:
         started_ns: int,
         decoupled: bool,
     ) -> None:
-        self._request = request
-        self._inner: ResponseSender | None = request.sender
+        super().__init__(request)
+        self.ended = False
+        """Whether the final answer has come."""
         self._statistics = statistics
         self._batch_size = batch_size
         self.started_ns = started_ns
@@ -180,12 +195,11 @@ class RecordingSender:
                 if not final:
                     return
         if final:
+            self.ended = True
             self._finish(error, now)
-        if self._inner is not None:
-            self._inner.send(response, final)
+        super().send(response, final)
 
     def _finish(self, error: RepoAgentError | None, now: int) -> None:
-        self._request.sender = self._inner
         arrival = self._request.arrival_ns
         if error is None:
             times = ExecutionTimes(self.started_ns, self.started_ns, now, now)
@@ -196,15 +210,13 @@ class RecordingSender:
         self._statistics.record_failure(arrival, now, FailureReason.CANCELED if cancelled else FailureReason.BACKEND)
 
 
-class ReshapingSender:
+class ReshapingSender(LayerSender):
     """Gives the outputs of a model the shapes that clients see."""
 
-    __slots__ = ("_inner", "_inputs", "_request", "_reshaper")
+    __slots__ = ("_reshaper",)
 
     def __init__(self, request: InferRequest, reshaper: Reshaper) -> None:
-        self._request = request
-        self._inputs = request.inputs
-        self._inner = request.sender
+        super().__init__(request)
         self._reshaper = reshaper
 
     def send(self, response: InferResponse | None, final: bool) -> None:
@@ -213,15 +225,11 @@ class ReshapingSender:
                 response.outputs = self._reshaper.to_client(response.outputs)
             except RepoAgentError as error:
                 response.outputs, response.error = {}, error
-        if final:
-            # The caller may use the request again, with the inputs and the sender that are its own.
-            self._request.inputs, self._request.sender = self._inputs, self._inner
-        if self._inner is not None:
-            self._inner.send(response, final)
+        super().send(response, final)
 
 
 def reshape(request: InferRequest, reshaper: Reshaper) -> None:
-    """Have a model get ``request`` in its own shapes, until it is answered; answers have the shapes of clients."""
+    """Have a model get ``request`` in its own shapes; answers have the shapes of clients."""
     if not request.placeholder:
-        request.sender = ReshapingSender(request, reshaper)
+        ReshapingSender(request, reshaper)
     request.inputs = reshaper.to_model(request.inputs)

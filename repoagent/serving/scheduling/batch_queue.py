@@ -52,7 +52,7 @@ class BatchQueue:
     def put(self, request: InferRequest, now_ns: int) -> bool:
         """Add ``request``; False if there is no room for it."""
         rule, settings = self._rule, self._settings
-        level = settings.level_of(request.priority) if settings.levels else 0
+        level = settings.level_of(request.asked.priority) if settings.levels else 0
         key = None if rule.trivial else rule.key(request)
         entry = Entry(request, rule.size(request), now_ns, key, level)
         if not self._queue.put(entry):

@@ -56,7 +56,7 @@ def request_digest(request: InferRequest) -> bytes:
     """
     names = sorted(request.inputs)
     tensors = [(name, int(request.inputs[name].data_type), tuple(request.inputs[name].shape)) for name in names]
-    parameters = sorted((name, repr(value)) for name, value in request.parameters.items())
+    parameters = sorted((name, repr(value)) for name, value in request.asked.parameters.items())
     header = repr((tensors, sorted(set(request.requested_outputs)), parameters))
     digest = hashlib.blake2b(header.encode(), digest_size=32)
     for name in names:
@@ -116,7 +116,7 @@ class ResponseCache:
                 return None
             self._answers.move_to_end(key)
         outputs, parameters = _copy(answer.outputs), dict(answer.parameters)
-        return InferResponse(request.model_name, version, request.id, outputs, parameters)
+        return InferResponse(request.model_name, version, request.asked.id, outputs, parameters)
 
     def put(self, key: CacheKey, response: InferResponse) -> None:
         """Keep ``response``, unless it alone is larger than the cache."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.clock import Clock
@@ -13,23 +14,21 @@ from repoagent.serving.scheduling.direct import ModelScheduler, ResizableSchedul
 __all__ = ["CachingScheduler"]
 
 
-class _KeepingSender:
+class _KeepingSender(LayerSender):
     """Puts the answer into the cache before it goes on."""
 
+    __slots__ = ("_key", "_owner", "_spent_ns")
+
     def __init__(self, owner: "CachingScheduler", request: InferRequest, key: CacheKey, spent_ns: int) -> None:
+        super().__init__(request)
         self._owner = owner
-        self._request = request
-        self._inner: ResponseSender | None = request.sender
         self._key = key
         self._spent_ns = spent_ns
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        if final:
-            self._request.sender = self._inner
         if response is not None and response.error is None:
             self._owner.keep(self._key, response, self._spent_ns)
-        if self._inner is not None:
-            self._inner.send(response, final)
+        super().send(response, final)
 
 
 class CachingScheduler:
@@ -70,10 +69,10 @@ class CachingScheduler:
         key = (self._owner, request_digest(request))
         known = self._look_up(key, request, start)
         if known is None:
-            request.sender = _KeepingSender(self, request, key, self._clock.now_ns() - start)
+            _KeepingSender(self, request, key, self._clock.now_ns() - start)
             self._inner.submit(request)
-        elif request.sender is not None:
-            request.sender.send(known, True)
+        else:
+            request.send(known, True)
 
     def _look_up(self, key: CacheKey, request: InferRequest, start_ns: int) -> InferResponse | None:
         if request.cancelled:  # The scheduler behind knows what to say.
@@ -110,8 +109,7 @@ class CachingScheduler:
 def _own(request: InferRequest) -> None:
     """Let nobody change what the cache looks at: else a client could have it remember a wrong answer for others."""
     request.output_places = None
-    if request.volatile:
+    if request.asked.volatile:
         request.inputs = {
             name: Tensor(tensor.data_type, tensor.array.copy()) for name, tensor in request.inputs.items()
         }
-        request.volatile = False

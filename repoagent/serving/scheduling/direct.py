@@ -118,7 +118,7 @@ class DirectScheduler:
         return run_time.brief or (patient and run_time.short and self._pool.has_idle and not self._waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
+        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
         if instance is None:
             raise self._refuser.count(self._refusal(request))
         try:
@@ -150,9 +150,9 @@ class DirectScheduler:
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request
         self._waiting[entry] = entry
-        if request.timeout_us:
+        if request.asked.timeout_us:
             with self._lock:
-                self._deadlines.add(request.arrival_ns + request.timeout_us * 1000, entry, len(self._waiting))
+                self._deadlines.add(request.arrival_ns + request.asked.timeout_us * 1000, entry, len(self._waiting))
                 self._watcher.notice()
         self._line.put(entry)
         if not self._workers:
@@ -233,7 +233,10 @@ class DirectScheduler:
             instance.execute((request,))
 
     def _expired(self, request: InferRequest) -> bool:
-        return bool(request.timeout_us) and self._clock.now_ns() - request.arrival_ns > request.timeout_us * 1000
+        return (
+            bool(request.asked.timeout_us)
+            and self._clock.now_ns() - request.arrival_ns > request.asked.timeout_us * 1000
+        )
 
     def _refusal(self, request: InferRequest) -> Refusal:
         """Why ``request`` is not executed."""
@@ -285,7 +288,7 @@ class NativeScheduler(DirectScheduler):
         return submit_and_wait(self._execute_here, request, self._model_name)
 
     def _execute_here(self, request: InferRequest) -> None:
-        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
+        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
         if instance is None:
             self._refuser.answer(self._refusal(request))
             return

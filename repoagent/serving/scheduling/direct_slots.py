@@ -87,7 +87,7 @@ class DirectSlots:
             slot, entry = fitting[index]
             slot.queue.popleft()
             batch.append(put_into_slot(entry.request, slot, self._controls, _nothing))
-            if entry.request.sequence_end:
+            if entry.request.asked.sequence_end:
                 refusals += [Refusal.cancelled(other.request) for other in self._table.release(slot, now_ns)]
         return batch
 

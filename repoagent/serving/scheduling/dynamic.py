@@ -115,7 +115,7 @@ class DynamicBatchScheduler:
 
         The line knows neither priorities nor queue policies, so it is only for models without them.
         """
-        instance = self._pool.take(request.timeout_us / 1e6 if request.timeout_us else None, request)
+        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
         if instance is None:
             refusal = Refusal.cancelled(request) if request.cancelled else Refusal.expired(request)
             raise self._refuser.count(refusal)
@@ -153,7 +153,7 @@ class DynamicBatchScheduler:
                 refusal = self._refusal(request)
             elif self._queue.put(request, self._clock.now_ns()):
                 self._workers.kick()
-                if self._timed or request.timeout_us:
+                if self._timed or request.asked.timeout_us:
                     self._watcher.notice()
                 return
             else:

@@ -3,10 +3,11 @@
 import itertools
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repoagent.config.model_config_pb2 import TYPE_STRING, ModelSequenceBatching
-from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 
@@ -44,7 +45,7 @@ class IterativeScheduler:
 
     def submit(self, request: InferRequest) -> None:
         """See :class:`~repoagent.serving.scheduling.direct.ModelScheduler`."""
-        _Iterations(request, self._begin(request.correlation_id), self).go_on(first=True)
+        _Iterations(request, self._begin(request.asked.correlation_id), self).go_on(first=True)
 
     def _begin(self, given: int | str) -> int | str:
         with self._lock:
@@ -77,7 +78,6 @@ class _Iterations:
 
     def __init__(self, request: InferRequest, sequence: int | str, scheduler: IterativeScheduler) -> None:
         self._request = request
-        self._sender: ResponseSender | None = request.sender
         self._sequence = sequence
         self._scheduler = scheduler
         self._turn = request
@@ -85,22 +85,18 @@ class _Iterations:
     def go_on(self, *, first: bool) -> None:
         request = self._request
         turn = self._turn = InferRequest(
-            request.model_name,
-            request.inputs,
+            replace(
+                request.asked,
+                inputs=request.inputs,
+                correlation_id=self._sequence,
+                sequence_start=first,
+                sequence_end=False,
+            ),
             self,
-            model_version=request.model_version,
-            id=request.id,
-            requested_outputs=request.requested_outputs,
-            parameters=request.parameters,
-            correlation_id=self._sequence,
-            sequence_start=first,
-            priority=request.priority,
-            timeout_us=request.timeout_us,
-            arrival_ns=request.arrival_ns if first else time.monotonic_ns(),
-            classes=request.classes,
-            output_places=request.output_places,
-            volatile=request.volatile,
         )
+        turn.arrival_ns = request.arrival_ns if first else time.monotonic_ns()
+        turn.classes = request.classes
+        turn.output_places = request.output_places
         request.on_cancel = turn.cancel
         turn.cancelled = request.cancelled  # Perhaps since it was copied.
         self._scheduler.execute(turn)
@@ -114,8 +110,7 @@ class _Iterations:
             self._request.times = self._turn.times
             self._request.on_cancel = None
             self._scheduler.end(self._sequence)
-        if self._sender is not None:
-            self._sender.send(response, final)
+        self._request.send(response, final)
 
 
 def _ids_are_texts(config: "ModelConfig") -> bool:

@@ -58,7 +58,7 @@ class OldestSlots:
             request = put_into_slot(entry.request, slot, self._controls, partial(self._over, slot))
             if self._keeper is not None:
                 self._keeper.enroll(request)
-            slot.ending = request.sequence_end
+            slot.ending = request.asked.sequence_end
             self._batcher.put(request, now_ns)
 
     def _release(self, slot: Slot, now_ns: int) -> None:

@@ -18,12 +18,12 @@ class _HeldSender:
     def __init__(self, keeper: "OrderKeeper", request: InferRequest) -> None:
         self._keeper = keeper
         self._request = request
-        self.inner: ResponseSender | None = request.sender
+        self.inner = request.redirect(self)
         self.ready: deque[tuple[InferResponse | None, bool]] = deque()
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         if final:
-            self._request.sender = self.inner
+            self._request.redirect(self.inner)
         self._keeper.deliver(self, response, final)
 
 
@@ -37,10 +37,8 @@ class OrderKeeper:
 
     def enroll(self, request: InferRequest) -> None:
         """Put ``request`` at the end of the row: its answers go out after those to all before it."""
-        place = _HeldSender(self, request)
-        request.sender = place
         with self._lock:
-            self._row.append(place)
+            self._row.append(_HeldSender(self, request))
 
     def deliver(self, place: _HeldSender, response: InferResponse | None, final: bool) -> None:
         """Keep an answer, and send whatever can be sent now unless another thread is doing that."""
@@ -51,10 +49,9 @@ class OrderKeeper:
             self._delivering = True
         while (item := self._next()) is not None:
             inner, response, final = item
-            if inner is not None:
-                inner.send(response, final)
+            inner.send(response, final)
 
-    def _next(self) -> tuple[ResponseSender | None, InferResponse | None, bool] | None:
+    def _next(self) -> tuple[ResponseSender, InferResponse | None, bool] | None:
         with self._lock:
             first = self._row[0] if self._row else None
             if first is None or not first.ready:

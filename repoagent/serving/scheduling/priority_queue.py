@@ -75,7 +75,7 @@ class PriorityQueue:
         policy = level.policy
         if policy.max_size and level.count >= policy.max_size:
             return False
-        if policy.timeout_ns or entry.request.timeout_us:
+        if policy.timeout_ns or entry.request.asked.timeout_us:
             self._set_deadline(entry, policy)
         if self._deadlines:  # Nothing else leaves before its turn.
             level.tidy()
@@ -85,7 +85,7 @@ class PriorityQueue:
         return True
 
     def _set_deadline(self, entry: Entry, policy: QueuePolicy) -> None:
-        time_ns = policy.time_for(entry.request.timeout_us)
+        time_ns = policy.time_for(entry.request.asked.timeout_us)
         if time_ns:
             entry.deadline_ns = entry.enqueued_ns + time_ns
             self._deadlines.add(entry.deadline_ns, entry, self._count)

@@ -8,7 +8,7 @@ import numpy as np
 
 from repoagent.config.model_config_pb2 import ModelSequenceBatching
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import Slot
@@ -63,7 +63,7 @@ class SequenceControls:
         Raises:
             InvalidArgumentError: it has no correlation ID, or one that the model cannot take.
         """
-        correlation_id = request.correlation_id
+        correlation_id = request.asked.correlation_id
         if not correlation_id:
             raise InvalidArgumentError(
                 f"inference request to model '{self._model}' must specify a non-zero or non-empty correlation ID"
@@ -81,8 +81,8 @@ class SequenceControls:
 
     def of(self, request: InferRequest) -> dict[str, Tensor]:
         """The control inputs that go with ``request``."""
-        flags = self._flags[request.sequence_start, request.sequence_end, True]
-        return flags | self._correlation_tensor(request.correlation_id)
+        flags = self._flags[request.asked.sequence_start, request.asked.sequence_end, True]
+        return flags | self._correlation_tensor(request.asked.correlation_id)
 
     def _correlation_tensor(self, correlation_id: int | str) -> dict[str, Tensor]:
         if self._correlation is None:
@@ -101,21 +101,15 @@ class SequenceControls:
         states = self.states.blank(slot.states, like) if self.states is not None else {}
         no_sequence: int | str = "" if self._takes_text else 0
         return InferRequest(
-            like.model_name,
-            inputs | self._flags[False, False, False] | self._correlation_tensor(no_sequence) | states,
-            model_version=like.model_version,
             # The model is asked for the states that the other requests of the batch will ask for.
-            requested_outputs=self.states.wanted(like.requested_outputs) if self.states else like.requested_outputs,
+            Asked(
+                like.model_name,
+                inputs | self._flags[False, False, False] | self._correlation_tensor(no_sequence) | states,
+                like.asked.model_version,
+                requested_outputs=self.states.wanted(like.requested_outputs) if self.states else like.requested_outputs,
+            ),
             placeholder=True,
-            sender=_Nobody(),
         )
-
-
-class _Nobody:
-    """The sender of a request whose answer nobody wants."""
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        pass
 
 
 def _blank(tensor: Tensor) -> Array:

@@ -52,7 +52,7 @@ class SequenceStates:
 
     def inputs(self, held: Mapping[str, Tensor], request: InferRequest) -> dict[str, Tensor]:
         """The states that go with ``request`` of the sequence that holds ``held``: at its start the initial ones."""
-        return self._initial if request.sequence_start else {**self._initial, **held}
+        return self._initial if request.asked.sequence_start else {**self._initial, **held}
 
     def shapes(self, held: Mapping[str, Tensor], request: InferRequest) -> Hashable:
         """Equal for requests whose states may share a batch."""

@@ -79,14 +79,14 @@ class SequenceTable:
             InvalidArgumentError: the sequence is not known, and this is not its start.
         """
         request = entry.request
-        sequence = request.correlation_id
+        sequence = request.asked.correlation_id
         slot, backlog = self._slots.get(sequence), self._backlogs.get(sequence)
-        if slot is None and backlog is None and not request.sequence_start:
+        if slot is None and backlog is None and not request.asked.sequence_start:
             raise InvalidArgumentError(
                 f"inference request for sequence {sequence} to model '{self._model_name}' must specify the START flag "
                 "on the first request of the sequence"
             )
-        if request.sequence_start and (slot is not None or backlog is not None):
+        if request.asked.sequence_start and (slot is not None or backlog is not None):
             logger.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
                 "start. Previous sequence will be terminated early.",
@@ -102,7 +102,7 @@ class SequenceTable:
             return None
         slot.queue.append(entry)
         self._touch(sequence, now_ns)
-        if request.sequence_end:
+        if request.asked.sequence_end:
             self._forget(sequence)
         return slot
 
@@ -113,10 +113,10 @@ class SequenceTable:
 
     def _wait(self, entry: Entry, backlog: _Backlog) -> None:
         backlog.entries.append(entry)
-        if entry.request.timeout_us:
-            deadline = entry.enqueued_ns + entry.request.timeout_us * 1000
+        if entry.request.asked.timeout_us:
+            deadline = entry.enqueued_ns + entry.request.asked.timeout_us * 1000
             backlog.deadline_ns = deadline if backlog.deadline_ns is None else min(backlog.deadline_ns, deadline)
-        if entry.request.sequence_end:
+        if entry.request.asked.sequence_end:
             del self._backlogs[backlog.sequence]
 
     def _touch(self, sequence: CorrelationId, now_ns: int) -> None:

@@ -59,7 +59,7 @@ class Refusal:
     @classmethod
     def full(cls, request: InferRequest) -> "Refusal":
         """For a request that found the queue full."""
-        text = f"[request id: {request.id or '<id_unknown>'}] Exceeds maximum queue size"
+        text = f"[request id: {request.asked.id or '<id_unknown>'}] Exceeds maximum queue size"
         return cls(request, UnavailableError(text), FailureReason.REJECTED)
 
     @classmethod

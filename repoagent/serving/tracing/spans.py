@@ -124,8 +124,8 @@ class SpanTrace:
         span.set_attribute("triton.model_version", version)
         span.set_attribute("triton.trace_id", self.id)
         span.set_attribute("triton.trace_parent_id", self._parent.id if self._parent is not None else 0)
-        if request.id:
-            span.set_attribute("triton.request_id", request.id)
+        if request.asked.id:
+            span.set_attribute("triton.request_id", request.asked.id)
         self._pen.note(span, "REQUEST_START", now_ns)
         self._pen.note(span, "QUEUE_START", now_ns)
         self._span = span

@@ -49,8 +49,8 @@ class FileTrace:
     def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
         """The request has been accepted by that version of its model."""
         head: dict[str, Any] = {"id": self.id, "model_name": request.model_name, "model_version": version}
-        if request.id:
-            head["request_id"] = request.id
+        if request.asked.id:
+            head["request_id"] = request.asked.id
         if self._parent is not None:
             head["parent_id"] = self._parent.id
         self._add(head)

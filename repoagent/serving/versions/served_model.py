@@ -153,7 +153,7 @@ class ServedModel:
             trace.answer(response)
             return response
         except RepoAgentError as error:
-            trace.answer(InferResponse(self.name, str(self.version), request.id, error=error))
+            trace.answer(InferResponse(self.name, str(self.version), request.asked.id, error=error))
             raise
         finally:
             request.trace = None
@@ -180,8 +180,8 @@ class ServedModel:
         if request.trace is not None:
             request.times = None
             request.trace.begin(request, self.version, request.arrival_ns)
-            request.sender = TracingSender(request, request.trace)
-        request.sender = TrackedSender(request, self._leave)
+            TracingSender(request, request.trace)
+        TrackedSender(request, self._leave)
         self._scheduler.submit(request)
 
     def prepare(self, config: "ModelConfig", cancelled: Callable[[], bool] = lambda: False) -> InstanceChange | None:

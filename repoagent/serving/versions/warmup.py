@@ -8,7 +8,7 @@ import numpy as np
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.instances.base import Instance
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.requests.tensor_files import blank, read_tensor
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
@@ -61,11 +61,12 @@ def _requests(
         name: _tensor(files, f"sample '{sample.name}', input '{name}'", spec, _batch(config, sample))
         for name, spec in sample.inputs.items()
     }
-    request = InferRequest(config.name, inputs, sequence_start=True, sequence_end=True, correlation_id=1)
+    asked = Asked(config.name, inputs, correlation_id=1, sequence_start=True, sequence_end=True)
     if config.HasField("sequence_batching"):
-        request.inputs = _of_sequence(config, request, states, _batch(config, sample)) | inputs
+        added = _of_sequence(config, InferRequest(asked), states, _batch(config, sample))
+        asked = replace(asked, inputs=added | inputs)
     for _ in range(max(1, sample.count)):
-        yield replace(request, inputs=dict(request.inputs))
+        yield InferRequest(asked)
 
 
 def _of_sequence(

@@ -12,7 +12,7 @@ import numpy as np
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
@@ -39,7 +39,7 @@ def read_generate(
     max_input_size: int,
     limits: Limits = DEFAULT_LIMITS,
     look: Callable[[], None] | None = None,
-) -> InferRequest:
+) -> Asked:
     """Parse the request in ``body`` for the model that ``metadata`` describes.
 
     Args:
@@ -59,14 +59,13 @@ def read_generate(
     document = loads_ordered(body) if short else read_long(body, frame_within(limits), ordered=True, look=look)
     if type(document) is not JsonObject:
         raise InternalError("attempt to get members for non-object")
-    request = InferRequest(model, {}, None, version)
     check_parameters(len(document), limits)
     first = _first_values(document)
-    if "id" in first:
-        request.id = as_string(first["id"], "Unable to parse 'id': ")
+    request_id = as_string(first["id"], "Unable to parse 'id': ") if "id" in first else ""
     inputs = {item["name"]: (BY_NAME[item["datatype"]], item["shape"]) for item in metadata["inputs"]}
-    _Reader(request, inputs, max_input_size, limits).read(document)
-    return request
+    reader = _Reader(RequestLabel(model, request_id), inputs, max_input_size, limits)
+    reader.read(document)
+    return Asked(model, reader.tensors, version, id=request_id, parameters=reader.parameters)
 
 
 def _first_values(members: JsonObject) -> dict[str, Any]:
@@ -74,21 +73,22 @@ def _first_values(members: JsonObject) -> dict[str, Any]:
 
 
 class _Reader:
-    """Fills one request."""
+    """Fills the inputs and parameters of one request."""
 
     def __init__(
         self,
-        request: InferRequest,
+        label: RequestLabel,
         inputs: Mapping[str, tuple[TypeInfo, list[int]]],
         max_input_size: int,
         limits: Limits,
     ) -> None:
-        self._request = request
+        self.tensors: dict[str, Tensor] = {}
+        self.parameters: dict[str, ParameterValue] = {}
         self._inputs = inputs
         self._max_input_size = max_input_size
         self._limits = limits
         self._consumed = 0
-        self._label = RequestLabel(request.model_name, request.id)
+        self._label = label
 
     def read(self, document: JsonObject) -> None:
         first = _first_values(document)
@@ -113,16 +113,16 @@ class _Reader:
 
     def _read_member(self, name: str, value: object) -> None:
         if name not in self._inputs:
-            self._request.parameters[name] = parameter_value(name, value)
+            self.parameters[name] = parameter_value(name, value)
             return
         info, dims = self._inputs[name]
         values: list[Any] | Values = value if isinstance(value, Values) else value if type(value) is list else [value]
         shape = _shape(name, dims, len(values))
         self._count(name, _byte_size(name, info, values, self._limits.json_depth))
         array = array_of_values(info, values)
-        if name in self._request.inputs:
+        if name in self.tensors:
             raise self._label.error(f"input '{name}' already exists in request")
-        self._request.inputs[name] = Tensor(info.data_type, _shaped(array, shape))
+        self.tensors[name] = Tensor(info.data_type, _shaped(array, shape))
 
     def _count(self, name: str, size: int) -> None:
         """Refuse what makes the tensors too large together. (A short text can mean many bytes: BYTES, FP64.)"""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, tensor_array, unpack_bytes, view
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
@@ -62,7 +62,7 @@ def read_infer(
     regions: Regions = NO_REGIONS,
     limits: Limits = DEFAULT_LIMITS,
     look: Callable[[], None] | None = None,
-) -> tuple[InferRequest, OutputForm]:
+) -> tuple[Asked, OutputForm]:
     """Parse the request in ``body``, whose first ``header_length`` bytes are JSON and whose rest is tensors.
 
     Tensors of fixed-size types are views of ``body``, or of those of ``regions``. Long JSON is read piece by piece;
@@ -76,23 +76,27 @@ def read_infer(
     """
     text = body if header_length == len(body) else memoryview(body)[:header_length]
     document = loads(text) if len(text) < LONG_JSON else read_long(text, frame_within(limits), look=look)
-    request = InferRequest(model, {}, None, version)
+    fields: AskedFields = {}
+    parameters: dict[str, ParameterValue] = {}
     label = RequestLabel(model)
     form = _ALL_JSON
     if type(document) is dict:
         if "id" in document:
-            request.id = label.request_id = as_string(document["id"], "Unable to parse 'id': ")
-        if "parameters" in document and read_parameters(document["parameters"], request, limits):
+            fields["id"] = label.request_id = as_string(document["id"], "Unable to parse 'id': ")
+        if "parameters" in document and read_parameters(document["parameters"], fields, parameters, limits):
             form = _ALL_BINARY
-    inputs = array_field(document, "inputs")
-    check_tensors("inputs", len(inputs), label, limits)
-    _read_inputs(inputs, request, _Tail(body, header_length), label, regions, _may_hold_booleans(text), limits)
+    items = array_field(document, "inputs")
+    check_tensors("inputs", len(items), label, limits)
+    inputs: dict[str, Tensor] = {}
+    tail = _Tail(body, header_length, regions)
+    _read_inputs(items, inputs, tail, label, _may_hold_booleans(text), limits)
+    names: tuple[str, ...] = ()
     if "outputs" in document:
         form = OutputForm(form.default_binary, wishes=OutputWishes(max_elements=limits.classes))
         outputs = array_field(document, "outputs")
         check_tensors("outputs", len(outputs), label, limits)
-        request.requested_outputs = _read_outputs(outputs, form, label, regions)
-    return request, form
+        names = _read_outputs(outputs, form, label, regions)
+    return Asked(model, inputs, version, names, parameters=parameters, volatile=tail.shared, **fields), form
 
 
 def check_tensors(kind: str, count: int, label: RequestLabel, limits: Limits) -> None:
@@ -115,11 +119,14 @@ def _may_hold_booleans(text: Buffer) -> bool:
 
 
 class _Tail:
-    """What follows the JSON: the tensors' bytes, taken one after another."""
+    """What follows the JSON: the tensors' bytes, taken one after another. Others are in shared memory."""
 
-    __slots__ = ("body", "end", "position")
+    __slots__ = ("body", "end", "position", "regions", "shared")
 
-    def __init__(self, body: Buffer, position: int) -> None:
+    def __init__(self, body: Buffer, position: int, regions: Regions) -> None:
+        self.regions = regions
+        self.shared = False
+        """Whether a tensor was in shared memory."""
         self.body = body
         self.position = position
         self.end = len(body)
@@ -138,14 +145,12 @@ class _Tail:
 
 def _read_inputs(
     items: list[Any],
-    request: InferRequest,
+    inputs: dict[str, Tensor],
     tail: _Tail,
     label: RequestLabel,
-    regions: Regions,
     may_hold_booleans: bool,
     limits: Limits,
 ) -> None:
-    inputs = request.inputs
     for item in items:
         members = item if type(item) is dict else _NO_MEMBERS
         data = members.get("data", MISSING)
@@ -164,7 +169,7 @@ def _read_inputs(
         try:
             if data is MISSING:
                 array = (
-                    _from_region(info, members, regions, shape, request, label)
+                    _from_region(info, members, shape, tail, label)
                     if size is MISSING
                     else _from_tail(info, size, shape, name, tail, label)
                 )
@@ -212,16 +217,9 @@ def _shape(members: dict[str, Any]) -> list[int]:
     return shape
 
 
-def _from_region(
-    info: TypeInfo,
-    members: dict[str, Any],
-    regions: Regions,
-    shape: list[int],
-    request: InferRequest,
-    label: RequestLabel,
-) -> Array:
-    data = _span(members["parameters"], regions).view().toreadonly()
-    request.volatile = True
+def _from_region(info: TypeInfo, members: dict[str, Any], shape: list[int], tail: _Tail, label: RequestLabel) -> Array:
+    data = _span(members["parameters"], tail.regions).view().toreadonly()
+    tail.shared = True
     return tensor_array(info, data, shape, members["name"], label)
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.class_labels import OutputClasses
-from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.senders import LayerSender
 from repoagent_server.codec.storing import store
 from repoagent_server.handlers.classification import classify
 from repoagent_server.handlers.shared_memory import Span
@@ -24,13 +25,14 @@ class OutputWishes:
     spans: dict[str, Span] = field(default_factory=dict)
     """Outputs that go to shared memory instead of into the response."""
 
-    def sender(self, inner: ResponseSender, request: InferRequest) -> ResponseSender:
-        """A sender that does what is wished on the thread that answers ``request``, then hands on to ``inner``.
+    def attend(self, request: InferRequest) -> None:
+        """Have what is wished done on the thread that answers ``request``, before its answers go on.
 
-        Whoever executes the request may put outputs into their places himself; it is told where those are.
+        What executes the request may put outputs into their places by itself.
         """
         request.output_places = self.spans
-        return _WishSender(self, inner, request) if self.classes or self.spans else inner
+        if self.classes or self.spans:
+            _WishSender(self, request)
 
     def fulfil(self, response: InferResponse, classes: OutputClasses) -> None:
         """Put classes in the label of outputs, and outputs into shared memory.
@@ -55,24 +57,19 @@ class OutputWishes:
             )
 
 
-class _WishSender:
+class _WishSender(LayerSender):
     """Fulfils the wishes for the answers to one request."""
 
-    __slots__ = ("_inner", "_request", "_wishes")
+    __slots__ = ("_wishes",)
 
-    def __init__(self, wishes: OutputWishes, inner: ResponseSender, request: InferRequest) -> None:
+    def __init__(self, wishes: OutputWishes, request: InferRequest) -> None:
+        super().__init__(request)
         self._wishes = wishes
-        self._inner = inner
-        self._request: InferRequest | None = request
 
     def send(self, response: InferResponse | None, final: bool) -> None:
-        request = self._request
-        if final:
-            # The request refers to its sender. Without a circle, memory shared with the client goes at once.
-            self._request = None
-        if request is not None and response is not None and response.error is None:
+        if response is not None and response.error is None:
             try:
-                self._wishes.fulfil(response, request.classes or OutputClasses(batching=False))
+                self._wishes.fulfil(response, self._request.classes or OutputClasses(batching=False))
             except RepoAgentError as error:
                 response = InferResponse(response.model_name, response.model_version, response.id, error=error)
-        self._inner.send(response, final)
+        super().send(response, final)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import InferRequest, ParameterValue
+from repoagent.serving.requests.request import AskedFields, ParameterValue
 from repoagent_server.codec.fields import as_bool, as_string, as_unsigned, members
 
 __all__ = ["check_parameters", "parameter_value", "read_parameters"]
@@ -13,8 +13,10 @@ __all__ = ["check_parameters", "parameter_value", "read_parameters"]
 _INT64: Final = range(-(2**63), 2**63)
 
 
-def read_parameters(value: object, request: InferRequest, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """Put the members of ``value`` into ``request``; True if unnamed outputs are wanted in binary.
+def read_parameters(
+    value: object, fields: AskedFields, parameters: dict[str, ParameterValue], limits: Limits = DEFAULT_LIMITS
+) -> bool:
+    """Put the members of ``value`` into ``fields`` or ``parameters``; True if unnamed outputs are wanted in binary.
 
     Raises:
         InternalError: a member with a meaning has the wrong type.
@@ -30,9 +32,9 @@ def read_parameters(value: object, request: InferRequest, limits: Limits = DEFAU
         if name == "binary_data_output":
             binary = as_bool(member, _unable(name))
         elif name in _SETTERS:
-            _SETTERS[name](request, member)
+            _SETTERS[name](fields, member)
         else:
-            request.parameters[name] = _plain(name, member)
+            parameters[name] = _plain(name, member)
     return binary
 
 
@@ -45,30 +47,30 @@ def check_parameters(count: int, limits: Limits) -> None:
         )
 
 
-def _sequence_id(request: InferRequest, value: Any) -> None:
+def _sequence_id(fields: AskedFields, value: Any) -> None:
     if type(value) is int and value >= 0:
-        request.correlation_id = as_unsigned(value)
+        fields["correlation_id"] = as_unsigned(value)
     else:
-        request.correlation_id = as_string(value, _unable("sequence_id"))
+        fields["correlation_id"] = as_string(value, _unable("sequence_id"))
 
 
-def _sequence_start(request: InferRequest, value: Any) -> None:
-    request.sequence_start = as_bool(value, _unable("sequence_start"))
+def _sequence_start(fields: AskedFields, value: Any) -> None:
+    fields["sequence_start"] = as_bool(value, _unable("sequence_start"))
 
 
-def _sequence_end(request: InferRequest, value: Any) -> None:
-    request.sequence_end = as_bool(value, _unable("sequence_end"))
+def _sequence_end(fields: AskedFields, value: Any) -> None:
+    fields["sequence_end"] = as_bool(value, _unable("sequence_end"))
 
 
-def _priority(request: InferRequest, value: Any) -> None:
-    request.priority = as_unsigned(value, _unable("priority"))
+def _priority(fields: AskedFields, value: Any) -> None:
+    fields["priority"] = as_unsigned(value, _unable("priority"))
 
 
-def _timeout(request: InferRequest, value: Any) -> None:
-    request.timeout_us = as_unsigned(value, _unable("timeout"))
+def _timeout(fields: AskedFields, value: Any) -> None:
+    fields["timeout_us"] = as_unsigned(value, _unable("timeout"))
 
 
-_SETTERS: Final[dict[str, Callable[[InferRequest, Any], None]]] = {
+_SETTERS: Final[dict[str, Callable[[AskedFields, Any], None]]] = {
     "sequence_id": _sequence_id,
     "sequence_start": _sequence_start,
     "sequence_end": _sequence_end,

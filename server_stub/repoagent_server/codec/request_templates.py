@@ -6,13 +6,13 @@ compared with the earlier one instead of being parsed and checked. Without this 
 """
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
 
 import orjson
 
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.binary import Buffer, view
 from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
@@ -61,7 +61,7 @@ class RequestTemplates:
         self._json: dict[tuple[bytes, ...], _Json] = {}
         self._parser = float_parser()
 
-    def read(self, body: Buffer, length: int, model: str, version: str) -> tuple[InferRequest, OutputForm] | None:
+    def read(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputForm] | None:
         """What ``read_infer`` makes of the request, if one like it was remembered and its values are as usual.
 
         ``length``: how many bytes of ``body`` are JSON, more than none.
@@ -70,9 +70,7 @@ class RequestTemplates:
             return self._read_binary(body, length, model, version)
         return self._read_json(body, model, version) if type(body) is bytes else None
 
-    def _read_binary(
-        self, body: Buffer, length: int, model: str, version: str
-    ) -> tuple[InferRequest, OutputForm] | None:
+    def _read_binary(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputForm] | None:
         known = self._binary.get(bytes(body[:length]))
         if known is None or length + known.size != len(body):
             return None
@@ -81,9 +79,9 @@ class RequestTemplates:
         for name, info, shape, size in known.inputs:
             inputs[name] = Tensor(info.data_type, view(info, body, offset, shape))
             offset += size
-        return InferRequest(model, inputs, None, version, "", known.outputs), known.form
+        return Asked(model, inputs, version, known.outputs), known.form
 
-    def _read_json(self, body: bytes, model: str, version: str) -> tuple[InferRequest, OutputForm] | None:
+    def _read_json(self, body: bytes, model: str, version: str) -> tuple[Asked, OutputForm] | None:
         pieces, lists = _cut(body)
         known = self._json.get(pieces)
         if known is None:
@@ -94,36 +92,36 @@ class RequestTemplates:
             if array is None:
                 return None
             inputs[name] = Tensor(numbers.data_type, array)
-        return InferRequest(model, inputs, None, version, "", known.outputs), known.form
+        return Asked(model, inputs, version, known.outputs), known.form
 
-    def remember(self, body: Buffer, length: int, request: InferRequest, form: OutputForm) -> None:
-        """Remember ``request``, which ``read_infer`` made of ``body`` with ``form``.
+    def remember(self, body: Buffer, length: int, asked: Asked, form: OutputForm) -> None:
+        """Remember ``asked``, which ``read_infer`` made of ``body`` with ``form``.
 
         Only the plainest are: what has an id or parameters is seldom the same twice.
         """
-        if request.id or length > len(body) or not _is_plain(request) or form.wishes != _NO_WISHES:
+        if asked.id or length > len(body) or not _is_plain(asked) or form.wishes != _NO_WISHES:
             return
-        infos = [BY_TYPE[tensor.data_type] for tensor in request.inputs.values()]
+        infos = [BY_TYPE[tensor.data_type] for tensor in asked.inputs.values()]
         if length < len(body):
-            self._remember_binary(body, length, request, form, infos)
+            self._remember_binary(body, length, asked, form, infos)
         elif type(body) is bytes:
-            self._remember_json(body, request, form, infos)
+            self._remember_json(body, asked, form, infos)
 
     def _remember_binary(
-        self, body: Buffer, length: int, request: InferRequest, form: OutputForm, infos: Sequence[TypeInfo]
+        self, body: Buffer, length: int, asked: Asked, form: OutputForm, infos: Sequence[TypeInfo]
     ) -> None:
         inputs = tuple(
             (name, info, tuple(tensor.shape), prod(tensor.shape) * info.size)
-            for (name, tensor), info in zip(request.inputs.items(), infos, strict=True)
+            for (name, tensor), info in zip(asked.inputs.items(), infos, strict=True)
         )
         size = len(body) - length
         # If a tensor has its bytes elsewhere, or may have others another time, the sum is another one.
         if length <= _MAX_HEAD and all(info.size for info in infos) and sum(item[3] for item in inputs) == size:
             _make_room(self._binary)
-            self._binary[bytes(body[:length])] = _Binary(inputs, size, request.requested_outputs, form)
+            self._binary[bytes(body[:length])] = _Binary(inputs, size, asked.requested_outputs, form)
 
-    def _remember_json(self, body: bytes, request: InferRequest, form: OutputForm, infos: Sequence[TypeInfo]) -> None:
-        sizes = [tensor.array.size for tensor in request.inputs.values()]
+    def _remember_json(self, body: bytes, asked: Asked, form: OutputForm, infos: Sequence[TypeInfo]) -> None:
+        sizes = [tensor.array.size for tensor in asked.inputs.values()]
         if not all(info.code for info in infos) or not all(0 < size <= _MAX_COUNT for size in sizes):
             return
         pieces, lists = _cut(body)
@@ -131,10 +129,10 @@ class RequestTemplates:
             return
         inputs = tuple(
             (name, NumberList(info, tuple(tensor.shape), self._parser))
-            for (name, tensor), info in zip(request.inputs.items(), infos, strict=True)
+            for (name, tensor), info in zip(asked.inputs.items(), infos, strict=True)
         )
         _make_room(self._json)
-        self._json[pieces] = _Json(inputs, request.requested_outputs, form)
+        self._json[pieces] = _Json(inputs, asked.requested_outputs, form)
 
 
 def _make_room(known: dict[Any, Any]) -> None:
@@ -142,16 +140,12 @@ def _make_room(known: dict[Any, Any]) -> None:
         known.clear()
 
 
-def _is_plain(request: InferRequest) -> bool:
-    """Whether ``request`` has nothing but a model, inputs, and the names of outputs."""
-    own = {"model_name", "model_version", "inputs", "requested_outputs"}
-    return all(getattr(request, name) == value for name, value in _DEFAULTS.items() if name not in own)
+def _is_plain(asked: Asked) -> bool:
+    """Whether ``asked`` has nothing but a model, inputs, and the names of outputs."""
+    return replace(asked, model_name="", inputs={}, model_version="", requested_outputs=()) == _PLAIN
 
 
-_DEFAULTS: Final = {
-    item.name: item.default if item.default_factory is MISSING else item.default_factory()
-    for item in fields(InferRequest)
-}
+_PLAIN: Final = Asked("", {})
 
 
 def _cut(body: bytes) -> tuple[tuple[bytes, ...], list[bytes]]:

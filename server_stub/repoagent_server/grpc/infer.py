@@ -16,7 +16,7 @@ from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.request import Asked, read_infer
+from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.response import STATUS, infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer
@@ -79,29 +79,29 @@ class InferCalls:
         raise AssertionError("abort raises")
 
     async def _infer(self, received: Received, context: Context) -> bytes:
-        asked = await self._asked(received)
-        answer = self._submit(asked, context)
+        decoded = await self._decoded(received)
+        request, answer = self._submit(decoded, context)
         response = answer.response
         if response is None:
-            response = await _or_cancel(answer.wait(), asked.request)
+            response = await _or_cancel(answer.wait(), request)
         if response.error is not None:
             raise response.error
         if is_long(response, _ALL_BINARY):
-            return await _on(self._long, lambda: self._writer.write(response, asked.wishes.spans))
-        return self._writer.write(response, asked.wishes.spans)
+            return await _on(self._long, lambda: self._writer.write(response, decoded.wishes.spans))
+        return self._writer.write(response, decoded.wishes.spans)
 
-    async def _asked(self, received: Received) -> Asked:
+    async def _decoded(self, received: Received) -> Decoded:
         if isinstance(received, bytes):
             return await read_long(self._inference, received, self._long)
         return _read(self._inference, received)
 
-    def _submit(self, asked: Asked, context: Context) -> "_OneAnswer":
+    def _submit(self, decoded: Decoded, context: Context) -> "tuple[InferRequest, _OneAnswer]":
         inference = self._inference
         answer = _OneAnswer(inference.mailbox)
         call = inference.context(context.invocation_metadata)
-        inference.prepare(asked.request, answer, call, asked.wishes, _DECOUPLED)
-        inference.submit(asked.request)
-        return answer
+        request = inference.prepare(decoded.asked, answer, call, decoded.wishes, _DECOUPLED)
+        inference.submit(request)
+        return request, answer
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest | bytes], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
@@ -149,7 +149,7 @@ def receive(data: bytes) -> pb.ModelInferRequest | bytes:
     return data if len(data) >= LONG_MESSAGE else pb.ModelInferRequest.FromString(data)
 
 
-async def read_long(inference: Inference, data: bytes, long: Executor) -> Asked:
+async def read_long(inference: Inference, data: bytes, long: Executor) -> Decoded:
     """What a large message asks for, parsed on the thread of ``long`` where that takes long.
 
     Raises:
@@ -175,7 +175,7 @@ async def _on(pool: Executor, work: Callable[[], _T]) -> _T:
     return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
-def _read(inference: Inference, message: pb.ModelInferRequest) -> Asked:
+def _read(inference: Inference, message: pb.ModelInferRequest) -> Decoded:
     version = check_version(message.model_version)
     try:
         return read_infer(message, inference.regions, inference.limits)
@@ -321,30 +321,29 @@ class _Stream:
 
     async def _submit_long(self, data: bytes) -> None:
         try:
-            asked = await read_long(self._inference, data, self._long)
+            decoded = await read_long(self._inference, data, self._long)
         except Exception as error:
             self._refuse(_told(error), "")
             return
-        self._start(asked)
+        self._start(decoded)
 
     def _submit(self, message: pb.ModelInferRequest) -> None:
         try:
-            asked = _read(self._inference, message)
+            decoded = _read(self._inference, message)
         except Exception as error:
             self._refuse(_told(error), message.id)
             return
-        self._start(asked)
+        self._start(decoded)
 
-    def _start(self, asked: Asked) -> None:
-        request = asked.request
+    def _start(self, decoded: Decoded) -> None:
+        sender = _StreamSender(self, self._inference.mailbox, decoded)
+        request = sender.request = self._inference.prepare(decoded.asked, sender, self._call, decoded.wishes)
         self._running[request] = None
         self._in_flight.started()
-        sender = _StreamSender(self, self._inference.mailbox, asked)
-        self._inference.prepare(request, sender, self._call, asked.wishes)
         try:
             self._inference.submit(request)
         except Exception as error:
-            self._refuse(_told(error), request.id)
+            self._refuse(_told(error), request.asked.id)
             self.finished(request)
         sender.accepted = True
 
@@ -356,18 +355,19 @@ class _Stream:
 class _StreamSender(Answer):
     """The sender of one request of a stream."""
 
-    __slots__ = ("_asked", "_request", "_stream", "accepted")
+    __slots__ = ("_decoded", "_stream", "accepted", "request")
 
-    def __init__(self, stream: _Stream, mailbox: Mailbox, asked: Asked) -> None:
+    def __init__(self, stream: _Stream, mailbox: Mailbox, decoded: Decoded) -> None:
         super().__init__(mailbox)
         self._stream = stream
-        self._asked = asked
-        self._request = asked.request
+        self._decoded = decoded
+        self.request: InferRequest
+        """Set before it is submitted."""
         self.accepted = False
         """The core has the request: what comes now comes of its execution."""
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
-        if response is not None or self._asked.empty_final:
+        if response is not None or self._decoded.empty_final:
             error = response.error if response is not None else None
             try:
                 message = self._message(response, final)
@@ -376,23 +376,23 @@ class _StreamSender(Answer):
                 message = self._failure(error, final)
             self._stream.put(message, error)
         if final:
-            self._stream.finished(self._request)
+            self._stream.finished(self.request)
 
     def _message(self, response: InferResponse | None, final: bool) -> pb.ModelStreamInferResponse:
         if response is None:
-            version = self._request.model_version
-            response = InferResponse(self._request.model_name, version, id=self._request.id)
+            asked = self._decoded.asked
+            response = InferResponse(asked.model_name, asked.model_version, id=asked.id)
         if response.error is not None:
             return self._failure(response.error, final)
-        message = pb.ModelStreamInferResponse(infer_response=infer_message(response, self._asked.wishes.spans))
+        message = pb.ModelStreamInferResponse(infer_response=infer_message(response, self._decoded.wishes.spans))
         message.infer_response.parameters[_FINAL].bool_param = final
         return message
 
     def _failure(self, error: RepoAgentError, final: bool) -> pb.ModelStreamInferResponse:
         """As Triton's: only of a request that was let in is there more to say than its id."""
-        message = _error_message(error, self._request.id)
-        if self.accepted or self._request.times is not None:
-            message.infer_response.model_name = self._request.model_name
+        message = _error_message(error, self._decoded.asked.id)
+        if self.accepted or self.request.times is not None:
+            message.infer_response.model_name = self._decoded.asked.model_name
             message.infer_response.parameters[_FINAL].bool_param = final
         return message
 

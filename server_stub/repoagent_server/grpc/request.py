@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import InferRequest, ParameterValue
+from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import tensor_array
 from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
@@ -21,7 +21,7 @@ from repoagent_server.grpc.shared_memory import read_span
 from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
-__all__ = ["Asked", "read_infer"]
+__all__ = ["Decoded", "read_infer"]
 
 EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 
@@ -30,16 +30,18 @@ _Output = pb.ModelInferRequest.InferRequestedOutputTensor
 
 
 @dataclass(slots=True)
-class Asked:
+class Decoded:
     """What a message asks for."""
 
-    request: InferRequest
+    asked: Asked
     wishes: OutputWishes
     empty_final: bool
     """A stream wants an empty final response."""
 
 
-def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS, limits: Limits = DEFAULT_LIMITS) -> Asked:
+def read_infer(
+    message: pb.ModelInferRequest, regions: Regions = NO_REGIONS, limits: Limits = DEFAULT_LIMITS
+) -> Decoded:
     """What ``message`` asks for.
 
     Raw tensors are views of the message's own bytes, those in shared memory of ``regions``.
@@ -50,17 +52,20 @@ def read_infer(message: pb.ModelInferRequest, regions: Regions = NO_REGIONS, lim
         UnsupportedError: shared memory is not allowed.
     """
     name = message.model_name
-    request = InferRequest(name, {}, None, check_version(message.model_version), id=message.id)
+    version = check_version(message.model_version)
     label = RequestLabel(name, message.id)
     check_parameters(len(message.parameters), limits)
-    empty_final = _read_parameters(message.parameters, request)
+    fields: AskedFields = {"id": message.id}
+    parameters: dict[str, ParameterValue] = {}
+    empty_final = _read_parameters(message.parameters, fields, parameters)
     check_tensors("inputs", len(message.inputs), label, limits)
     check_tensors("outputs", len(message.outputs), label, limits)
-    request.volatile = _read_inputs(message, request.inputs, label, regions)
+    inputs: dict[str, Tensor] = {}
+    volatile = _read_inputs(message, inputs, label, regions)
     wishes = OutputWishes(max_elements=limits.classes)
-    if message.outputs:
-        request.requested_outputs = _read_outputs(message.outputs, wishes, label, regions)
-    return Asked(request, wishes, empty_final)
+    names = _read_outputs(message.outputs, wishes, label, regions) if message.outputs else ()
+    asked = Asked(name, inputs, version, names, parameters=parameters, volatile=volatile, **fields)
+    return Decoded(asked, wishes, empty_final)
 
 
 def _read_inputs(
@@ -176,15 +181,17 @@ def _value(parameter: pb.InferParameter) -> tuple[str | None, Any]:
     return kind, getattr(parameter, kind) if kind else None
 
 
-def _read_parameters(parameters: Mapping[str, pb.InferParameter], request: InferRequest) -> bool:
+def _read_parameters(
+    given: Mapping[str, pb.InferParameter], fields: AskedFields, parameters: dict[str, ParameterValue]
+) -> bool:
     empty_final = False
-    for name, parameter in parameters.items():
+    for name, parameter in given.items():
         if name == EMPTY_FINAL:
             empty_final = _expect(name, parameter, "bool_param")
         elif name in _SETTERS:
-            _SETTERS[name](request, parameter)
+            _SETTERS[name](fields, parameter)
         else:
-            request.parameters[name] = _plain(name, parameter)
+            parameters[name] = _plain(name, parameter)
     return empty_final
 
 
@@ -214,33 +221,33 @@ def _expect(name: str, parameter: pb.InferParameter, *kinds: str) -> Any:
     return value
 
 
-def _sequence_id(request: InferRequest, parameter: pb.InferParameter) -> None:
+def _sequence_id(fields: AskedFields, parameter: pb.InferParameter) -> None:
     value = _expect("sequence_id", parameter, "int64_param", "string_param")
     # Identifiers are unsigned in the core; a negative one keeps its bits, as in Triton.
-    request.correlation_id = value % 2**64 if isinstance(value, int) else value
+    fields["correlation_id"] = value % 2**64 if isinstance(value, int) else value
 
 
-def _sequence_start(request: InferRequest, parameter: pb.InferParameter) -> None:
-    request.sequence_start = _expect("sequence_start", parameter, "bool_param")
+def _sequence_start(fields: AskedFields, parameter: pb.InferParameter) -> None:
+    fields["sequence_start"] = _expect("sequence_start", parameter, "bool_param")
 
 
-def _sequence_end(request: InferRequest, parameter: pb.InferParameter) -> None:
-    request.sequence_end = _expect("sequence_end", parameter, "bool_param")
+def _sequence_end(fields: AskedFields, parameter: pb.InferParameter) -> None:
+    fields["sequence_end"] = _expect("sequence_end", parameter, "bool_param")
 
 
-def _priority(request: InferRequest, parameter: pb.InferParameter) -> None:
-    request.priority = _expect("priority", parameter, "int64_param", "uint64_param")
-    if request.priority < 0:
+def _priority(fields: AskedFields, parameter: pb.InferParameter) -> None:
+    fields["priority"] = _expect("priority", parameter, "int64_param", "uint64_param")
+    if fields["priority"] < 0:
         raise InvalidArgumentError("invalid value for 'priority', expected value >= 0.")
 
 
-def _timeout(request: InferRequest, parameter: pb.InferParameter) -> None:
-    request.timeout_us = _expect("timeout", parameter, "int64_param")
-    if request.timeout_us < 0:
+def _timeout(fields: AskedFields, parameter: pb.InferParameter) -> None:
+    fields["timeout_us"] = _expect("timeout", parameter, "int64_param")
+    if fields["timeout_us"] < 0:
         raise InvalidArgumentError("invalid value for 'timeout', expected value >= 0.")
 
 
-_SETTERS: Final[Mapping[str, Callable[[InferRequest, pb.InferParameter], None]]] = {
+_SETTERS: Final[Mapping[str, Callable[[AskedFields, pb.InferParameter], None]]] = {
     "sequence_id": _sequence_id,
     "sequence_start": _sequence_start,
     "sequence_end": _sequence_end,

@@ -1,11 +1,11 @@
 """The door for inference requests: HTTP's ``infer`` and ``generate`` and gRPC's call and stream all go through it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.requests.request import InferRequest, ResponseSender
+from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
@@ -21,8 +21,8 @@ Headers = Iterable[tuple[bytes | str, bytes | str]]
 class Wishes(Protocol):
     """What a client wants done with outputs; see :class:`~repoagent_server.codec.output_wishes.OutputWishes`."""
 
-    def sender(self, inner: ResponseSender, request: InferRequest) -> ResponseSender:
-        """A sender that does it before ``inner`` sends."""
+    def attend(self, request: InferRequest) -> None:
+        """Have it done before the answers of ``request`` go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +78,27 @@ class Inference:
 
     def prepare(
         self,
-        request: InferRequest,
+        asked: Asked,
         sender: ResponseSender,
         context: CallContext = _NO_CONTEXT,
         wishes: Wishes | None = None,
         refuses_decoupled: str = "",
-    ) -> None:
-        """Make ``request``, which was read from what a client sent, ready for :meth:`submit`.
+    ) -> InferRequest:
+        """A request for :meth:`submit`.
 
         Args:
-            request: It is changed.
+            asked: What was read from the client's message.
             sender: Takes the answers.
             context: What its call's headers mean.
             wishes: What is to be done with outputs before ``sender`` gets them.
             refuses_decoupled: Why a decoupled model cannot answer it; empty if it can.
         """
-        if context is not _NO_CONTEXT:
-            request.parameters.update(context.parameters)
-            request.trace_context = context.trace_context
-        request.refuses_decoupled = refuses_decoupled
-        request.sender = sender if wishes is None else wishes.sender(sender, request)
+        if context.parameters:
+            asked = replace(asked, parameters={**asked.parameters, **context.parameters})
+        request = InferRequest(asked, sender, trace_context=context.trace_context, refuses_decoupled=refuses_decoupled)
+        if wishes is not None:
+            wishes.attend(request)
+        return request
 
     def check(self, request: InferRequest) -> None:
         """Refuse a request that the core would refuse; see :meth:`Core.check`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import ErrorCode, InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent_server.codec.generate_request import read_generate
 from repoagent_server.codec.generate_response import write_generate
 from repoagent_server.codec.json_text import dumps
@@ -40,9 +40,8 @@ class GenerateRoutes:
         """``POST v2/models/M/generate``."""
         answer = _Once(self._inference.mailbox, exchange, wanted_report(request))
 
-        def submit(generate: InferRequest) -> None:
-            self._prepare(generate, request, exchange, answer)
-            self._inference.submit(generate)
+        def submit(asked: Asked) -> None:
+            self._inference.submit(self._prepare(asked, request, exchange, answer))
 
         self._read_and(submit, request, params, exchange)
 
@@ -50,9 +49,8 @@ class GenerateRoutes:
         """``POST v2/models/M/generate_stream``."""
         answer = _Stream(self._inference.mailbox, exchange, wanted_report(request))
 
-        def submit(generate: InferRequest) -> None:
-            self._prepare(generate, request, exchange, answer)
-            answer.request = generate
+        def submit(asked: Asked) -> None:
+            generate = answer.request = self._prepare(asked, request, exchange, answer)
             try:
                 self._inference.check(generate)  # what it refuses is no event, but a plain answer
                 self._inference.submit(generate)
@@ -61,13 +59,12 @@ class GenerateRoutes:
 
         self._read_and(submit, request, params, exchange)
 
-    def _prepare(self, generate: InferRequest, request: Request, exchange: Exchange, answer: Answer) -> None:
-        self._inference.prepare(generate, answer, self._inference.context(lambda: request.headers))
+    def _prepare(self, asked: Asked, request: Request, exchange: Exchange, answer: Answer) -> InferRequest:
+        generate = self._inference.prepare(asked, answer, self._inference.context(lambda: request.headers))
         exchange.on_cancel = generate.cancel
+        return generate
 
-    def _read_and(
-        self, submit: Callable[[InferRequest], None], request: Request, params: Params, exchange: Exchange
-    ) -> None:
+    def _read_and(self, submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange) -> None:
         """Read the request, a long one on a thread, and submit it; an error is the answer."""
         if len(request.body) >= LONG_JSON:
             self._long.do(lambda look: self._read(request, params, look), submit, request, exchange)
@@ -77,7 +74,7 @@ class GenerateRoutes:
         except RepoAgentError as error:
             exchange.respond(error_response(error))
 
-    def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> InferRequest:
+    def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
         model, version = params["model"], check_version(params["version"])
         metadata = self._inference.model_metadata(model, version)
         if (request.frame.encoding or b"").lower() not in _IDENTITY:

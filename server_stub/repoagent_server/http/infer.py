@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputForm, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
@@ -57,14 +57,14 @@ class InferRoute:
             exchange.respond(answer_to(error, request))
             return None
 
-    def _prepare(self, infer: InferRequest, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
+    def _prepare(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
         context = self._inference.context(lambda: request.headers)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
-        self._inference.prepare(infer, reply, context, form.wishes, _DECOUPLED)
+        infer = self._inference.prepare(asked, reply, context, form.wishes, _DECOUPLED)
         exchange.on_cancel = infer.cancel
         return infer
 
-    def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[InferRequest, OutputForm] | None:
+    def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputForm] | None:
         model, version = params["model"], check_version(params["version"])
         inference, body = self._inference, request.body
         try:
@@ -84,14 +84,14 @@ class InferRoute:
             inference.model_metadata(model, version)
             raise
 
-        def read_long(look: Callable[[], None]) -> tuple[InferRequest, OutputForm]:
+        def read_long(look: Callable[[], None]) -> tuple[Asked, OutputForm]:
             return read_infer(body, length, model, version, inference.regions, inference.limits, look)
 
         self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
         return None
 
-    def _submit_read(self, infer: InferRequest, form: OutputForm, request: Request, exchange: Exchange) -> None:
-        self._inference.submit(self._prepare(infer, form, request, exchange))
+    def _submit_read(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> None:
+        self._inference.submit(self._prepare(asked, form, request, exchange))
 
 
 def _is_long(body: Buffer, length: int) -> bool:

@@ -55,4 +55,4 @@ class Core(Protocol):
         """Refuse ``request`` if it would be refused before its execution, as far as that is known."""
 
     def submit(self, request: InferRequest) -> None:
-        """Answer through ``request.sender``, from any thread, perhaps at once. A refusal is an answer: never raises."""
+        """Answer through ``request.send``, from any thread, perhaps at once. A refusal is an answer: never raises."""

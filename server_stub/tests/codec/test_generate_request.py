@@ -8,7 +8,7 @@ import pytest
 from repoagent_server.codec.generate_request import read_generate
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import DataType
 
 _DEFAULT = {
@@ -26,7 +26,7 @@ _DEFAULT = {
 _TYPES = "'int', 'bool', or 'string'."
 
 
-def read(body: str, inputs: dict[str, tuple[str, list[int]]] = _DEFAULT, limit: int = 1 << 20) -> InferRequest:
+def read(body: str, inputs: dict[str, tuple[str, list[int]]] = _DEFAULT, limit: int = 1 << 20) -> Asked:
     items = [{"name": name, "datatype": kind, "shape": shape} for name, (kind, shape) in inputs.items()]
     return read_generate(body.encode(), {"inputs": items}, "m", "", limit)
 

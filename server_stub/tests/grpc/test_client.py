@@ -133,7 +133,7 @@ def test_parameters_and_sequence_fields_reach_the_core(client: Client, core: Any
         parameters={"text": "x", "number": 4, "flag": True, "share": 0.5},
         outputs=[triton.InferRequestedOutput("OUTPUT0")],
     )
-    request = core.requests[-1]
+    request = core.requests[-1].asked
     assert (request.correlation_id, request.sequence_start, request.sequence_end) == (2**63 - 1, True, False)
     assert (request.priority, request.timeout_us) == (3, 7)
     assert request.parameters == {"text": "x", "number": 4, "flag": True, "share": 0.5}
@@ -142,7 +142,7 @@ def test_parameters_and_sequence_fields_reach_the_core(client: Client, core: Any
 
 def test_a_sequence_can_have_a_text_for_its_id(client: Client, core: Any) -> None:
     client.infer("ident", [fp32(1)], sequence_id="chat-7", sequence_end=True)
-    assert core.requests[-1].correlation_id == "chat-7"
+    assert core.requests[-1].asked.correlation_id == "chat-7"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.shared.mailbox import Answer, Mailbox
 
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferResponse
 
 _HEADERS = [(b"X-User", b"ada"), (b"Host", b"localhost")]
 
@@ -37,9 +37,9 @@ async def test_chosen_headers_become_parameters_of_every_request_of_a_call(core:
     inference = _inference(core, "x-.*")
     context = inference.context(lambda: _HEADERS)
     for _ in range(2):
-        request = InferRequest("ident", {}, parameters={"own": 1})
-        inference.prepare(request, _Answer(inference.mailbox), context)
-        assert request.parameters == {"own": 1, "X-User": "ada"}
+        asked = Asked("ident", {}, parameters={"own": 1})
+        request = inference.prepare(asked, _Answer(inference.mailbox), context)
+        assert request.asked.parameters == {"own": 1, "X-User": "ada"}
 
 
 async def test_no_headers_at_all_are_fine(core: Any) -> None:
@@ -51,8 +51,7 @@ async def test_no_headers_at_all_are_fine(core: Any) -> None:
 async def test_a_refusal_by_the_core_is_an_answer(core: Any) -> None:
     inference = _inference(core)
     answer = _Answer(inference.mailbox)
-    request = InferRequest("absent", {})
-    inference.prepare(request, answer, wishes=OutputWishes(), refuses_decoupled="why")
+    request = inference.prepare(Asked("absent", {}), answer, wishes=OutputWishes(), refuses_decoupled="why")
     inference.submit(request)
     ((response, final),) = answer.came
     assert response is not None

@@ -108,8 +108,7 @@ def test_an_error_as_first_response_sets_the_status(
 @pytest.mark.parametrize("path", [_PATH, _STREAM])
 def test_a_request_that_is_not_let_in_has_a_plain_answer(core: Any, client: httpx.Client, path: str) -> None:
     def submit(request: InferRequest) -> None:
-        assert request.sender is not None
-        request.sender.send(_answer(error=UnavailableError("Exceeds maximum queue size")), True)
+        request.send(_answer(error=UnavailableError("Exceeds maximum queue size")), True)
 
     core.submit = submit
     response = client.post(path, content=_BODY)
@@ -197,14 +196,12 @@ def _next_event(lines: Iterator[str]) -> Any:
 def test_every_event_is_sent_when_it_comes(client: httpx.Client, asked: list[InferRequest], core: Any) -> None:
     def submit(request: InferRequest) -> None:
         asked.append(request)
-        assert request.sender is not None
-        request.sender.send(_answer(b"0"), False)
+        request.send(_answer(b"0"), False)
 
     core.submit = submit
     with client.stream("POST", _STREAM, content=_BODY) as response:
         lines = response.iter_lines()
-        sender = asked[0].sender
-        assert sender is not None
+        sender = asked[0]
         for number in range(1, 5):
             assert _next_event(lines)["OUTPUT0"] == str(number - 1)  # before the next one exists
             sender.send(_answer(b"%d" % number), number == 4)
@@ -237,8 +234,7 @@ def test_a_client_that_does_not_read_is_given_up(
         head = f"POST {_STREAM} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(_BODY)}\r\n\r\n{_BODY}"
         connection.sendall(head.encode())
         assert arrived.wait(60)
-        sender = asked[0].sender
-        assert sender is not None
+        sender = asked[0]
         big = _answer(b"x" * (1 << 20))
         for _ in range(128):
             sender.send(big, False)

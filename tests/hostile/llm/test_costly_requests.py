@@ -87,7 +87,7 @@ def test_a_hundred_thousand_words_are_refused_before_they_are_read(new_asker: Ne
     weights = name.endswith("weights")
     words = [f"w{number}".encode() for number in range(100_000)]
     array = np.ones(100_000, np.float32) if weights else np.array(words, object)
-    request.inputs[name] = Tensor(DataType.FP32 if weights else DataType.BYTES, array)
+    request.inputs = {**request.inputs, name: Tensor(DataType.FP32 if weights else DataType.BYTES, array)}
     refused(asker.send(request), f"{name} has 100000 elements, more than 1024; --limit-words of the server")
 
 

@@ -149,9 +149,7 @@ def test_the_server_goes_on_while_a_template_takes_its_time(
     asks = Asker(core)
 
     def conversation(model: str, text: str = "messages") -> object:
-        request = asks.request(USER, model, max_tokens=2)
-        request.inputs[text] = request.inputs.pop("text_input")
-        return asks.send(request)
+        return asks.send(asks.request(USER, model, prompt=text, max_tokens=2))
 
     stuck = conversation("bad")
     assert len(conversation("good").texts()) == 1  # type: ignore[attr-defined]

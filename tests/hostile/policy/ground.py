@@ -12,7 +12,7 @@ import numpy as np
 from repoagent.config import read_text, write_json
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 __all__ = ["ROADS", "Ground", "Road", "by_a_load_request", "digest_list", "reason_of", "refusal_of", "sha256"]
@@ -100,7 +100,7 @@ def on_demand(ground: Ground, policy: str) -> str:
     """The first request for the model loads it."""
     core = ground.core(policy, on_demand=True)
     array = np.zeros((1, 4), np.float32)
-    refusal = refusal_of(lambda: core.infer(InferRequest("m", {"x": Tensor.of(array)})))
+    refusal = refusal_of(lambda: core.infer(InferRequest(Asked("m", {"x": Tensor.of(array)}))))
     return "" if core.model_ready("m") else refusal
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.policy.ground import Ground, Road, by_a_load_request, digest_list, refusal_of, sha256
 
@@ -66,7 +66,7 @@ def _served(core: ServingCore) -> float | None:
     """What the model adds to its input, if it is loaded."""
     if refusal_of(lambda: core.load("m")):
         return None
-    answer = core.infer(InferRequest("m", {"x": Tensor.of(np.zeros((1, 4), np.float32))}))
+    answer = core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.zeros((1, 4), np.float32))})))
     core.unload("m")
     return float(answer.outputs["y"].array[0, 0])
 

@@ -10,7 +10,7 @@ from repoagent.loader.child import run_child
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key
 from tests.hostile.policy.ground import Ground
 
@@ -42,7 +42,7 @@ def by_a_key_reference() -> set[str]:
 
 
 def by_a_model(core: ServingCore) -> set[str]:
-    response = core.infer(InferRequest("m", {}))
+    response = core.infer(InferRequest(Asked("m", {})))
     return set(str(response.parameters["names"]).split())
 
 

@@ -12,7 +12,7 @@ from repoagent_verify.signing import Identity, sign
 
 from agents.verify.tests.issuing import public_pem
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.conftest import Swap
 from tests.hostile.policy.ground import Ground, refusal_of
@@ -38,7 +38,7 @@ def core(ground: Ground, weights: Weights) -> ServingCore:
 
 
 def served(core: ServingCore) -> float:
-    answer = core.infer(InferRequest("m", {"x": Tensor.of(np.zeros((1, 4), np.float32))}))
+    answer = core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.zeros((1, 4), np.float32))})))
     return float(answer.outputs["y"].array[0, 0])
 
 

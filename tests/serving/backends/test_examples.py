@@ -12,7 +12,7 @@ from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 _REPOSITORY = Path(__file__).resolve().parents[3] / "examples" / "backends" / "repository"
@@ -97,7 +97,7 @@ def test_identity_answers_zeros_for_an_optional_input_that_was_left_out(
     )
     sender = new_sender()
     given = np.ones(shape, np.float32)
-    instance.execute([InferRequest("i", {"INPUT0": Tensor.of(given)}, sender=sender)])
+    instance.execute([InferRequest(Asked("i", {"INPUT0": Tensor.of(given)}), sender)])
     outputs = sender.final().outputs
     assert outputs["OUTPUT0"].array is given
     assert outputs["OUTPUT1"].array.tolist() == np.zeros(shape, np.int64).tolist()
@@ -109,7 +109,7 @@ def test_square_counts_its_delay_before_an_output_as_making_outputs(new_sender: 
     config.parameters["CUSTOM_OUTPUT_DELAY_NS"].string_value = "1000000"
     instance = _load(config).create_instance(InstanceSpec("s_0_0", "CPU"))
     sender = new_sender()
-    instance.execute([InferRequest("s", {"IN": Tensor.of(np.array([1], np.int32))}, sender=sender)])
+    instance.execute([InferRequest(Asked("s", {"IN": Tensor.of(np.array([1], np.int32))}), sender)])
     before = time.monotonic_ns()
     response, _ = sender.sent.get(timeout=60)
     assert 0 < response.output_start_ns <= max(before, time.monotonic_ns() - 1_000_000)

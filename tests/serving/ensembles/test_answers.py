@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 Maker = Callable[..., ServingCore]
@@ -53,7 +53,7 @@ ensemble_scheduling {
 
 
 def ask(core: ServingCore, value: float, **fields: Any) -> InferResponse:
-    return core.infer(InferRequest("e", {"x": Tensor.of(np.array([value], np.float32))}, **fields))
+    return core.infer(InferRequest(Asked("e", {"x": Tensor.of(np.array([value], np.float32))}, **fields)))
 
 
 def write_split(write: Writer, write_ensemble: Writer, *, optional: bool) -> None:
@@ -110,7 +110,7 @@ def test_a_response_of_a_stream_without_tensors_is_a_response_of_the_ensemble(
     core = new_core()
     core.load("e")
     sender = new_sender()
-    core.submit(InferRequest("e", {"x": Tensor.of(np.zeros(1, np.float32))}, sender=sender))
+    core.submit(InferRequest(Asked("e", {"x": Tensor.of(np.zeros(1, np.float32))}), sender))
     sent = [sender.sent.get(timeout=60) for _ in range(3)]
     assert [list(response.outputs) if response else None for response, _ in sent] == [[], ["y"], None]
     assert [final for _, final in sent] == [False, False, True]

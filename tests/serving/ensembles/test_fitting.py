@@ -9,7 +9,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.ensembles.fitting import Fit
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 Maker = Callable[..., ServingCore]
@@ -45,7 +45,7 @@ def scheduling(*steps: str) -> str:
 
 
 def ask(core: ServingCore, shape: tuple[int, ...], model: str = "e") -> Any:
-    response = core.infer(InferRequest(model, {"x": Tensor.of(np.zeros(shape, np.float32))}))
+    response = core.infer(InferRequest(Asked(model, {"x": Tensor.of(np.zeros(shape, np.float32))})))
     (tensor,) = response.outputs.values()
     return tensor.array
 

@@ -11,7 +11,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -304,4 +304,4 @@ def test_polling_unloads_an_ensemble_whose_member_is_gone(new_core: CoreMaker, r
     core.poll()
     assert ready(core) == ["a"]
     with pytest.raises(RepoAgentError):
-        core.find(InferRequest("e", {}))
+        core.find(InferRequest(Asked("e", {})))

@@ -12,7 +12,7 @@ import pytest
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 CoreMaker = Callable[..., ServingCore]
@@ -95,10 +95,10 @@ def test_a_step_runs_when_its_inputs_are_there_whatever_the_order_of_the_steps(
     assert values(response) == {"left": 2, "sum": 13}
     assert (response.model_name, response.model_version, response.id) == ("e", "1", "r1")
     request, sender = request_of("e"), new_sender()
-    request.sender = sender
+    request.redirect(sender)
     core.submit(request)
     assert values(sender.final()) == {"left": 2, "sum": 13}
-    assert request.sender is sender
+    assert request.redirect(sender) is sender
 
 
 @pytest.mark.usefixtures("diamond")
@@ -122,7 +122,7 @@ def test_steps_without_a_common_input_run_at_the_same_time(
     for runner in scripted.runners:
         runner.hold = hold
     request, sender = request_of("e"), new_sender()
-    request.sender = sender
+    request.redirect(sender)
     core.submit(request)
     for runner in scripted.runners:
         assert runner.running.acquire(timeout=60)
@@ -158,7 +158,7 @@ def test_tensors_go_from_step_to_step_without_a_copy(
     core = new_core()
     core.load("e")
     array = np.ones((1, 4), np.float32)
-    response = core.infer(InferRequest("e", {"x": Tensor.of(array)}))
+    response = core.infer(InferRequest(Asked("e", {"x": Tensor.of(array)})))
     assert np.shares_memory(response.outputs["y"].array, array)
 
 
@@ -241,7 +241,7 @@ def test_an_optional_input_may_be_left_out(
     core.load("e")
     request = request_of("e")
     assert values(core.infer(request)) == {"y": 1}
-    request.inputs["o"] = Tensor.of(np.full((1, 4), 9, np.float32))
+    request.inputs = {**request.inputs, "o": Tensor.of(np.full((1, 4), 9, np.float32))}
     assert values(core.infer(request)) == {"y": 9}
 
 

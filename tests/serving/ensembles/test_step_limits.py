@@ -12,7 +12,7 @@ import pytest
 
 from repoagent.errors import CancelledError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 Maker = Callable[..., ServingCore]
@@ -79,7 +79,7 @@ class Pipeline:
         os.write(self._tokens, b"." * count)
 
     def ask(self, count: int, sender: Any) -> InferRequest:
-        request = InferRequest("e", {"x": Tensor.of(np.array([count], np.float32))}, sender=sender)
+        request = InferRequest(Asked("e", {"x": Tensor.of(np.array([count], np.float32))}), sender)
         self.core.submit(request)
         return request
 
@@ -193,6 +193,6 @@ def test_quick_members_do_not_nest_in_each_other(new_core: Maker, write_model: A
                     done.set()
 
     for _ in range(count):
-        core.submit(InferRequest("e", {"x": Tensor.of(np.ones((1, 4), np.float32))}, sender=Counting()))
+        core.submit(InferRequest(Asked("e", {"x": Tensor.of(np.ones((1, 4), np.float32))}), Counting()))
     assert done.wait(60)
     assert errors == []

@@ -4,13 +4,13 @@ import pytest
 from repoagent.config import read_text
 from repoagent.errors import InternalError
 from repoagent.serving.instances.batches import Joiner, requested_outputs
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 
 
 def request(*outputs: str, **inputs: Array) -> InferRequest:
     tensors = {name: Tensor.of(array) for name, array in inputs.items()}
-    return InferRequest("m", tensors, requested_outputs=outputs)
+    return InferRequest(Asked("m", tensors, requested_outputs=outputs))
 
 
 def test_inputs_are_joined_in_order_into_one_piece_of_memory() -> None:

@@ -13,7 +13,7 @@ from repoagent.config import read_text
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.ragged import RaggedJoiner
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CoreMaker = Callable[..., ServingCore]
@@ -77,8 +77,8 @@ def serve(new_core: CoreMaker, repository: Path) -> Callable[[str], ServingCore]
     return serve
 
 
-def request(values: Any, **fields: Any) -> InferRequest:
-    return InferRequest("m", {"x": Tensor.of(np.asarray(values, np.float32))}, **fields)
+def request(values: Any, sender: Any = DISCARD, **fields: Any) -> InferRequest:
+    return InferRequest(Asked("m", {"x": Tensor.of(np.asarray(values, np.float32))}, **fields), sender)
 
 
 def test_requests_of_different_shapes_are_one_execution_and_get_their_own_parts(
@@ -133,7 +133,7 @@ def test_inputs_that_are_not_ragged_are_joined_as_ever() -> None:
     )
     requests = [request([[1.0]]), request([[2.0, 3.0]])]
     for number, each in enumerate(requests):
-        each.inputs["e"] = Tensor.of(np.full((1, 2), number, np.float32))
+        each.inputs = {**each.inputs, "e": Tensor.of(np.full((1, 2), number, np.float32))}
     joined = RaggedJoiner.of(config).join(requests)
     assert {name: tensor.array.tolist() for name, tensor in joined.items()} == {"x": [1, 2, 3], "e": [[0, 0], [1, 1]]}
 

@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.serving.core import ControlMode, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -46,11 +46,11 @@ def test_an_ensemble_is_made_anew_when_a_member_is_reloaded_and_no_agent_is_call
     core = new_core()
     core.load("outer")
 
-    before = {name: core.find(InferRequest(name, {})) for name in ("e", "outer", "b")}
+    before = {name: core.find(InferRequest(Asked(name, {}))) for name in ("e", "outer", "b")}
     del loader.trace[:]
     write_model("a", {1: "100"}, _DECOUPLED)
     core.load("a")
-    after = {name: core.find(InferRequest(name, {})) for name in ("e", "outer", "b")}
+    after = {name: core.find(InferRequest(Asked(name, {}))) for name in ("e", "outer", "b")}
     assert after["b"] is before["b"]
     # That the new member may give several answers shows in the ensembles over it, to the outermost.
     assert [before[name].decoupled for name in ("e", "outer")] == [False, False]

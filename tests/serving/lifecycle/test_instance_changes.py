@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.versions.served_model import ServedModel
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
@@ -25,7 +25,7 @@ def text(count: int, more: str = "") -> str:
 
 
 def served(core: ServingCore) -> ServedModel:
-    return core.find(InferRequest("m", {}))
+    return core.find(InferRequest(Asked("m", {})))
 
 
 def at_once(core: ServingCore, request_of: RequestMaker, runners: list[Any], count: int) -> list[object]:

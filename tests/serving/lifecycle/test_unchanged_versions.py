@@ -11,7 +11,7 @@ import pytest
 
 from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.versions.served_model import ServedModel
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
@@ -19,7 +19,7 @@ ALL = 'backend: "scripted" version_policy { all {} } '
 
 
 def served(core: ServingCore, version: int, name: str = "m") -> ServedModel:
-    return core.find(InferRequest(name, {}, model_version=str(version)))
+    return core.find(InferRequest(Asked(name, {}, str(version))))
 
 
 def count(core: ServingCore, version: int) -> int:

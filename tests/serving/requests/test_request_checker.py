@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.tensor import DataType, Tensor
 
@@ -27,7 +27,7 @@ def tensor(data_type: DataType, *shape: int) -> Tensor:
 
 
 def request(outputs: tuple[str, ...] = (), request_id: str = "", **inputs: Tensor) -> InferRequest:
-    return InferRequest("m", inputs, requested_outputs=outputs, id=request_id)
+    return InferRequest(Asked("m", inputs, requested_outputs=outputs, id=request_id))
 
 
 def checker(text: str) -> RequestChecker:
@@ -162,7 +162,7 @@ CONFIGS = st.builds(
     ),
 )
 REQUESTS = st.builds(
-    lambda inputs, outputs: InferRequest("m", inputs, requested_outputs=tuple(outputs)),
+    lambda inputs, outputs: InferRequest(Asked("m", inputs, requested_outputs=tuple(outputs))),
     st.dictionaries(st.sampled_from("abc"), TENSORS, max_size=3),
     st.lists(st.sampled_from("yz"), max_size=1),
 )

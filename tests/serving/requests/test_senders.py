@@ -6,7 +6,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InternalError
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, TrackedSender, answer_error
 
 
@@ -16,17 +16,18 @@ def response(**fields: Any) -> InferResponse:
 
 def test_a_tracked_request_is_done_at_its_final_response_and_gets_its_own_sender_back(new_sender: Any) -> None:
     own, done = new_sender(), []
-    request = InferRequest("m", {}, sender=own)
-    request.sender = tracked = TrackedSender(request, lambda: done.append(True))
-    tracked.send(response(), False)
-    assert (done, request.sender) == ([], tracked)
-    tracked.send(None, True)
-    assert (done, request.sender) == ([True], own)
+    request = InferRequest(Asked("m", {}), own)
+    TrackedSender(request, lambda: done.append(True))
+    request.send(response(), False)
+    assert (done, own.sent.qsize()) == ([], 1)
+    request.send(None, True)
+    assert (done, own.sent.qsize()) == ([True], 2)
+    assert request.redirect(own) is own
 
 
 def test_an_answer_after_the_final_one_is_dropped_and_logged(new_sender: Any, caplog: pytest.LogCaptureFixture) -> None:
     own, done = new_sender(), []
-    tracked = TrackedSender(InferRequest("m", {}, sender=own), lambda: done.append(True))
+    tracked = TrackedSender(InferRequest(Asked("m", {}), own), lambda: done.append(True))
     tracked.send(response(), True)
     tracked.send(response(), True)
     assert own.sent.qsize() == 1
@@ -41,7 +42,7 @@ def test_a_sender_that_raises_does_not_keep_the_request_open(caplog: pytest.LogC
 
     done: list[bool] = []
     with caplog.at_level(logging.ERROR):
-        TrackedSender(InferRequest("m", {}, sender=Broken()), lambda: done.append(True)).send(response(), True)
+        TrackedSender(InferRequest(Asked("m", {}), Broken()), lambda: done.append(True)).send(response(), True)
     assert done == [True]
     assert "the connection is gone" in caplog.text
 
@@ -72,7 +73,7 @@ def test_a_collector_refuses_any_other_number_of_answers(count: int) -> None:
 
 def test_a_recorder_counts_every_answer_of_a_decoupled_model(new_sender: Any) -> None:
     own, statistics = new_sender(), ModelStatistics()
-    request = InferRequest("m", {}, sender=own)
+    request = InferRequest(Asked("m", {}), own)
     recorder = RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=True)
     recorder.send(response(), False)
     recorder.send(response(), False)
@@ -81,12 +82,12 @@ def test_a_recorder_counts_every_answer_of_a_decoupled_model(new_sender: Any) ->
     assert entry["inference_stats"]["success"]["count"] == 1
     assert list(entry["response_stats"]) == ["0", "1", "2"]
     assert own.sent.qsize() == 3
-    assert request.sender is own
+    assert request.redirect(own) is own
 
 
 def test_a_model_that_is_not_decoupled_has_one_answer(new_sender: Any, caplog: pytest.LogCaptureFixture) -> None:
     statistics, own = ModelStatistics(), new_sender()
-    request = InferRequest("m", {}, sender=own)
+    request = InferRequest(Asked("m", {}), own)
     recorder = RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=False)
     for name in ("first", "second", "third"):
         recorder.send(response(id=name), False)
@@ -100,7 +101,7 @@ def test_a_model_that_is_not_decoupled_has_one_answer(new_sender: Any, caplog: p
 
 def test_a_response_may_say_from_when_on_its_outputs_were_made(new_sender: Any) -> None:
     statistics = ModelStatistics()
-    request = InferRequest("m", {}, sender=new_sender())
+    request = InferRequest(Asked("m", {}), new_sender())
     started = time.monotonic_ns() - 100
     recorder = RecordingSender(request, statistics, batch_size=1, started_ns=started, decoupled=True)
     recorder.send(response(output_start_ns=started + 40), True)
@@ -112,14 +113,14 @@ def test_a_response_may_say_from_when_on_its_outputs_were_made(new_sender: Any) 
 @pytest.mark.parametrize(("error", "reason"), [(CancelledError("x"), "CANCELED"), (InternalError("x"), "BACKEND")])
 def test_a_recorder_counts_failures(new_sender: Any, error: Any, reason: str) -> None:
     statistics = ModelStatistics()
-    request = InferRequest("m", {}, sender=new_sender())
+    request = InferRequest(Asked("m", {}), new_sender())
     RecordingSender(request, statistics, batch_size=1, started_ns=0, decoupled=False).send(response(error=error), True)
     assert statistics.snapshot().failures[reason] == 1
 
 
 def test_an_error_is_the_final_answer(new_sender: Any) -> None:
     sender = new_sender()
-    answer_error(InferRequest("m", {}, id="r", sender=sender), InternalError("x"), "2")
+    answer_error(InferRequest(Asked("m", {}, id="r"), sender), InternalError("x"), "2")
     answer = sender.final()
     assert (answer.id, answer.model_version, str(answer.error)) == ("r", "2", "x")
-    answer_error(InferRequest("m", {}), InternalError("nobody listens"))
+    answer_error(InferRequest(Asked("m", {})), InternalError("nobody listens"))

@@ -14,7 +14,7 @@ from repoagent.serving.instances.batches import Joiner
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.clock import Clock
@@ -162,7 +162,9 @@ class Bench:
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:
         shape = (rows, width) if self.config.max_batch_size else (width,)
         array = np.full(shape, value, np.float32)
-        return InferRequest("m", {"x": Tensor.of(array)}, arrival_ns=self.clock.now_ns(), **fields)
+        request = InferRequest(Asked("m", {"x": Tensor.of(array)}, **fields))
+        request.arrival_ns = self.clock.now_ns()
+        return request
 
     def submit(self, value: float, **fields: Any) -> Answers:
         """Submit a request whose answer will be twice ``value``."""
@@ -170,7 +172,7 @@ class Bench:
 
     def submit_request(self, request: InferRequest, name: object) -> Answers:
         answers = Answers(name, self.order)
-        request.sender = answers
+        request.redirect(answers)
         self.scheduler.submit(request)
         return answers
 

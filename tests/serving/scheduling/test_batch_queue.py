@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.errors import CancelledError, UnavailableError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.rules import BatchRule
@@ -19,11 +19,11 @@ US = 1000
 
 
 def request(name: str = "", rows: int = 1, width: int = 4, **fields: Any) -> InferRequest:
-    return InferRequest("m", {"x": Tensor.of(np.zeros((rows, width), np.float32))}, id=name, **fields)
+    return InferRequest(Asked("m", {"x": Tensor.of(np.zeros((rows, width), np.float32))}, id=name, **fields))
 
 
 def ids(step: Step) -> str:
-    return "".join(item.id for item in step.batch)
+    return "".join(item.asked.id for item in step.batch)
 
 
 @pytest.fixture
@@ -129,11 +129,13 @@ def test_a_request_whose_time_is_over_is_refused_wherever_it_stands(queue_of: Qu
     queue.put(request("b", timeout_us=50), 0)
     queue.put(request("c", timeout_us=5000), 0)
     assert queue.deadline_ns == 50 * US
-    assert [(item.request.id, str(item.error)) for item in queue.expire(50 * US)] == [("b", "Request timeout expired")]
+    assert [(item.request.asked.id, str(item.error)) for item in queue.expire(50 * US)] == [
+        ("b", "Request timeout expired")
+    ]
     assert queue.deadline_ns == 100 * US
     assert len(queue) == 2
     refused = queue.next(100 * US).refusals
-    assert [item.request.id for item in refused] == ["a", "c"]
+    assert [item.request.asked.id for item in refused] == ["a", "c"]
     assert all(isinstance(item.error, UnavailableError) for item in refused)
     assert queue.deadline_ns is None
 
@@ -167,7 +169,7 @@ def test_a_time_without_a_default_to_shorten_is_taken_as_asked(queue_of: QueueMa
 def test_without_a_policy_a_request_waits_as_long_as_it_wants(queue_of: QueueMaker) -> None:
     queue = queue_of()
     queue.put(request("a", timeout_us=10), 0)
-    assert [refusal.request.id for refusal in queue.expire(10 * US)] == ["a"]
+    assert [refusal.request.asked.id for refusal in queue.expire(10 * US)] == ["a"]
 
 
 def test_a_policy_that_allows_no_override_decides_alone(queue_of: QueueMaker) -> None:
@@ -210,7 +212,7 @@ def test_draining_takes_everything_out(queue_of: QueueMaker) -> None:
     queue = queue_of("max_queue_delay_microseconds: 100")
     for name in "ab":
         queue.put(request(name), 0)
-    assert [item.id for item in queue.drain()] == ["a", "b"]
+    assert [item.asked.id for item in queue.drain()] == ["a", "b"]
     assert len(queue) == 0
 
 
@@ -301,4 +303,4 @@ def test_whatever_happens_each_request_leaves_once_and_batches_keep_the_rules(
         model.next()
     assert len(model.queue) == 0
     if not batching.levels:
-        assert [int(item.id) for item in model.served] == sorted(int(item.id) for item in model.served)
+        assert [int(item.asked.id) for item in model.served] == sorted(int(item.asked.id) for item in model.served)

@@ -5,19 +5,19 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 from repoagent.serving.scheduling.cache import Owner, ResponseCache, open_response_cache, request_digest
 
 
 def request(values: Any, dtype: Any = np.float32, **fields: Any) -> InferRequest:
-    return InferRequest("m", {"x": Tensor.of(np.array(values, dtype))}, **fields)
+    return InferRequest(Asked("m", {"x": Tensor.of(np.array(values, dtype))}, **fields))
 
 
 def text(*elements: bytes) -> InferRequest:
     array = np.empty(len(elements), object)
     array[:] = elements
-    return InferRequest("m", {"x": Tensor(DataType.BYTES, array)})
+    return InferRequest(Asked("m", {"x": Tensor(DataType.BYTES, array)}))
 
 
 def answer(count: int = 100) -> InferResponse:
@@ -34,14 +34,14 @@ def key(number: int) -> tuple[Owner, bytes]:
 SAME = [
     (request([1, 2]), request([1, 2], id="other", priority=3, timeout_us=9)),
     (request([1, 2], requested_outputs=("a", "b")), request([1, 2], requested_outputs=("b", "a"))),
-    (request([[1, 2], [3, 4]]), InferRequest("m", {"x": Tensor.of(np.array([[1, 3], [2, 4]], np.float32).T)})),
+    (request([[1, 2], [3, 4]]), InferRequest(Asked("m", {"x": Tensor.of(np.array([[1, 3], [2, 4]], np.float32).T)}))),
     (text(b"a", b"bc"), text(b"a", b"bc")),
 ]
 DIFFERENT = [
     (request([1, 2]), request([1, 3])),
     (request([1, 2]), request([[1, 2]])),
     (request([1], np.int32), request([1], np.uint32)),
-    (request([1]), InferRequest("m", {"z": request([1]).inputs["x"]})),
+    (request([1]), InferRequest(Asked("m", {"z": request([1]).inputs["x"]}))),
     (request([1]), request([1], requested_outputs=("y",))),
     (request([1]), request([1], parameters={"p": 1})),
     (request([1], parameters={"p": 1}), request([1], parameters={"p": "1"})),

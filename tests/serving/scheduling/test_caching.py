@@ -84,7 +84,7 @@ def test_the_request_has_its_own_sender_back(bench: Any, cache: ResponseCache) -
     request = subject.request(1)
     answers = subject.submit_request(request, 1)
     answers.value()
-    assert request.sender is answers
+    assert request.redirect(answers) is answers
 
 
 def test_hits_wait_for_their_turn_if_the_order_is_to_be_kept(bench: Any, cache: ResponseCache) -> None:
@@ -114,8 +114,7 @@ def test_a_client_that_changes_its_memory_meanwhile_cannot_have_a_wrong_answer_k
 ) -> None:
     subject = bench(CACHED, cache=cache)
     instance = subject.scheduler._inner._instances[0]
-    request = subject.request(1)
-    request.volatile = True
+    request = subject.request(1, volatile=True)
     request.output_places = {"y": object()}
     theirs = request.inputs["x"].array
     run = instance._run

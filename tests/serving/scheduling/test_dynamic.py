@@ -8,7 +8,7 @@ import pytest
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.instances.base import NativeInstance
 from repoagent.serving.measuring.statistics import ModelStatistics
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.factory import new_scheduler
 from tests.serving.version_contexts import version_of
@@ -61,7 +61,7 @@ def test_callers_that_wait_share_a_batch_with_submitted_requests(bench: Any) -> 
     thread.join()
     assert (submitted.value(), outcome) == (2, [4])
     assert subject.batches == [[1, 2]]
-    assert request.sender is None
+    assert request.redirect(DISCARD) is DISCARD
 
 
 def test_a_timeout_is_noticed_while_the_model_is_busy(bench: Any) -> None:
@@ -218,12 +218,11 @@ class ListModel:
         self.free = threading.Event()
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
-        self.batches.append([request.id for request in requests])
+        self.batches.append([request.asked.id for request in requests])
         self.running.release()
         assert self.free.wait(60)
         for request in requests:
-            assert request.sender is not None
-            request.sender.send(InferResponse("m", "1", request.id), True)
+            request.send(InferResponse("m", "1", request.asked.id), True)
 
     def close(self) -> None:
         pass
@@ -235,7 +234,7 @@ def test_a_native_backend_gets_the_batch_as_a_list_of_requests(config_of: Any, n
     scheduler = new_scheduler(version_of(statistics, config=config_of(PLAIN)), [instance])
     sender = new_sender()
     for name in "abc":
-        scheduler.submit(InferRequest("m", {"x": _row()}, sender, id=name))
+        scheduler.submit(InferRequest(Asked("m", {"x": _row()}, id=name), sender))
         if name == "a":
             assert model.running.acquire(timeout=60)
     model.free.set()

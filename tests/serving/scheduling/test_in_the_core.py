@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CONTROLS = """
@@ -97,11 +97,13 @@ def onnx_with_controls() -> bytes:
 
 def step(core: ServingCore, value: int, sequence: int, flags: str = "") -> dict[str, int]:
     request = InferRequest(
-        "m",
-        {"x": Tensor.of(np.array([[value]], np.int32))},
-        correlation_id=sequence,
-        sequence_start="S" in flags,
-        sequence_end="E" in flags,
+        Asked(
+            "m",
+            {"x": Tensor.of(np.array([[value]], np.int32))},
+            correlation_id=sequence,
+            sequence_start="S" in flags,
+            sequence_end="E" in flags,
+        )
     )
     return {name: tensor.array.item() for name, tensor in core.infer(request).outputs.items()}
 
@@ -128,7 +130,7 @@ def test_the_end_of_the_server_does_not_wait_for_sequences_that_hold_slots(
     assert step(core, 1, 7, "S") == {"y": 111, "c": 7}
     waiting = new_sender()
     inputs = {"x": Tensor.of(np.array([[2]], np.int32))}
-    core.submit(InferRequest("m", inputs, waiting, correlation_id=8, sequence_start=True))
+    core.submit(InferRequest(Asked("m", inputs, correlation_id=8, sequence_start=True), waiting))
     core.stop()
     assert waiting.final().outputs["y"].array.item() == 112
 
@@ -176,7 +178,7 @@ def test_a_sequence_that_is_open_during_a_reload_is_told_to_begin_again(
 
     def add(value: int, flags: str = "") -> int:
         tensor = Tensor.of(np.array([value], np.int32))
-        request = InferRequest("m", {"x": tensor}, None, correlation_id=7, sequence_start="S" in flags)
+        request = InferRequest(Asked("m", {"x": tensor}, correlation_id=7, sequence_start="S" in flags))
         return int(core.infer(request).outputs["y"].array[0])
 
     assert [add(1, "S"), add(2)] == [1, 3]
@@ -198,7 +200,7 @@ def test_a_batch_of_requests_through_the_core_is_the_same_as_one_by_one(
     sender = new_sender()
     for number in range(50):
         values = np.full((1 + number % 3, 4), number, np.float32)
-        core.submit(InferRequest("m", {"x": Tensor.of(values)}, sender, id=str(number)))
+        core.submit(InferRequest(Asked("m", {"x": Tensor.of(values)}, id=str(number)), sender))
     for _ in range(50):
         response = sender.final()
         number = int(response.id)
@@ -215,7 +217,7 @@ def test_the_response_cache_answers_equal_requests_until_the_model_changes(
 
     def ask() -> Any:
         values = Tensor.of(np.ones((1, 4), np.float32))
-        return core.infer(InferRequest("m", {"x": values})).outputs["y"].array.tolist()
+        return core.infer(InferRequest(Asked("m", {"x": values}))).outputs["y"].array.tolist()
 
     assert [ask(), ask()] == [[[1.5] * 4]] * 2
     entry = core.statistics("m")["model_stats"][0]

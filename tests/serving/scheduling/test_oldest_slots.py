@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
@@ -41,8 +41,9 @@ class Subject:
 
     def put(self, name: str, flags: str = "") -> InferRequest:
         inputs = {"x": Tensor.of(np.zeros((1, 1), np.float32))}
-        request = InferRequest("m", inputs, Log(self.answered, name), id=name, correlation_id=name[0])
-        request.sequence_start, request.sequence_end = "S" in flags, "E" in flags
+        start, end = "S" in flags, "E" in flags
+        asked = Asked("m", inputs, id=name, correlation_id=name[0], sequence_start=start, sequence_end=end)
+        request = InferRequest(asked, Log(self.answered, name))
         slot = self.table.place(Entry(request, 1, 0), 0)
         if slot is not None:
             self.source.advance(slot, 0)
@@ -53,12 +54,11 @@ class Subject:
 
 
 def names(batch: list[InferRequest]) -> list[str]:
-    return [request.id for request in batch]
+    return [request.asked.id for request in batch]
 
 
 def answer(request: InferRequest) -> None:
-    assert request.sender is not None
-    request.sender.send(None, True)
+    request.send(None, True)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_an_idle_sequence_leaves_when_its_request_has_been_answered(subject: Sub
     answer(subject.batch()[0])
     (ended,) = [slot for slot in subject.table.reap(1_000_000) if slot.sequence == "a"]
     subject.source.advance(ended, 1_000_000)
-    assert subject.put("d1", "S").sender is not None
+    subject.put("d1", "S")
     assert subject.table.waiting == 1
     answer(first[0])
     assert subject.table.waiting == 0
@@ -129,5 +129,5 @@ def test_answers_keep_the_order_only_if_asked_to() -> None:
 
 def test_draining_takes_everything_out(subject: Subject) -> None:
     requests: list[Any] = [subject.put("a1", "S"), subject.put("a2"), subject.put("b1", "S")]
-    assert set(names(subject.source.drain())) == {request.id for request in requests}
+    assert set(names(subject.source.drain())) == {request.asked.id for request in requests}
     assert subject.source.waiting == 0

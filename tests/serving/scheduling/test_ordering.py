@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.scheduling.ordering import OrderKeeper
 
 
@@ -26,9 +26,9 @@ def row(log: list[str]) -> Any:
     keeper = OrderKeeper()
     requests = []
     for name in "abc":
-        requests.append(InferRequest("m", {}, Sent(log, name)))
+        requests.append(InferRequest(Asked("m", {}), Sent(log, name)))
         keeper.enroll(requests[-1])
-    return [request.sender for request in requests]
+    return requests
 
 
 def test_answers_wait_for_those_to_the_requests_before(row: Any, log: list[str]) -> None:
@@ -49,26 +49,23 @@ def test_the_answers_to_the_first_request_go_out_as_they_come(row: Any, log: lis
 
 def test_the_request_has_its_own_sender_back_at_the_end(log: list[str]) -> None:
     own = Sent(log, "a")
-    request = InferRequest("m", {}, own)
+    request = InferRequest(Asked("m", {}), own)
     OrderKeeper().enroll(request)
-    assert request.sender is not None
-    request.sender.send(None, True)
-    assert request.sender is own
+    request.send(None, True)
+    assert request.redirect(own) is own
 
 
 def test_many_threads_answering_at_once_keep_the_order(log: list[str]) -> None:
     keeper = OrderKeeper()
-    requests = [InferRequest("m", {}, Sent(log, str(number))) for number in range(200)]
+    requests = [InferRequest(Asked("m", {}), Sent(log, str(number))) for number in range(200)]
     for request in requests:
         keeper.enroll(request)
-    senders = [request.sender for request in requests]
     barrier = threading.Barrier(4)
 
     def answer(offset: int) -> None:
         barrier.wait()
-        for sender in senders[offset::4]:
-            assert sender is not None
-            sender.send(None, True)
+        for request in requests[offset::4]:
+            request.send(None, True)
 
     threads = [threading.Thread(target=answer, args=(offset,)) for offset in range(4)]
     for thread in threads:

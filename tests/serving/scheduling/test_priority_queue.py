@@ -1,11 +1,11 @@
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.scheduling.priority_queue import PriorityQueue
 from repoagent.serving.scheduling.settings import BatchSettings, QueuePolicy
 from repoagent.serving.scheduling.steps import Entry
 
 
 def entry(level: int = 0, timeout_us: int = 0, now: int = 0) -> Entry:
-    return Entry(InferRequest("m", {}, timeout_us=timeout_us), 1, now, level=level)
+    return Entry(InferRequest(Asked("m", {}, timeout_us=timeout_us)), 1, now, level=level)
 
 
 def test_entries_put_back_are_the_next_again_in_their_order() -> None:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 
 from repoagent.config import ModelConfig, read_text
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent.serving.scheduling.rules import BatchRule
 
@@ -11,7 +11,7 @@ ConfigMaker = Callable[..., ModelConfig]
 
 
 def request(**inputs: Array) -> InferRequest:
-    return InferRequest("m", {name: Tensor.of(array) for name, array in inputs.items()})
+    return InferRequest(Asked("m", {name: Tensor.of(array) for name, array in inputs.items()}))
 
 
 def rule(text: str) -> BatchRule:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import DISCARD, InferRequest
 from repoagent.serving.scheduling.clock import MonotonicClock
 
 DIRECT = "max_batch_size: 4 sequence_batching { direct { } }"
@@ -255,14 +255,14 @@ def test_a_request_must_be_a_single_inference_with_an_id(bench: Any, text: str) 
 
 
 @BOTH
-def test_a_request_is_as_it_was_when_it_has_been_answered(bench: Any, text: str) -> None:
+def test_what_was_asked_is_as_it_was_when_it_has_been_answered(bench: Any, text: str) -> None:
     control = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
     subject = bench(text.replace("sequence_batching {", f"sequence_batching {{ {control}"))
     request: InferRequest = subject.request(1, correlation_id=1, sequence_start=True)
     subject.scheduler.infer(request)
     assert [inputs["START"].array.tolist() for inputs in subject.runners[0].inputs] == [[[1]]]
-    assert list(request.inputs) == ["x"]
-    assert request.sender is None
+    assert list(request.asked.inputs) == ["x"]
+    assert request.redirect(DISCARD) is DISCARD
 
 
 def test_direct_batches_with_placeholders_are_counted_without_them(bench: Any) -> None:

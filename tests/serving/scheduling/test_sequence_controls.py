@@ -5,7 +5,7 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_table import Slot
@@ -27,7 +27,7 @@ def request(**fields: Any) -> InferRequest:
         "x": Tensor.of(np.ones((1, 3), np.int16)),
         "t": Tensor(DataType.BYTES, np.array([[b"a"]], object)),
     }
-    return InferRequest("m", inputs, **{"correlation_id": 5, **fields})
+    return InferRequest(Asked("m", inputs, **{"correlation_id": 5, **fields}))
 
 
 @pytest.mark.parametrize(
@@ -101,5 +101,4 @@ def test_a_placeholder_is_not_ready_and_has_blank_inputs_of_the_same_shapes() ->
         "READY": [[False]],
         "CORRID": [[b""]],
     }
-    assert filler.sender is not None
-    filler.sender.send(None, True)
+    filler.send(None, True)

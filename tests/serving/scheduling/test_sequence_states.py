@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 STRATEGIES = ["direct { }", "oldest { max_candidate_sequences: 4 }"]
@@ -67,12 +68,13 @@ def core_of(tmp_path: Path) -> Iterator[Callable[..., ServingCore]]:
         core.stop()
 
 
-def request(value: float, sequence: int, flags: str = "", *, batch: bool = True, **fields: Any) -> InferRequest:
+def request(
+    value: float, sequence: int, flags: str = "", *, batch: bool = True, sender: Any = DISCARD, **fields: Any
+) -> InferRequest:
     array = np.array([[value]] if batch else [value], np.float32)
     start, end = "S" in flags, "E" in flags
-    return InferRequest(
-        "m", {"x": Tensor.of(array)}, correlation_id=sequence, sequence_start=start, sequence_end=end, **fields
-    )
+    asked = Asked("m", {"x": Tensor.of(array)}, correlation_id=sequence, sequence_start=start, sequence_end=end)
+    return InferRequest(replace(asked, **fields), sender)
 
 
 def step(core: ServingCore, *args: Any, **fields: Any) -> list[float]:
@@ -147,7 +149,7 @@ def test_a_state_that_is_an_output_too_goes_to_the_client_who_asks(core_of: Call
     asked = request(1, 7, requested_outputs=("OUT",))
     assert core.infer(asked).outputs["OUT"].array.tolist() == [[3]]
     assert asked.requested_outputs == ("OUT",)
-    assert list(asked.inputs) == ["x"]
+    assert list(asked.asked.inputs) == ["x"]
 
 
 def test_a_model_without_a_batch_dimension_has_states(core_of: Callable[..., ServingCore]) -> None:
@@ -232,6 +234,6 @@ def test_what_makes_no_sense_is_refused(core_of: Callable[..., ServingCore], sta
 def test_a_state_is_no_input_of_a_client(core_of: Callable[..., ServingCore]) -> None:
     core = core_of(f"direct {{ }} {SUM % ''}", onnx_model("Add", [1]))
     asked = request(1, 7, "S")
-    asked.inputs["IN"] = asked.inputs["x"]
+    asked.inputs = {**asked.inputs, "IN": asked.inputs["x"]}
     with pytest.raises(InvalidArgumentError, match="expected 1 inputs but got 2"):
         core.infer(asked)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.steps import Entry
 
@@ -12,12 +12,14 @@ IDLE = 1000
 
 def entry(sequence: int | str, flags: str = "", timeout_us: int = 0, now: int = 0) -> Entry:
     request = InferRequest(
-        "m",
-        {},
-        correlation_id=sequence,
-        sequence_start="S" in flags,
-        sequence_end="E" in flags,
-        timeout_us=timeout_us,
+        Asked(
+            "m",
+            {},
+            correlation_id=sequence,
+            sequence_start="S" in flags,
+            sequence_end="E" in flags,
+            timeout_us=timeout_us,
+        )
     )
     return Entry(request, 1, now)
 

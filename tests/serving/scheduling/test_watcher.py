@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
@@ -18,12 +18,12 @@ class Deadlines:
         return min(self.times, default=None)
 
     def sweep(self, _now: int) -> list[Refusal]:
-        return [Refusal.cancelled(InferRequest("m", {}, id="swept"))]
+        return [Refusal.cancelled(InferRequest(Asked("m", {}, id="swept")))]
 
     def act(self, now: int) -> list[Refusal]:
         over = [time for time in self.times if time <= now]
         self.times = [time for time in self.times if time > now]
-        return [Refusal.expired(InferRequest("m", {}, id=str(time))) for time in over]
+        return [Refusal.expired(InferRequest(Asked("m", {}, id=str(time)))) for time in over]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def subject(clock: Any) -> Any:
     names: list[str] = []
 
     def refuse(refusal: Refusal) -> None:
-        names.append(refusal.request.id)
+        names.append(refusal.request.asked.id)
         refused.release()
 
     watcher = Watcher("watcher", lock, clock, deadlines.due, deadlines.act, deadlines.sweep, refuse)

@@ -11,7 +11,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
@@ -60,7 +60,7 @@ def test_timestamps_come_in_tritons_form_and_order(
     request = request_of("m", sender=sender)
     core.submit(request)
     sender.final()
-    assert request.sender is sender
+    assert request.redirect(sender) is sender
     assert request.trace is None
     core.stop()
     found = records(tmp_path / "t.json")
@@ -107,7 +107,7 @@ def test_each_type_has_its_text(tmp_path: Path, array: Any, text: str) -> None:
     tracer = Tracer(settings(tmp_path / "t.json", level=frozenset({"TENSORS"})))
     trace = tracer.sample("m")
     assert trace is not None
-    request = InferRequest("m", {"x": Tensor.of(array)})
+    request = InferRequest(Asked("m", {"x": Tensor.of(array)}))
     trace.begin(request, 1, 0)
     trace.end(request, 1)
     tracer.close()
@@ -143,7 +143,7 @@ def run(tracer: Tracer, count: int, model: str = "m") -> None:
     for _ in range(count):
         trace = tracer.sample(model)
         if trace is not None:
-            request = InferRequest(model, {})
+            request = InferRequest(Asked(model, {}))
             trace.begin(request, 1, 0)
             trace.end(request, 1)
 
@@ -194,7 +194,7 @@ def test_a_trace_that_is_held_takes_notes_until_it_is_released(tmp_path: Path) -
     trace = tracer.sample("m", held=True)
     assert trace is not None
     trace.note("HTTP_RECV_START", 1)
-    request = InferRequest("m", {})
+    request = InferRequest(Asked("m", {}))
     trace.begin(request, 1, 2)
     trace.end(request, 3)
     trace.note("HTTP_SEND_END", 4)

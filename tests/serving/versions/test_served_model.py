@@ -48,7 +48,7 @@ def test_a_retired_version_takes_nothing_and_answers_nobody(make: Any, request_o
     with pytest.raises(RetiredError):
         served.submit(request)
     assert sender.sent.empty()
-    assert request.sender is sender
+    assert request.redirect(sender) is sender
     served.close()
 
 

@@ -113,10 +113,9 @@ class Streaming:
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         for request in requests:
-            assert request.sender is not None
-            request.sender.send(InferResponse("m", "1"), False)
-            request.sender.send(InferResponse("m", "1", error=self._error), False)
-            request.sender.send(None, True)
+            request.send(InferResponse("m", "1"), False)
+            request.send(InferResponse("m", "1", error=self._error), False)
+            request.send(None, True)
 
     def close(self) -> None:
         pass

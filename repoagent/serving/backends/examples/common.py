@@ -119,9 +119,10 @@ def respond(
         return
     wanted = request.requested_outputs or outputs
     shown = {} if error else {name: tensor for name, tensor in outputs.items() if name in wanted}
-    assert request.sender is not None
-    request.sender.send(
-        InferResponse(request.model_name, version, request.id, shown, dict(parameters or {}), error, output_start_ns),
+    request.send(
+        InferResponse(
+            request.model_name, version, request.asked.id, shown, dict(parameters or {}), error, output_start_ns
+        ),
         final,
     )
 

@@ -18,7 +18,7 @@ from repoagent.serving.backends.examples.common import (
 )
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.instances.base import batch_size
-from repoagent.serving.requests.request import InferRequest, ParameterValue
+from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from repoagent.storage.files.files import ModelFiles
 
@@ -53,7 +53,7 @@ class IdentityBackend(ExampleBackend):
 
 class _Instance:
     def __init__(self, config: "ModelConfig", version: int, spec: InstanceSpec) -> None:
-        pause(number(config, "creation_delay_sec"), [InferRequest(config.name, {})])
+        pause(number(config, "creation_delay_sec"), [InferRequest(Asked(config.name, {}))])
         position = int(spec.name.rpartition("_")[2])
         factor = max(1, number(config, "instance_wise_delay_multiplier") * position)
         self._delay = number(config, "execute_delay_ms") / 1000 * factor

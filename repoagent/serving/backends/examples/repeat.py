@@ -76,8 +76,7 @@ class _Instance:
                 "IDX": Tensor.of(np.array([index], np.uint32)),
             }
             respond(request, self._version, outputs, final=False)
-        assert request.sender is not None
-        request.sender.send(None, True)
+        request.send(None, True)
 
 
 def _check(config: "ModelConfig") -> None:

@@ -84,8 +84,7 @@ class _Instance:
                 fails = left <= self._empties + self._fails
                 error: RepoAgentError | None = UnknownError("simulated failure") if fails else None
                 respond(request, self._version, outputs, error=error, final=False, output_start_ns=computed)
-        assert request.sender is not None
-        request.sender.send(None, True)
+        request.send(None, True)
 
 
 def _parameter(config: "ModelConfig", key: str) -> int:

@@ -225,7 +225,7 @@ def _adapter(wishes: Wishes) -> LoraConfig | None:
 
 
 def _time_left(asked: InferRequest) -> timedelta | None:
-    if not asked.timeout_us:
+    if not asked.asked.timeout_us:
         return None
     waited = (time.monotonic_ns() - asked.arrival_ns) // 1000
-    return timedelta(microseconds=max(1, asked.timeout_us - waited))
+    return timedelta(microseconds=max(1, asked.asked.timeout_us - waited))

@@ -126,7 +126,7 @@ class LlmModel:
         arrays = {name: tensor.array for name, tensor in request.inputs.items()}
         if "guided_decoding_guide" in arrays:
             self._guides.put(request, partial(self._prepare, request))
-        elif "messages" in arrays or weight(arrays, request.parameters) > _LIGHT:
+        elif "messages" in arrays or weight(arrays, request.asked.parameters) > _LIGHT:
             self._prompts.put(request, partial(self._prepare, request))
         else:
             self._prepare(request)

@@ -44,9 +44,8 @@ class Reply:
         if self._several:
             values = {**values, "batch_index": [row]}
         outputs = {name: self._tensor(name, value) for name, value in values.items() if name in self._outputs}
-        assert self._request.sender is not None
-        response = InferResponse(self._request.model_name, self._version, self._request.id, outputs)
-        self._request.sender.send(response, not self._open)
+        response = InferResponse(self._request.model_name, self._version, self._request.asked.id, outputs)
+        self._request.send(response, not self._open)
 
     def fail(self, error: RepoAgentError) -> None:
         """End with an error, whatever rows are still open."""

@@ -82,10 +82,10 @@ def wishes_of(
         found = " and ".join(map(repr, given)) or "none of them"
         raise InvalidArgumentError(f"a request needs one of the inputs {', '.join(PROMPTS)}; this one has {found}")
     if not batching:
-        yield _row(arrays, request.parameters, limits, defaults)
+        yield _row(arrays, request.asked.parameters, limits, defaults)
         return
     for row in range(arrays[given[0]].shape[0]):
-        yield _row({name: array[row] for name, array in arrays.items()}, request.parameters, limits, defaults)
+        yield _row({name: array[row] for name, array in arrays.items()}, request.asked.parameters, limits, defaults)
 
 
 def _row(

@@ -12,7 +12,7 @@ import pytest
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, Result
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 from tests.serving.backends.llm.tiny import byte_level, write_decoder
 
@@ -72,16 +72,18 @@ class Asker:
     def __init__(self, core: ServingCore) -> None:
         self.core = core
 
-    def request(self, text: str | bytes, model: str = "m", *, batching: bool = False, **values: Any) -> InferRequest:
-        """A request; ``values`` are further inputs."""
-        inputs = {"text_input": text, **values}
+    def request(
+        self, text: str | bytes, model: str = "m", *, batching: bool = False, prompt: str = "text_input", **values: Any
+    ) -> InferRequest:
+        """A request; ``text`` is the input ``prompt``, if that is not empty, and ``values`` are further inputs."""
+        inputs = {prompt: text, **values} if prompt else values
         tensors = {name: tensor(name, value, batching=batching) for name, value in inputs.items()}
-        return InferRequest(model, tensors)
+        return InferRequest(Asked(model, tensors))
 
     def send(self, request: InferRequest) -> Answers:
         """Submit a request."""
         answers = Answers()
-        request.sender = answers
+        request.redirect(answers)
         self.core.submit(request)
         return answers
 

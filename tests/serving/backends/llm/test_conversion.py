@@ -5,7 +5,7 @@ import pytest
 from repoagent.serving.backends.llm.conversion import Converter
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.backends.llm.wishes import Wishes
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 
 
 def test_words_of_tokens_that_the_model_has_not_are_no_stop_words(tokenizer: Tokenizer) -> None:
@@ -15,7 +15,7 @@ def test_words_of_tokens_that_the_model_has_not_are_no_stop_words(tokenizer: Tok
     assert known < unknown
     converter = Converter(tokenizer, unknown, (2, 999, known), guided=False)
     wishes = {"text_input": "hello", "stop_words": ["a", "ll", "all"]}
-    request = converter.request(InferRequest("m", {}), wishes, streaming=False)
+    request = converter.request(InferRequest(Asked("m", {})), wishes, streaming=False)
     assert (request.end_id, request.stop_words) == (2, [[known]])
 
 
@@ -33,6 +33,6 @@ def test_the_tokens_that_end_a_text_are_the_models_own_or_those_of_the_request(
     tokenizer: Tokenizer, wishes: Wishes, end_id: int | None, end_ids: list[int], stop_ids: list[int]
 ) -> None:
     converter = Converter(tokenizer, 200, (2, 7, 9), guided=False)
-    request = converter.request(InferRequest("m", {}), {"text_input": "hello", **wishes}, streaming=False)
+    request = converter.request(InferRequest(Asked("m", {})), {"text_input": "hello", **wishes}, streaming=False)
     endings = vars(request)["endings"]
     assert (request.end_id, endings.end_ids, endings.stop_ids) == (end_id, end_ids, stop_ids)

@@ -18,7 +18,7 @@ from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.instances.backend import FragileModel
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.storage import DirectoryFiles
 from tests.serving.backends.llm.conftest import Answers
 
@@ -42,7 +42,7 @@ def dispatcher(executor: Executor) -> Iterator[Dispatcher]:
 
 def start(dispatcher: Dispatcher, tokenizer: Tokenizer, max_tokens: int) -> Answers:
     answers = Answers()
-    reply = Reply(InferRequest("m", {}, answers), "1", 1, ["text_output"], batching=False)
+    reply = Reply(InferRequest(Asked("m", {}), answers), "1", 1, ["text_output"], batching=False)
     request = Request([5, 6], max_tokens, streaming=True)
     dispatcher.submit(reply, [Generation(request, reply, 0, tokenizer, Form(stream=True))])
     return answers

@@ -129,7 +129,7 @@ def test_a_configuration_of_tensorrtllm_backend_is_taken(core: ServingCore, writ
     )
     core.load("m")
     request = Asker(core).request("hello", batching=True, random_seed=3)
-    request.inputs["max_tokens"] = Tensor.of(np.array([[5]], np.uint32))
+    request.inputs = {**request.inputs, "max_tokens": Tensor.of(np.array([[5]], np.uint32))}
     assert Asker(core).send(request).texts()
 
 

@@ -11,7 +11,7 @@ from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.llm.generation_defaults import GenerationDefaults, read_generation_defaults
 from repoagent.serving.backends.llm.wishes import wishes_of
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from tests.serving.backends.llm.conftest import Asker, WriteModel, tensor
 
 
@@ -21,7 +21,8 @@ def read(tmp_path: Path, text: str) -> GenerationDefaults:
 
 
 def wishes(defaults: GenerationDefaults, **inputs: Any) -> dict[str, Any]:
-    request = InferRequest("m", {name: tensor(name, value) for name, value in {"text_input": "x", **inputs}.items()})
+    tensors = {name: tensor(name, value) for name, value in {"text_input": "x", **inputs}.items()}
+    request = InferRequest(Asked("m", tensors))
     (row,) = wishes_of(request, batching=False, defaults=defaults)
     return {name: value for name, value in row.items() if name != "text_input"}
 

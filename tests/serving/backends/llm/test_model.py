@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableEr
 from repoagent.executor import OutputConfig, Request, Result, SamplingConfig
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.core import ServingCore
+from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Asker, WriteModel, generated
 
 Direct = Callable[[Request], Result]
@@ -204,7 +206,7 @@ def test_sampling_parameters_are_those_of_vllm(asker: Asker) -> None:
 
 def test_a_request_parameter_is_heard(asker: Asker) -> None:
     request = asker.request("hello")
-    request.parameters = {"max_tokens": 3, "colour": "red"}
+    request.asked = replace(request.asked, parameters={"max_tokens": 3, "colour": "red"})
     assert asker.send(request).texts() == asker.ask("hello", max_tokens=3).texts()
 
 
@@ -217,9 +219,8 @@ def test_rows_of_a_batch_are_answered_each_by_itself(core: ServingCore, write_ll
     assert "batch_index" not in single.outputs
     request = asker.request("hello", batching=True, max_tokens=5)
     for name, values in (("text_input", [[b"hello"], [b"abc"]]), ("stop_words", [[b"never"], [b""]])):
-        request.inputs[name] = type(request.inputs["text_input"])(
-            request.inputs["text_input"].data_type, np.array(values, np.object_)
-        )
+        tensor = Tensor(DataType.BYTES, np.array(values, np.object_))
+        request.inputs = {**request.inputs, name: tensor}
     request.inputs["max_tokens"].array = np.array([[5], [7]], np.int32)
     answers = asker.send(request).wait()
     assert sorted(answer.outputs["batch_index"].array.tolist() for answer in answers) == [[[0]], [[1]]]
@@ -294,7 +295,7 @@ def test_a_request_that_is_given_up_ends_soon(patient: Asker, stream: bool) -> N
 
 def test_a_request_whose_time_is_over_gets_an_error(patient: Asker) -> None:
     request = patient.request("hello", max_tokens=30_000, end_id=-1)
-    request.timeout_us = 50_000
+    request.asked = replace(request.asked, timeout_us=50_000)
     with pytest.raises(UnavailableError, match="timeout expired"):
         patient.send(request).one()
 

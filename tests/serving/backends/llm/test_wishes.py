@@ -7,13 +7,13 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from tests.serving.backends.llm.conftest import tensor
 
 
 def read(parameters: dict[str, Any] | None = None, **values: Any) -> Wishes:
-    request = InferRequest("m", {name: tensor(name, value) for name, value in {"text_input": "x", **values}.items()})
-    request.parameters = parameters or {}
+    inputs = {name: tensor(name, value) for name, value in {"text_input": "x", **values}.items()}
+    request = InferRequest(Asked("m", inputs, parameters=parameters or {}))
     (wishes,) = wishes_of(request, batching=False)
     return wishes
 
@@ -56,7 +56,7 @@ def test_other_request_parameters_are_not_for_the_model() -> None:
 
 
 def test_each_row_of_a_batch_has_its_own() -> None:
-    request = InferRequest("m", {"text_input": tensor("text_input", "x"), "max_tokens": tensor("max_tokens", 1)})
+    request = InferRequest(Asked("m", {"text_input": tensor("text_input", "x"), "max_tokens": tensor("max_tokens", 1)}))
     request.inputs["text_input"].array = np.array([[b"a"], [b"b"]], np.object_)
     request.inputs["max_tokens"].array = np.array([[1], [2]], np.int32)
     assert list(wishes_of(request, batching=True)) == [

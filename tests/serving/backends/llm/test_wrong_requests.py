@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.backends.llm.wishes import SAMPLING
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Asker, WriteModel, tensor
 
@@ -61,7 +62,7 @@ def _strange_wishes() -> list[dict[str, Any]]:
 def test_a_request_without_a_prompt_names_the_input(core: ServingCore, write_llm: WriteModel, config: str) -> None:
     write_llm(config=config)
     core.load("m")
-    request = InferRequest("m", {"max_tokens": tensor("max_tokens", 3, batching=bool(config))})
+    request = InferRequest(Asked("m", {"max_tokens": tensor("max_tokens", 3, batching=bool(config))}))
     (response,) = Asker(core).send(request).wait()
     assert type(response.error) is InvalidArgumentError
     assert "needs one of the inputs text_input, messages, input_ids; this one has none of" in str(response.error)
@@ -72,7 +73,9 @@ def test_a_prompt_that_is_not_one_text_is_refused(core: ServingCore, write_llm: 
     write_llm(config='input { name: "text_input" data_type: TYPE_STRING dims: [-1] }')
     core.load("m")
     (response,) = (
-        Asker(core).send(InferRequest("m", {"text_input": Tensor(DataType.BYTES, np.array(texts, object))})).wait()
+        Asker(core)
+        .send(InferRequest(Asked("m", {"text_input": Tensor(DataType.BYTES, np.array(texts, object))})))
+        .wait()
     )
     assert type(response.error) is InvalidArgumentError
     assert f"input 'text_input' must have one element for each text, not {len(texts)}" in str(response.error)
@@ -89,7 +92,7 @@ def test_values_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker
 def test_request_parameters_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker: Asker) -> None:
     for wishes in _strange_wishes():
         request = asker.request("hello", max_tokens=2)
-        request.parameters = wishes
+        request.asked = replace(request.asked, parameters=wishes)
         for error in (response.error for response in asker.send(request).wait()):
             assert error is None or isinstance(error, (InvalidArgumentError, UnsupportedError)), (wishes, error)
 

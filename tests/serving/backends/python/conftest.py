@@ -16,7 +16,7 @@ from repoagent.errors import InternalError
 from repoagent.serving.backends.python import PythonBackend
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 PREFIX = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
@@ -100,18 +100,17 @@ class FakeCore:
             self.unanswered.clear()
 
     def _answer(self, request: InferRequest) -> None:
-        assert request.sender is not None
-        answer = InferResponse(request.model_name, "1", id=request.id)
+        answer = InferResponse(request.model_name, "1", id=request.asked.id)
         if request.model_name in ("double", "four"):
             answer.outputs = {"y": Tensor.of(request.inputs["x"].array * 2)}
         else:
             answer.error = InternalError(f"Request for unknown model: '{request.model_name}' is not found")
-        if request.parameters.get("twice"):
-            request.sender.send(answer, False)
-            request.sender.send(answer, False)
-            request.sender.send(None, True)
+        if request.asked.parameters.get("twice"):
+            request.send(answer, False)
+            request.send(answer, False)
+            request.send(None, True)
         else:
-            request.sender.send(answer, True)
+            request.send(answer, True)
 
     def cancel(self, request: InferRequest) -> None:
         request.cancel()
@@ -144,7 +143,7 @@ class Running:
     def ask(self, *arrays: Any, **fields: Any) -> list[Answers]:
         senders = [Answers() for _ in arrays]
         requests = [
-            InferRequest("m", {"x": Tensor.of(np.asarray(array, np.float32))}, sender=sender, **fields)
+            InferRequest(Asked("m", {"x": Tensor.of(np.asarray(array, np.float32))}, **fields), sender)
             for array, sender in zip(arrays, senders, strict=True)
         ]
         self.instance.execute(requests)

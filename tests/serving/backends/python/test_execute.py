@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repoagent.serving.backends.python.model import event_loop
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 DOUBLE = """
@@ -437,7 +437,7 @@ def test_an_await_of_a_stream_ends_with_the_first_response_and_lets_the_event_lo
         assert model.core.asked.wait(60)
         model.core.asked.clear()
     for _ in range(3):
-        model.core.submit(InferRequest("four", {"x": Tensor.of(np.zeros(1, np.float32))}, sender=Ignoring()))
+        model.core.submit(InferRequest(Asked("four", {"x": Tensor.of(np.zeros(1, np.float32))}), Ignoring()))
     thread.join(60)
     assert results[0].tolist() == [4.0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 TENSORS = """
@@ -86,9 +86,9 @@ class Sender:
         return [response for response, _ in found if response is not None]
 
 
-def request(value: int, *, batched: bool = False, **fields: Any) -> InferRequest:
+def request(value: int, *, batched: bool = False, sender: Any = DISCARD, **fields: Any) -> InferRequest:
     shape = (1, 1) if batched else (1,)
-    return InferRequest("m", {"IN": Tensor.of(np.full(shape, value, np.int32))}, **fields)
+    return InferRequest(Asked("m", {"IN": Tensor.of(np.full(shape, value, np.int32))}, **fields), sender)
 
 
 def test_a_decoupled_model_answers_in_every_execution(core_of: Any) -> None:

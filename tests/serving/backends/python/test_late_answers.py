@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InternalError
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 LATER = """
@@ -208,7 +208,7 @@ def test_who_waits_for_a_late_answer_does_not_keep_others_from_the_instance(core
 
     def ask(value: float) -> None:
         results[value] = float(
-            core.infer(InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))})).outputs["y"].array[0]
+            core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}))).outputs["y"].array[0]
         )
 
     threads = [threading.Thread(target=ask, args=(float(value),)) for value in range(3)]

@@ -11,7 +11,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.python import PythonBackend
 from repoagent.serving.backends.python.readiness import Readiness
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CONFIG = """
@@ -39,7 +39,7 @@ class TritonPythonModel:
 
 
 def ask(core: Any, value: float) -> None:
-    core.infer(InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))}))
+    core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))})))
 
 
 def test_a_model_says_whether_it_is_ready_and_serves_all_the_same(core_of: Any) -> None:

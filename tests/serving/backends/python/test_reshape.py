@@ -7,7 +7,7 @@ import pytest
 
 from repoagent.errors import InternalError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CONFIG = """
@@ -30,15 +30,15 @@ class TritonPythonModel:
 
 def test_the_model_sees_its_own_shapes_and_clients_see_theirs(core_of: Callable[..., ServingCore]) -> None:
     core = core_of(TRANSPOSE, CONFIG)
-    request = InferRequest("m", {"x": Tensor.of(np.arange(12, dtype=np.float32).reshape(2, 6))})
-    for _ in range(2):  # A caller may send the same request again: it gets its inputs back.
-        answer = core.infer(request).outputs["y"].array
+    asked = Asked("m", {"x": Tensor.of(np.arange(12, dtype=np.float32).reshape(2, 6))})
+    for _ in range(2):  # A caller may ask the same again.
+        answer = core.infer(InferRequest(asked)).outputs["y"].array
         assert answer.tolist() == [[0, 3, 1, 4, 2, 5], [6, 9, 7, 10, 8, 11]]
 
 
 def test_an_output_that_does_not_fit_is_an_error(core_of: Callable[..., ServingCore]) -> None:
     core = core_of(TOO_MUCH, CONFIG)
-    request = InferRequest("m", {"x": Tensor.of(np.zeros((1, 6), np.float32))})
+    request = InferRequest(Asked("m", {"x": Tensor.of(np.zeros((1, 6), np.float32))}))
     with pytest.raises(InternalError, match="cannot be reshaped"):
         core.infer(request)
 
@@ -52,6 +52,6 @@ def test_free_slots_of_a_sequence_batch_are_reshaped_too(core_of: Callable[..., 
     core = core_of(transpose, f"{config} sequence_batching {{ direct {{ }} {controls} }}")
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 6)
     for sequence in (1, 2, 3):
-        core.infer(InferRequest("m", {"x": Tensor.of(x)}, correlation_id=sequence, sequence_start=True))
-    answer = core.infer(InferRequest("m", {"x": Tensor.of(x)}, correlation_id=3)).outputs["y"].array
+        core.infer(InferRequest(Asked("m", {"x": Tensor.of(x)}, correlation_id=sequence, sequence_start=True)))
+    answer = core.infer(InferRequest(Asked("m", {"x": Tensor.of(x)}, correlation_id=3))).outputs["y"].array
     assert answer.tolist() == [[[0, 3, 1, 4, 2, 5]]]

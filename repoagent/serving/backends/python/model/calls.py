@@ -32,7 +32,7 @@ class ResponseIterator(Generic[T]):
         self._again = 0
         """How many of those that were seen have been iterated over again."""
         self._ended = False
-        request.sender = self
+        request.redirect(self)
         core.submit(request)
 
     def send(self, response: InferResponse | None, final: bool) -> None:

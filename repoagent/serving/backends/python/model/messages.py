@@ -11,7 +11,7 @@ from repoagent.serving.backends.python.model.calls import AsyncResponseIterator,
 from repoagent.serving.backends.python.model.context import ModelContext, current
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, core_error
 from repoagent.serving.backends.python.model.tensors import Tensor
-from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
 
 __all__ = ["FINAL", "InferenceRequest", "InferenceResponse", "InferenceResponseSender", "response_of"]
 
@@ -153,7 +153,7 @@ class InferenceResponseSender:
         """
         with self._lock:
             if self._open:
-                answer = InferResponse(self._request.model_name, self._version, id=self._request.id, error=error)
+                answer = InferResponse(self._request.model_name, self._version, id=self._request.asked.id, error=error)
                 self._send(self._held or answer, final=True)
 
     def _send(self, answer: InferResponse | None, *, final: bool) -> None:
@@ -162,8 +162,7 @@ class InferenceResponseSender:
             self._held = None
             if self._over is not None:
                 self._over(self)
-        assert self._request.sender is not None
-        self._request.sender.send(answer, final)
+        self._request.send(answer, final)
 
     def is_cancelled(self) -> bool:
         return self._request.cancelled
@@ -195,16 +194,18 @@ class InferenceRequest:
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         self._core = InferRequest(
-            model_name,
-            {tensor.name(): tensor.unwrap() for tensor in _tensors(inputs, "inputs")},
-            model_version=str(model_version) if model_version > 0 else "",
-            id=request_id,
-            requested_outputs=tuple(requested_output_names),
-            parameters=_checked(parameters),
-            correlation_id=correlation_id,
-            timeout_us=timeout,
+            Asked(
+                model_name,
+                {tensor.name(): tensor.unwrap() for tensor in _tensors(inputs, "inputs")},
+                str(model_version) if model_version > 0 else "",
+                requested_outputs=tuple(requested_output_names),
+                id=request_id,
+                parameters=_checked(parameters),
+                correlation_id=correlation_id,
+                timeout_us=timeout,
+            )
         )
-        self.set_flags(flags)
+        self._flags = flags
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._shared = False
@@ -230,6 +231,7 @@ class InferenceRequest:
         """
         request = cls.__new__(cls)
         request._core = core
+        request._flags = _SEQUENCE_START * core.asked.sequence_start | _SEQUENCE_END * core.asked.sequence_end
         request._preferred_memory = None
         request._trace = None
         request._shared = shared
@@ -243,10 +245,10 @@ class InferenceRequest:
         return [Tensor.wrap(name, tensor, shared=self._shared) for name, tensor in self._core.inputs.items()]
 
     def request_id(self) -> str:
-        return self._core.id
+        return self._core.asked.id
 
     def correlation_id(self) -> int | str:
-        return self._core.correlation_id
+        return self._core.asked.correlation_id
 
     def model_name(self) -> str:
         return self._core.model_name
@@ -257,7 +259,7 @@ class InferenceRequest:
 
     def parameters(self) -> str:
         """The request's parameters as JSON text."""
-        return json.dumps(self._core.parameters, separators=(",", ":"))
+        return json.dumps(dict(self._core.asked.parameters), separators=(",", ":"))
 
     def preferred_memory(self) -> Any:
         return self._preferred_memory
@@ -266,18 +268,17 @@ class InferenceRequest:
         return self._trace
 
     def priority(self) -> int:
-        return self._core.priority
+        return self._core.asked.priority
 
     def timeout(self) -> int:
         """Microseconds that the client gave the request; 0 for none."""
-        return self._core.timeout_us
+        return self._core.asked.timeout_us
 
     def flags(self) -> int:
-        return _SEQUENCE_START * self._core.sequence_start | _SEQUENCE_END * self._core.sequence_end
+        return self._flags & (_SEQUENCE_START | _SEQUENCE_END)
 
     def set_flags(self, flags: int) -> None:
-        self._core.sequence_start = bool(flags & _SEQUENCE_START)
-        self._core.sequence_end = bool(flags & _SEQUENCE_END)
+        self._flags = flags
 
     def is_cancelled(self) -> bool:
         return self._core.cancelled
@@ -324,7 +325,7 @@ class InferenceRequest:
 
         It can be run again, also before it has been answered.
         """
-        responses = ResponseIterator(self._owner().core, replace(self._core), _from_core)
+        responses = ResponseIterator(self._owner().core, self._execution(), _from_core)
         return responses if decoupled else self._only(responses.rest())
 
     def async_exec(
@@ -336,7 +337,7 @@ class InferenceRequest:
         """
         import asyncio
 
-        responses = AsyncResponseIterator(self._owner().core, replace(self._core), _from_core)
+        responses = AsyncResponseIterator(self._owner().core, self._execution(), _from_core)
         return asyncio.ensure_future(self._awaited(responses, decoupled))
 
     async def _awaited(
@@ -346,6 +347,19 @@ class InferenceRequest:
             return self._only(await responses.arest())
         await responses.first()
         return responses
+
+    def _execution(self) -> InferRequest:
+        """One more execution of what this asks."""
+        core = self._core
+        return InferRequest(
+            replace(
+                core.asked,
+                inputs=core.inputs,
+                requested_outputs=core.requested_outputs,
+                sequence_start=bool(self._flags & _SEQUENCE_START),
+                sequence_end=bool(self._flags & _SEQUENCE_END),
+            )
+        )
 
     def _owner(self) -> ModelContext:
         return self.context or current()
@@ -388,7 +402,7 @@ def response_of(
     request: InferRequest, version: str, response: InferenceResponse, wanted: Sequence[str] = ()
 ) -> InferResponse:
     """The core's form of what a model answered; only the outputs that are ``wanted``, or all if none is named."""
-    answer = InferResponse(request.model_name, version, id=request.id, parameters=response.raw_parameters())
+    answer = InferResponse(request.model_name, version, id=request.asked.id, parameters=response.raw_parameters())
     error = response.error()
     if error is not None:
         answer.error = core_error(error)

@@ -172,7 +172,7 @@ class _Child:
             assert isinstance(request, RemoteRequest)
             request.number, request.core = number, self._core
             stream = StreamSender(self._side, self._core, request)
-            request.sender = stream if self._decoupled else _BatchSender(request, batch, stream)
+            request.redirect(stream if self._decoupled else _BatchSender(request, batch, stream))
             requests.append(request)
         self._instance.execute(requests)
         return batch.close()

@@ -9,7 +9,7 @@ from repoagent.errors import ErrorCode, InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.errors import TritonError, core_error
 from repoagent.serving.backends.python.model.tensors import deserialize_bytes_tensor, serialize_byte_tensor
 from repoagent.serving.backends.python.process.memory import Memory, ProtocolError
-from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 
 __all__ = [
@@ -89,17 +89,18 @@ def _tensor(kind: DataType, shape: tuple[int, ...], offset: int, length: int, me
 
 def request_body(number: int, request: InferRequest, packer: Packer) -> list[Any]:
     """``request`` under a number that the answers will refer to."""
+    asked = request.asked
     return [
         number,
         request.model_name,
-        request.model_version,
-        request.id,
-        request.correlation_id,
-        request.sequence_start | request.sequence_end << 1 | request.placeholder << 2,
-        request.priority,
-        request.timeout_us,
+        asked.model_version,
+        asked.id,
+        asked.correlation_id,
+        asked.sequence_start | asked.sequence_end << 1 | request.placeholder << 2,
+        asked.priority,
+        asked.timeout_us,
         request.requested_outputs,
-        _plain(request.parameters),
+        _plain(dict(asked.parameters)),
         [packer.add(name, tensor) for name, tensor in request.inputs.items()],
     ]
 
@@ -112,20 +113,20 @@ def request_of(body: list[Any], memory: Memory, kind: type[InferRequest] = Infer
     """
     try:
         number, name, version, id_, correlation, flags, priority, timeout, outputs, parameters, tensors = body
-        return number, kind(
+        asked = Asked(
             name,
             tensors_of(tensors, memory),
-            model_version=version,
+            version,
+            tuple(outputs),
             id=id_,
-            requested_outputs=tuple(outputs),
             parameters=_checked(parameters),
             correlation_id=correlation,
             sequence_start=bool(flags & 1),
             sequence_end=bool(flags & 2),
-            placeholder=bool(flags & 4),
             priority=priority,
             timeout_us=timeout,
         )
+        return number, kind(asked, placeholder=bool(flags & 4))
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"a request cannot be read: {error}") from error
 

@@ -140,14 +140,14 @@ class ProcessInstance:
         """Pass a response on to whoever waits for it; one that nobody waits for any more is dropped."""
         number, response, final = response_of(body, message.payload)
         request = self._open.pop(number, None) if final else self._open.get(number)
-        if request is None or request.sender is None:
+        if request is None:
             return
         if response is not None:
-            response.id, response.model_name = request.id, request.model_name
+            response.id, response.model_name = request.asked.id, request.model_name
             response.model_version = self._blueprint.model_version
             self._fruitless = 0
         request.rescheduled = final == RESCHEDULED
-        request.sender.send(response, bool(final))
+        request.send(response, bool(final))
 
     def is_cancelled(self, number: int) -> bool:
         request = self._open.get(number)

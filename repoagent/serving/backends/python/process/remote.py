@@ -114,9 +114,8 @@ class RemoteCore:
             number, response, final = response_of(message.body, message.payload)
             request = self._calls.pop(number) if final else self._calls[number]
             if response is not None:
-                response.id = request.id
-            assert request.sender is not None
-            request.sender.send(response, bool(final))
+                response.id = request.asked.id
+            request.send(response, bool(final))
         elif message.kind == Kind.ANSWER:
             number, value, error = message.body
             self._questions.pop(number).put([value, error])

@@ -86,7 +86,7 @@ class Services:
     def _call(self, child: ChildProcess, message: Message) -> None:
         number, request = request_of(message.body, message.payload)
         self._calls[number] = request
-        request.sender = _CallSender(child, number, request, lambda: self._calls.pop(number, None))
+        request.redirect(_CallSender(child, number, request, lambda: self._calls.pop(number, None)))
         try:
             self._core.submit(request)
         except Exception as error:

@@ -44,9 +44,7 @@ def ask(chat: Asker) -> Ask:
     """The answer to a request without ``text_input``."""
 
     def one(**inputs: Any) -> Any:
-        request = chat.request("", **inputs)
-        del request.inputs["text_input"]
-        return chat.send(request)
+        return chat.send(chat.request("", prompt="", **inputs))
 
     return one
 
@@ -106,8 +104,7 @@ def test_what_is_no_prompt_is_refused(inputs: dict[str, Any], text: str, ask: As
 
 
 def test_a_model_without_a_template_refuses_conversations_by_name(asker: Asker) -> None:
-    request = asker.request(HELLO)
-    request.inputs["messages"] = request.inputs.pop("text_input")
+    request = asker.request(HELLO, prompt="messages")
     (response,) = asker.send(request).wait()
     assert "input 'messages' needs a chat template, which this model does not have" in str(response.error)
 
@@ -118,8 +115,7 @@ def test_a_model_whose_configuration_names_its_prompt_answers_conversations(
     write_llm("m", 'input { name: "text_input" data_type: TYPE_STRING dims: 1 }', folder=chatty)
     core.load("m")
     asker = Asker(core)
-    request = asker.request(HELLO, max_tokens=3)
-    request.inputs["messages"] = request.inputs.pop("text_input")
+    request = asker.request(HELLO, max_tokens=3, prompt="messages")
     assert len(asker.send(request).texts()) == 1
 
 
@@ -127,8 +123,7 @@ def test_rows_of_a_batch_are_conversations_each(core: ServingCore, write_llm: Wr
     write_llm("m", "max_batch_size: 4", folder=chatty)
     core.load("m")
     asker = Asker(core)
-    request = asker.request(HELLO, batching=True, max_tokens=3)
-    request.inputs["messages"] = request.inputs.pop("text_input")
+    request = asker.request(HELLO, batching=True, max_tokens=3, prompt="messages")
     assert len(asker.send(request).texts()) == 1
 
 
@@ -166,6 +161,7 @@ def test_templates_come_from_any_of_their_files(core: ServingCore, write_llm: Wr
         ('{"chat_template": "rag"}', "of the list"),
         ('{"tools": []}', "of a file"),
     ):
-        request = asker.request(HELLO, max_tokens=2, exclude_input_in_output=False, chat_template_kwargs=options)
-        request.inputs["messages"] = request.inputs.pop("text_input")
+        request = asker.request(
+            HELLO, max_tokens=2, exclude_input_in_output=False, chat_template_kwargs=options, prompt="messages"
+        )
         assert asker.send(request).texts()[0].startswith(prompt)

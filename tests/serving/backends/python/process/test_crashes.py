@@ -236,10 +236,10 @@ SERVER = """
 import sys
 import numpy as np
 from repoagent.serving.core import CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 with ServingCore(CoreOptions(repositories=(sys.argv[1],), repoagent_directory=None)) as core:
-    core.infer(InferRequest("m", {"x": Tensor.of(np.zeros(1, np.float32))}))
+    core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.zeros(1, np.float32))})))
 """
 
 SERVED = """

@@ -12,7 +12,7 @@ import pytest
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.serving.backends.python.process import instance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 CONFIG = """
@@ -88,7 +88,7 @@ def core(tmp_path: Path) -> Iterator[Callable[..., ServingCore]]:
 
 
 def ask(core: ServingCore, value: float) -> Any:
-    response = core.infer(InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))}))
+    response = core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))})))
     return {name: tensor.array[0] for name, tensor in response.outputs.items()}
 
 

@@ -14,7 +14,7 @@ import pytest
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.options import RateLimitMode
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
 
@@ -87,12 +87,12 @@ class Serving:
             while instance.ahead < 8:  # It was interrupted now and then.
                 instance.call(self.request(0.0))
 
-    def request(self, value: float, **fields: Any) -> InferRequest:
-        return InferRequest("m", {"x": Tensor.of(np.array([value], np.float32))}, sender=Answers(), **fields)
+    def request(self, value: float, sender: Any = DISCARD, **fields: Any) -> InferRequest:
+        return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}, **fields), sender)
 
     def submit(self, value: float, **fields: Any) -> Any:
-        request = self.request(value, **fields)
-        answers = request.sender
+        answers = Answers()
+        request = self.request(value, answers, **fields)
         self.core.submit(request)
         return request, answers
 
@@ -195,7 +195,7 @@ def test_large_inputs_are_not_sent_ahead(serve: Callable[..., Serving]) -> None:
         senders = [Answers() for _ in range(4)]
         for sender in senders:
             array = np.full(1 << 17, 10.0, np.float32)
-            serving.core.submit(InferRequest("m", {"x": Tensor.of(array)}, sender=sender))
+            serving.core.submit(InferRequest(Asked("m", {"x": Tensor.of(array)}), sender))
     assert [sender.value for sender in senders] == [10.0] * 4
     assert serving.messages() - before == 4
 

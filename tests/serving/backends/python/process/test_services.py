@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from repoagent.serving.measuring.custom_metrics import REGISTRY
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 DECOUPLED = """
@@ -130,7 +130,7 @@ class TritonPythonModel:
             seen.append(response)
             (last if final else first).set()
 
-    request = InferRequest("m", {"x": Tensor.of(np.zeros(1, np.float32))}, sender=Sender())
+    request = InferRequest(Asked("m", {"x": Tensor.of(np.zeros(1, np.float32))}), Sender())
     model.instance.execute((request,))
     assert first.wait(60)
     assert seen[0].parameters == {"before": False}
@@ -151,7 +151,7 @@ class TritonPythonModel:
     words = np.array([["ü".encode() * 3000, b""], [b"\x00\xff", b"d"]], object)
     given = {"words": words, "numbers": np.arange(600_000).reshape(2, -1), "flags": np.array([True, False])}
     sender = Keeping()
-    model.instance.execute((InferRequest("m", {k: Tensor.of(v) for k, v in given.items()}, sender=sender),))
+    model.instance.execute((InferRequest(Asked("m", {k: Tensor.of(v) for k, v in given.items()}), sender),))
     for name, array in given.items():
         np.testing.assert_array_equal(sender.response.outputs[name].array, array[::-1])
 
@@ -203,7 +203,7 @@ class TritonPythonModel:
     model = run_in_process_of_its_own(body, DECOUPLED)
     mapping = model.instance.child.mapping
     for _ in range(2):
-        model.instance.execute((InferRequest("m", {"x": Tensor.of(np.zeros(9000, np.float32))}, sender=Dropping()),))
+        model.instance.execute((InferRequest(Asked("m", {"x": Tensor.of(np.zeros(9000, np.float32))}), Dropping()),))
     # 200 responses of a megabyte each went through this.
     assert sum(len(memory) for memory in mapping._maps.values()) < 32 << 20
     assert model.instance.child.arena.total_bytes <= 1 << 20
