@@ -23,6 +23,16 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml serv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps xgrammar
 	@touch $@
 
+# The C part is built where there is a compiler; elsewhere its tests are skipped, and say so.
+CAPI := $(VENV)/.capi
+CAPI_SOURCES := $(shell find capi -path capi/tests -prune -o -type f ! -name '*.pyc' -print)
+
+$(CAPI): $(STAMP) $(CAPI_SOURCES)
+	@if command -v cc > /dev/null; then \
+		PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps ./capi; \
+	else echo "no C compiler (cc): repoagent-capi is not built, and its tests are skipped"; fi
+	@touch $@
+
 # The example's decryption key is public: it is there to be read, and models name it by reference only.
 EXAMPLE := examples/digits
 export DIGITS_IDENTITY ?= $(shell tail -n 1 $(EXAMPLE)/identity.txt)
@@ -39,23 +49,24 @@ WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
-test: $(STAMP)
+test: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
 	$(BIN)/python tests/folders.py
 	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(PYTEST)
 
 # The fast form of `make test`, for use while you work: without the tests that start programs or take over a second.
-check: $(STAMP)
+check: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
 	$(BIN)/python tests/folders.py
 	$(PYTEST) -m "not slow"
 
-lint: $(STAMP)
+lint: $(STAMP) $(CAPI)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=benchmarks $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
+	$(BIN)/mypy capi/repoagent_capi && $(BIN)/mypy --explicit-package-bases capi/tests
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
 
 # The documentation site below build/docs/site. It is built strictly: a link that leads nowhere fails.

@@ -4,7 +4,7 @@ from typing import Final
 
 __all__ = ["install_hint"]
 
-_PLACES: Final = {"repoagent-core": ".", "repoagent-server": "./server_stub"}
+_PLACES: Final = {"repoagent-core": ".", "repoagent-server": "./server_stub", "repoagent-capi": "./capi"}
 
 
 def install_hint(distribution: str, *extras: str) -> str:

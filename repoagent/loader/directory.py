@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from repoagent.api.agent import Agent
-from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
+from repoagent.errors import AgentError, UnavailableError
 from repoagent.loader.candidates import Candidate
+from repoagent.loader.native import native_agent
 from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.storage.paths.paths import is_text
 
@@ -65,11 +66,7 @@ def _python_candidate(entry: Path) -> Candidate:
 
 def _native_candidate(entry: Path) -> Candidate:
     library = native_library(entry)
-    return Candidate(entry.name, "native", str(library), partial(_refuse_native, entry.name, library))
-
-
-def _refuse_native(name: str, library: Path) -> NoReturn:
-    raise AgentUnsupportedError(name, f"{library}: native agents cannot be loaded yet; use a Python agent of that name")
+    return Candidate(entry.name, "native", str(library), partial(native_agent, entry.name, library))
 
 
 def _load_file(name: str, file: Path) -> object:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
@@ -65,6 +66,10 @@ class PinnedCode(MetaPathFinder):
             self._shared.clear()
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
+
+    def digest_of(self, file: Path) -> str | None:
+        """The SHA-256 (hex) that ``file`` must have; None if it is not part of pinned code."""
+        return self._files.get(os.path.realpath(file))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -276,14 +276,38 @@ def test_a_name_from_two_packages_is_an_error_that_names_both(
     assert "zeta:Z of package zeta-stamp 9" in str(caught.value)
 
 
-def test_a_native_agent_is_listed_but_cannot_be_loaded_yet(directory: Path, registry: AgentRegistry) -> None:
+def test_a_native_agent_without_the_c_part_is_listed_and_the_error_states_how_to_get_it(
+    directory: Path, registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "repoagent_capi", None)
+    monkeypatch.delitem(sys.modules, "repoagent_capi.native", raising=False)
     library = put_native(directory, "old")
     with pytest.raises(AgentUnsupportedError) as caught:
         registry.load("old")
     assert caught.value.code is ErrorCode.UNSUPPORTED
     assert str(caught.value) == (
-        f"agent 'old': {library}: native agents cannot be loaded yet; use a Python agent of that name"
+        f"agent 'old': {library} is a native agent, which needs the package repoagent-capi and a C compiler to build "
+        "it; from a checkout: pip install ./capi"
     )
+
+
+def test_a_c_part_of_another_program_is_an_error_that_names_the_remedy(
+    directory: Path, registry: AgentRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages" / "repoagent_capi"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "native.py").write_text("from repoagent.api import NothingOfThatName\n")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "repoagent_capi"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(package.parent))
+    put_native(directory, "old")
+    with pytest.raises(
+        AgentUnsupportedError, match=r"does not fit this program .* build it again, from a checkout: pip"
+    ):
+        registry.load("old")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "repoagent_capi"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_a_misspelt_name_gets_a_suggestion_and_the_list(

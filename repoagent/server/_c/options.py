@@ -49,6 +49,10 @@ class ServerOptions:
         """Complete nothing from the models' files."""
         self.options.strict_model_config = strict
 
+    def set_model_config_name(self, name: str) -> None:
+        """Use ``configs/NAME.pbtxt`` of the models that have it."""
+        self.options.model_config_name = name
+
     def set_rate_limiter_mode(self, mode: RateLimitMode) -> None:
         """Limit executions by resources, or do not."""
         self.options.rate_limiter_mode = mode
@@ -64,6 +68,9 @@ class ServerOptions:
     def set_cuda_memory_pool_byte_size(self, gpu_device: int, size: int) -> None:
         """Kept; nothing here allocates from such a pool."""
         self.options.cuda_memory_pool_sizes[gpu_device] = size
+
+    def set_cuda_virtual_address_size(self, gpu_device: int, size: int) -> None:
+        """Accepted; nothing here maps memory of a GPU."""
 
     def set_response_cache_byte_size(self, size: int) -> None:
         """The older form of :meth:`set_cache_config` for the cache called ``local``."""

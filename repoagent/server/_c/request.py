@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from repoagent.errors import AlreadyExistsError, InvalidArgumentError
+from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 from repoagent.server._c.buffers import BufferAttributes
 from repoagent.server._c.delivery import Delivery
 from repoagent.server.enums import DataType, MemoryType, RequestFlag
@@ -172,10 +172,11 @@ class InferenceRequest:
         """Add a piece of an input's data; it is not copied.
 
         Raises:
-            InvalidArgumentError: there is no such input, or the data lies on a GPU.
+            InvalidArgumentError: there is no such input.
+            UnsupportedError: the data lies on a GPU.
         """
         if memory_type is MemoryType.GPU:
-            raise InvalidArgumentError(f"input '{name}' lies in the memory of GPU {memory_type_id}; move it to the CPU")
+            raise UnsupportedError(f"input '{name}' lies in the memory of GPU {memory_type_id}; move it to the CPU")
         self._input(name).pieces.append((address, byte_size))
 
     def append_input_data_with_host_policy(

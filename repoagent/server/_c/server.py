@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server._c.delivery import DeliverySender
@@ -9,6 +10,7 @@ from repoagent.server._c.messages import Message, Metrics, Parameter
 from repoagent.server._c.options import ServerOptions
 from repoagent.server._c.request import InferenceRequest
 from repoagent.server._c.trace import InferenceTrace
+from repoagent.server.at_exit import forget
 from repoagent.server.enums import ModelIndexFlag
 from repoagent.server.model import Model
 from repoagent.server.server import Server as UpperServer
@@ -33,7 +35,14 @@ class Server:
 
     def stop(self) -> None:
         """Finish running requests and unload everything. Twice is once."""
-        self.core.stop()
+        try:
+            self.core.stop()
+        finally:
+            forget(self.core)
+
+    def set_exit_timeout(self, seconds: int) -> None:
+        """How long :meth:`stop` may wait for running requests."""
+        self.core.options = replace(self.core.options, exit_timeout_seconds=seconds)
 
     def is_live(self) -> bool:
         """The server runs."""

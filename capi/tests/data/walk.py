@@ -1,0 +1,156 @@
+"""A C program that calls every function of the headers with every misuse, and prints each answer that is wrong.
+
+Each function is called once as it should be, and once more for each argument and each wrong value of it. Handles are
+NULL, of another type, deleted, or made up; pointers are NULL; numbers are far too large.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+HANDLES = {
+    "TRITONSERVER_BufferAttributes",
+    "TRITONSERVER_Error",
+    "TRITONSERVER_InferenceRequest",
+    "TRITONSERVER_InferenceResponse",
+    "TRITONSERVER_InferenceTrace",
+    "TRITONSERVER_Message",
+    "TRITONSERVER_Metric",
+    "TRITONSERVER_MetricArgs",
+    "TRITONSERVER_MetricFamily",
+    "TRITONSERVER_Metrics",
+    "TRITONSERVER_Parameter",
+    "TRITONSERVER_ResponseAllocator",
+    "TRITONSERVER_Server",
+    "TRITONSERVER_ServerOptions",
+    "TRITONREPOAGENT_Agent",
+    "TRITONREPOAGENT_AgentModel",
+}
+MAY_BE_NULL = {("TRITONSERVER_ServerInferAsync", "trace")}
+"""Handles that may be left out."""
+SIZES_OF_OTHERS = {"byte_size"}
+"""Sizes of memory that the function reads: a wrong one cannot be found out."""
+
+
+class Function(NamedTuple):
+    """One declaration of a header."""
+
+    name: str
+    result: str
+    parameters: tuple[tuple[str, str], ...]
+
+
+def functions(*headers: Path) -> list[Function]:
+    """Every function that the library exports by these headers."""
+    found = []
+    for header in headers:
+        text = re.sub(r"//[^\n]*", "", header.read_text())
+        for result, name, rest in re.findall(r"TRITON\w+_DECLSPEC ([^;(]*?)\b(TRITON\w+)\(([^;]*)\);", text):
+            parameters = [re.fullmatch(r"\s*(.*?)\s*(\w+)\s*", part) for part in " ".join(rest.split()).split(",")]
+            pairs = tuple((part[1].replace("const ", "").strip(), part[2]) for part in parameters if part is not None)
+            found.append(Function(name, result.strip(), pairs))
+    return found
+
+
+def kind_of(parameter: str) -> str | None:
+    """The handle that a parameter is."""
+    name = parameter.removesuffix("*")
+    return name if parameter.endswith("*") and name in HANDLES else None
+
+
+def good(function: Function, parameter: str, name: str) -> str:
+    """An argument that is as it should be."""
+    handle = kind_of(parameter)
+    if handle is not None:
+        return f"make_{handle}()"
+    if parameter.endswith("Fn_t"):
+        return f"({parameter})nothing"
+    if parameter == "char*":
+        return '"{}"' if "json" in name or name == "text" else '"m"'
+    if name in ("name_mapping", "parameters", "labels"):
+        return "NULL"
+    if parameter.endswith("*"):
+        return f"(void*)scratch_{name}"
+    if name == "dim_count" or name == "bucket_count":
+        return "1"
+    if name == "byte_size" and function.name == "TRITONSERVER_MessageNewFromSerializedJson":
+        return "2"
+    if name == "datatype":
+        return "TRITONSERVER_TYPE_FP32"
+    if name == "kind" and "DeviceLimit" in function.name:
+        return "TRITONSERVER_INSTANCEGROUPKIND_GPU"
+    return "1" if name in ("config_version", "model_version", "version") else "0"
+
+
+def wrong(function: Function, parameter: str, name: str) -> list[tuple[str, bool]]:
+    """Arguments that are not, each with whether the function must refuse it."""
+    handle = kind_of(parameter)
+    if handle is not None:
+        optional = (function.name, name) in MAY_BE_NULL
+        other = "BufferAttributes" if handle == "TRITONSERVER_MetricArgs" else "MetricArgs"
+        return [
+            ("NULL", not optional),
+            (f"make_TRITONSERVER_{other}()", True),
+            (f"deleted_{handle}()", True),
+            ("(void*)0x1235", True),
+        ]
+    if parameter.endswith(("*", "Fn_t")):
+        return [("NULL", False)]
+    if name in SIZES_OF_OTHERS:
+        return []
+    if name in ("mapping_count", "parameter_count", "label_count"):
+        return [("(uint32_t)-1", True)]
+    return [("-1", False)]
+
+
+def calls(function: Function) -> list[tuple[list[str], str]]:
+    """Arguments of every call, each with what it must do: "accept", "refuse", or "" for either."""
+    right = [good(function, *parameter) for parameter in function.parameters]
+    made = [(right, "")]
+    for index, parameter in enumerate(function.parameters):
+        for argument, refused in wrong(function, *parameter):
+            made.append(([*right[:index], argument, *right[index + 1 :]], "refuse" if refused else ""))
+    return made
+
+
+def program(found: list[Function]) -> str:
+    """The source of the walk."""
+    lines = ['#include "walk.h"', "int main(void)", "{", "  begin();"]
+    for function in found:
+        for arguments, expected in calls(function):
+            lines += _call(function, arguments, expected)
+    lines += ["  end();", '  printf("calls: %d\\n", calls);', "  return 0;", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _call(function: Function, arguments: list[str], expected: str) -> list[str]:
+    scratches = {argument.removeprefix("(void*)") for argument in arguments if argument.startswith("(void*)scratch_")}
+    declared = [f"    static char {name}[90000]; memset({name}, 0, sizeof({name}));" for name in sorted(scratches)]
+    handles = [
+        (f"handle_{index}", argument)
+        for index, argument in enumerate(arguments)
+        if argument.startswith(("make_", "deleted_"))
+    ]
+    declared += [f"    void* {name} = {argument};" for name, argument in handles]
+    names = {argument: name for name, argument in handles}
+    passed = ", ".join(names.get(argument, argument) for argument in arguments)
+    text = f"{function.name}({', '.join(arguments)})".replace('"', "'")
+    call = f"{function.name}({passed})"
+    body = ["  {", *declared, "    ++calls;"]
+    if function.result == "TRITONSERVER_Error*" and not function.name.startswith("TRITONSERVER_ErrorNew"):
+        body.append(f'    check({call}, {int(expected == "refuse")}, "{text}");')
+    elif function.result == "void":
+        body.append(f"    {call};")
+    elif function.result in ("TRITONSERVER_Error*", "TRITONSERVER_Parameter*"):
+        body.append(f"    remove_any({call});")
+    else:
+        body.append(f"    (void){call};")
+    outs = [
+        argument.removeprefix("(void*)")
+        for argument, (parameter, _) in zip(arguments, function.parameters, strict=True)
+        if parameter.endswith("**") and argument.startswith("(void*)scratch_") and kind_of(parameter[:-1])
+    ]
+    # What was made goes first: it may be a metric of the family that was given.
+    body += [f"    remove_any(*(void**){name});" for name in outs]
+    body += [f"    remove_any({name});" for name, _ in handles]
+    return [*body, f'    left("{text}");', "  }"]
