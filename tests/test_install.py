@@ -25,6 +25,7 @@ def test_the_core_and_its_agents_are_installed() -> None:
         "repoagent-checksum",
         "repoagent-decrypt",
         "repoagent-convert",
+        "repoagent-license",
         "repoagent-scan",
         "repoagent-verify",
     } <= names

@@ -34,6 +34,7 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "decrypt": "repoagent-decrypt",
     "encrypt": "repoagent-decrypt",
     "keygen": "repoagent-decrypt",
+    "license": "repoagent-license",
     "rekey": "repoagent-decrypt",
     "scan": "repoagent-scan",
     "serve": "repoagent-server",

@@ -13,7 +13,7 @@ import urllib.request
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnavailableError
-from repoagent_authorize.grant import Grant, parse_time
+from repoagent_license.grant import Grant, parse_time
 
 __all__ = ["ask"]
 
@@ -32,11 +32,14 @@ def ask(url: str, model: str, *, token: str | None = None, timeout: float) -> Gr
     """Ask ``url`` about ``model``; ``timeout`` is in seconds, for connecting and for the answer as a whole.
 
     Raises:
-        UnavailableError: no answer, or one that makes no sense.
-        InvalidArgumentError: the endpoint says no.
+        UnavailableError: no answer, or one that cannot be used.
+        InvalidArgumentError: the endpoint refuses.
     """
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    request = urllib.request.Request(url, json.dumps({"model": model}).encode(), headers)
+    # Only https, or http to this machine: the options have been checked.
+    request = urllib.request.Request(  # noqa: S310
+        url, json.dumps({"model": model}).encode(), headers
+    )
     deadline = time.monotonic() + timeout
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as reply:
@@ -68,7 +71,7 @@ def _grant(body: bytes) -> Grant:
     except ValueError:
         answer = None
     if not isinstance(answer, dict) or not isinstance(answer.get("authorized"), bool):
-        raise UnavailableError("the endpoint's answer makes no sense; expected JSON with 'authorized': true or false")
+        raise UnavailableError("the endpoint's answer cannot be used; expected JSON with 'authorized': true or false")
     if not answer["authorized"]:
         raise InvalidArgumentError(f"not authorized: {answer.get('reason') or 'the endpoint gave no reason'}")
     until = answer.get("until")

@@ -34,12 +34,12 @@ def parse_time(text: object, what: str) -> datetime:
     """Read an ISO 8601 time with a time zone, such as ``2027-01-31T00:00:00Z``; ``what`` is for the message.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not.
     """
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InvalidArgumentError(f"{what} is no time with a time zone; expected one such as 2027-01-31T00:00:00Z")
+        raise InvalidArgumentError(f"{what} is not a time with a time zone; expected the form 2027-01-31T00:00:00Z")
     return moment

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from repoagent_authorize.endpoint import ask
+from repoagent_license.endpoint import ask
 
 from repoagent.api import InvalidArgumentError, UnavailableError
 
@@ -42,13 +42,13 @@ def test_a_no_is_a_refusal_with_its_reason(endpoint: Any, answer: dict[str, str]
 @pytest.mark.parametrize("answer", [b"", b"yes", [], {}, {"authorized": "true"}, {"authorized": 1}])
 def test_an_answer_that_makes_no_sense_is_a_refusal(endpoint: Any, answer: object) -> None:
     endpoint.answer = answering(200, answer)
-    with pytest.raises(UnavailableError, match="makes no sense"):
+    with pytest.raises(UnavailableError, match="cannot be used"):
         ask(endpoint.url, "m", timeout=10)
 
 
 def test_an_end_that_is_no_time_is_a_refusal(endpoint: Any) -> None:
     endpoint.answer = answering(200, {"authorized": True, "until": "tomorrow"})
-    with pytest.raises(InvalidArgumentError, match="'until' in the endpoint's answer is no time"):
+    with pytest.raises(InvalidArgumentError, match="'until' in the endpoint's answer is not a time"):
         ask(endpoint.url, "m", timeout=10)
 
 

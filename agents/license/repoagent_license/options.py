@@ -10,16 +10,16 @@ from repoagent.api import InvalidArgumentError, Parameters, UnsafePathError
 
 __all__ = ["PARAMETERS", "Options", "parse_parameters"]
 
-PARAMETERS: Final = ("licence", "public_key", "timeout", "token", "trust_root", "url")
+PARAMETERS: Final = ("license", "public_key", "timeout", "token", "trust_root", "url")
 _DEFAULT_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Exactly one of ``url`` and ``licence`` is set; with a licence, exactly one of the two ways to name its key."""
+    """Exactly one of ``url`` and ``license`` is set; with a license, exactly one of the two ways to name its key."""
 
     url: str | None
-    licence: str | None
+    license: str | None
     token: str | None
     public_key: str | None
     trust_root: str | None
@@ -30,24 +30,24 @@ def parse_parameters(parameters: Parameters) -> Options:
     """Check the parameters of one chain entry; of repeats the last counts.
 
     Raises:
-        InvalidArgumentError: an unknown one, a bad value, or a combination that makes no sense.
-        UnsafePathError: ``licence`` leads out of the model.
+        InvalidArgumentError: an unknown one, a bad value, or a combination that is not possible.
+        UnsafePathError: ``license`` leads out of the model.
     """
     for key in parameters:
         if key not in PARAMETERS:
             raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
     options = Options(
         url=_url(parameters["url"]) if "url" in parameters else None,
-        licence=_path(parameters["licence"]) if "licence" in parameters else None,
+        license=_path(parameters["license"]) if "license" in parameters else None,
         token=parameters.get("token"),
         public_key=parameters.get("public_key"),
         trust_root=parameters.get("trust_root"),
         timeout=_timeout(parameters["timeout"]) if "timeout" in parameters else _DEFAULT_TIMEOUT,
     )
-    if (options.url is None) == (options.licence is None):
-        raise InvalidArgumentError("give one of the parameters 'url' and 'licence'")
-    if options.licence is not None and (options.public_key is None) == (options.trust_root is None):
-        raise InvalidArgumentError("the licence's key is missing: give one of 'trust_root' and 'public_key'")
+    if (options.url is None) == (options.license is None):
+        raise InvalidArgumentError("give one of the parameters 'url' and 'license'")
+    if options.license is not None and (options.public_key is None) == (options.trust_root is None):
+        raise InvalidArgumentError("the license's key is missing: give one of 'trust_root' and 'public_key'")
     return options
 
 
@@ -69,7 +69,7 @@ def _is_loopback(host: str) -> bool:
 
 def _path(text: str) -> str:
     if not text or text.startswith("/") or "\0" in text or any(part in ("", ".", "..") for part in text.split("/")):
-        raise UnsafePathError("the parameter 'licence' must be a plain path in the model's directory")
+        raise UnsafePathError("the parameter 'license' must be a plain path in the model's directory")
     return text
 
 

@@ -19,7 +19,7 @@ class Watch:
         self._at_end = at_end
         self._clock = clock
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._wait, name="authorize-watch", daemon=True)
+        self._thread = threading.Thread(target=self._wait, name="license-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

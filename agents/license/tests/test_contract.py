@@ -5,8 +5,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from repoagent_authorize import AuthorizeAgent
-from repoagent_authorize.licence import issue_licence
+from repoagent_license import LicenseAgent
+from repoagent_license.terms import Terms, issue_license
 
 from repoagent.testing import AgentContract
 
@@ -15,14 +15,14 @@ BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def model(expires: datetime) -> dict[str, bytes]:
-    licence = issue_licence(KEY, ["*"], not_before=BEGIN, expires=expires)
-    return {"1/model.onnx": b"weights", "licence.json": licence}
+    signed = issue_license(KEY, Terms(("*",), BEGIN, expires))
+    return {"1/model.onnx": b"weights", "license.json": signed}
 
 
 class TestContract(AgentContract):
-    agent = AuthorizeAgent
-    entry_point = "authorize"
-    parameters = {"licence": "licence.json", "public_key": "fake:vendor.pem"}
+    agent = LicenseAgent
+    entry_point = "license"
+    parameters = {"license": "license.json", "public_key": "fake:vendor.pem"}
     secrets = {"vendor.pem": KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)}
     good_model = model(expires=datetime(9000, 1, 1, tzinfo=UTC))
     bad_model = model(expires=datetime(2021, 1, 1, tzinfo=UTC))

@@ -1,0 +1,123 @@
+"""The agent: loads a model only while it is allowed to, and asks for its unload when that ends."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from repoagent.api import (
+    Agent,
+    AgentModel,
+    ArtifactType,
+    InvalidArgumentError,
+    NotFoundError,
+    Parameters,
+    read_beneath,
+)
+from repoagent_license.endpoint import ask
+from repoagent_license.grant import Grant, now
+from repoagent_license.host import host_id, model_digest
+from repoagent_license.options import Options, parse_parameters
+from repoagent_license.terms import LARGEST, Terms, read_license, read_public_key
+from repoagent_license.watch import Watch
+
+__all__ = ["LicenseAgent"]
+
+_OLDER: Final = (
+    "the model's owner can put back an older license of the same vendor that has not expired yet; the clock of this "
+    "machine decides what has expired"
+)
+
+
+@dataclass(slots=True)
+class _State:
+    grant: Grant
+    watch: Watch | None = None
+
+
+class LicenseAgent(Agent):
+    """Loads a model only while a signed license or an HTTP endpoint allows it; asks for its unload when that ends."""
+
+    api_version = 1
+    guard = True
+
+    def __init__(self, clock: Callable[[], datetime] = now) -> None:
+        self._clock = clock
+
+    @classmethod
+    def weaknesses(cls, parameters: Parameters) -> Sequence[str]:
+        """What the owner of a model could still do if the operator demanded the agent with ``parameters``."""
+        options = parse_parameters(parameters)
+        if options.license is None:
+            return []
+        return [_OLDER]
+
+    def load(self, model: AgentModel) -> None:
+        """Refuse the model unless it is allowed now, on this machine and with this content."""
+        options = parse_parameters(model.parameters)
+        moment = self._clock()
+        grant = _endpoint_grant(model, options) if options.license is None else _license_grant(model, options, moment)
+        grant.check(moment)
+        model.state = _State(grant)
+        model.report(note=f"{grant.by} {'has no end' if grant.until is None else f'ends at {grant.until.isoformat()}'}")
+
+    def load_complete(self, model: AgentModel) -> None:
+        """From now on, notice when it ends."""
+        state: _State = model.state
+        grant = state.grant
+        if grant.until is not None:
+            reason = f"{grant.by} ended at {grant.until.isoformat()}"
+            state.watch = Watch(grant.until, lambda: model.request_unload(reason), clock=self._clock)
+
+    def unload(self, model: AgentModel) -> None:
+        """The model goes, for whatever reason: there is nothing left to notice."""
+        state: _State = model.state
+        if state.watch is not None:
+            state.watch.stop()
+            state.watch = None
+
+
+def _endpoint_grant(model: AgentModel, options: Options) -> Grant:
+    assert options.url is not None
+    token = model.key(options.token).decode().strip() if options.token is not None else None
+    return ask(options.url, model.name, token=token, timeout=options.timeout)
+
+
+def _license_grant(model: AgentModel, options: Options, moment: datetime) -> Grant:
+    assert options.license is not None
+    key = read_public_key(_public_key(model, options))
+    root = model.localize()
+    try:
+        content = read_beneath(root, options.license, limit=LARGEST, follow=False)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise NotFoundError(f"the model has no license file {options.license}") from None
+    terms = read_license(content, key)
+    terms.check(model.name, moment)
+    _check_host(terms)
+    if terms.digest:
+        _check_content(model, terms)
+    if model.artifact_type is not ArtifactType.FILESYSTEM:
+        # What was licensed is this copy, so this copy is what goes on.
+        model.update_location(root)
+    return Grant(f"the license for {terms.licensee}" if terms.licensee else "the license", terms.expires)
+
+
+def _check_host(terms: Terms) -> None:
+    if terms.hosts and (here := host_id()) not in terms.hosts:
+        raise InvalidArgumentError(f"the license is for {len(terms.hosts)} other machines; this one is {here}")
+
+
+def _check_content(model: AgentModel, terms: Terms) -> None:
+    digest, size = model_digest(model.localize(), lambda: model.cancelled)
+    model.report(bytes_read=size, digests={"model": digest})
+    if digest != terms.digest:
+        raise InvalidArgumentError(f"the license is for other content: expected {terms.digest}, the model has {digest}")
+
+
+def _public_key(model: AgentModel, options: Options) -> bytes:
+    if options.public_key is not None:
+        return model.key(options.public_key)
+    root = model.trust_roots.get(options.trust_root or "")
+    if root is None:
+        raise InvalidArgumentError(f"the operator's policy has no trust root '{options.trust_root}' for this model")
+    return root.read_bytes()
