@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,10 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import hide
 from repoagent.storage.cache.cache_store import CacheStore, name_of
+from repoagent.storage.transfer.bring import WORKERS, Progress, bring
+from repoagent.storage.transfer.lanes import Lanes
+from repoagent.storage.transfer.localize import NO_LIMIT
+from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 
@@ -135,6 +139,31 @@ class CacheScope:
         if built:
             self._cache.shrink()
         return path
+
+    def bring(
+        self,
+        files: Sequence[RemoteFile],
+        target: Path,
+        *,
+        workers: int = WORKERS,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+        most: int = NO_LIMIT,
+        offline: bool = False,
+    ) -> dict[str, tuple[str, int]]:
+        """Put ``files`` below the directory ``target``, downloaded if the cache has not got them yet.
+
+        One process downloads a file while others wait. What a killed download left is continued. Within the cache
+        (a directory that :meth:`get_or_build` gave) the files are links, elsewhere private copies.
+
+        Returns and raises what :func:`~repoagent.storage.transfer.bring.bring` does.
+        """
+        blobs = self._cache.open_store().blobs
+
+        def place(file: RemoteFile, path: Path, lanes: Lanes) -> tuple[str, int]:
+            return blobs.place(file, path, lanes, most=most, offline=offline)
+
+        return bring(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
 
     def close(self) -> None:
         """Let go of everything; again is fine, and so is using the scope afterwards."""

@@ -8,6 +8,9 @@ Below the cache's directory::
     locks/<name>.build          held by who builds or removes it
     locks/<name>.use            shared by those who use it; exclusive while it is removed
 
+Files that were downloaded are links to blobs (:mod:`~repoagent.storage.cache.blob_store`); their sizes are not in
+``meta``.
+
 Two locks, because those who wait for a builder must not wait for those who use what it built. A directory with a dot
 whose build lock is free was left by a killed process: it counts for nothing and is removed.
 """
@@ -20,10 +23,12 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.storage.cache.blob_store import BlobStore, Spare
 from repoagent.storage.paths.trees import make_read_only, remove_tree, sync_tree, tree_size
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_directory
@@ -60,6 +65,7 @@ class CacheStore:
         self._objects = private_directory(path / "objects", purpose="cache")
         self._meta = private_directory(path / "meta", purpose="cache")
         self._locks = private_directory(path / "locks", purpose="cache")
+        self.blobs: Final = BlobStore(path, self._locks)
         self._sweep()
 
     def check(self) -> None:
@@ -111,7 +117,7 @@ class CacheStore:
     def _publish(self, result: Path, name: str) -> None:
         make_read_only(result)
         sync_tree(result)
-        (self._meta / name).write_text(str(tree_size(result)))
+        (self._meta / name).write_text(str(tree_size(result, shared=False)))
         result.rename(self._objects / name).chmod(0o500)
         _sync_directory(self._objects)
 
@@ -128,13 +134,21 @@ class CacheStore:
 
         Takes the locks of each; what is in use stays.
         """
-        kept = sorted(self._kept(), key=lambda one: (one.last_use, one.name))
-        surplus = sum(one.size for one in kept) - quota
-        for one in kept:
-            if surplus <= 0:
+        surplus = sum(one.size for one in self._kept()) + self.blobs.size() - quota
+        in_use: set[str] = set()
+        while surplus > 0:
+            spares = [one for one in (*self._results(), *self.blobs.spares()) if one.name not in in_use]
+            if not spares:
                 return
-            if self._evict(one.name):
-                surplus -= one.size
+            oldest = min(spares, key=lambda one: (one.last_use, one.name))
+            if oldest.remove():  # a result that goes may leave blobs that nobody uses
+                surplus -= oldest.size
+            else:
+                in_use.add(oldest.name)
+
+    def _results(self) -> Iterator[Spare]:
+        for one in self._kept():
+            yield Spare(one.name, one.last_use, one.size, partial(self._evict, one.name))
 
     def _kept(self) -> list[_Kept]:
         names = [name for name in os.listdir(self._objects) if not name.startswith(".")]
@@ -145,7 +159,7 @@ class CacheStore:
         try:
             size = meta.read_text() if meta.exists() else ""
             if not size.isdecimal():  # lost; without it the object would count for nothing and never go
-                meta.write_text(size := str(tree_size(self._objects / name)))
+                meta.write_text(size := str(tree_size(self._objects / name, shared=False)))
             return _Kept(meta.stat().st_mtime_ns, name, int(size))
         except FileNotFoundError:  # removed by another process
             return None

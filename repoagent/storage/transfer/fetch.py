@@ -1,14 +1,18 @@
 """Bringing a model, or a part of it, here: through the cache where its content can be told, else into a workspace."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from repoagent.errors import NotFoundError
+from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
+from repoagent.storage.repositories.listing import list_files
 from repoagent.storage.repositories.sources import ModelSource
-from repoagent.storage.transfer.localize import Cancelled, Progress, localize
+from repoagent.storage.transfer.bring import Cancelled, Progress
+from repoagent.storage.transfer.localize import check_unchanged, localize
+from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
 
 __all__ = ["Fetcher", "ResultCache"]
 
@@ -18,6 +22,11 @@ class ResultCache(Protocol):
 
     def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
         """See :class:`repoagent.storage.cache.cache.CacheScope`."""
+
+    def bring(
+        self, files: Sequence[RemoteFile], target: Path, *, progress: Progress | None, cancelled: Cancelled | None
+    ) -> object:
+        """Likewise."""
 
 
 class Fetcher:
@@ -38,7 +47,7 @@ class Fetcher:
             source: The model.
             directory: Called at most once per fetch, with its size in bytes; returns a private directory to put it in.
             cache: Used for models whose filesystem gives each file a tag; None (confidential loads) keeps nothing.
-            progress: See :func:`~repoagent.storage.transfer.localize.localize`.
+            progress: See :data:`~repoagent.storage.transfer.bring.Progress`.
             cancelled: Likewise.
         """
         self._source = source
@@ -66,14 +75,33 @@ class Fetcher:
         if self._cache is not None and self._can_be_told(entries):
             digest = fingerprint_of(entries).digest
             key = f"remote\n{self._source.location}\n{subtree}\n{digest}"
-            return self._cache.get_or_build(key, lambda target: self._localize(subtree, entries, target))
+            cache = self._cache
+            return cache.get_or_build(key, lambda target: self._through(cache, subtree, entries, target))
         target = self._directory(sum(entry.size or 0 for entry in entries)) / f"{len(self._fetched) + 1}"
-        self._localize(subtree, entries, target)
+        localize(
+            self._source.fs,
+            self._root(subtree),
+            target,
+            location=self._location(subtree),
+            entries=entries,
+            progress=self._progress,
+            cancelled=self._cancelled,
+        )
         return target
 
-    def _localize(self, subtree: str, entries: list[FileEntry], target: Path) -> None:
-        root = f"{self._source.root.rstrip('/')}/{subtree}".rstrip("/")
-        localize(self._source.fs, root, target, entries=entries, progress=self._progress, cancelled=self._cancelled)
+    def _through(self, cache: ResultCache, subtree: str, entries: list[FileEntry], target: Path) -> None:
+        """Bring files by way of the cache, which may have some of them from another model or an interrupted load."""
+        files = list(remote_files(self._source.fs, self._location(subtree), entries))
+        cache.bring(files, target, progress=self._progress, cancelled=self._cancelled)
+        root = self._root(subtree)
+        with storage_faults("list", root):
+            check_unchanged(root, entries, list_files(self._source.fs, root))
+
+    def _root(self, subtree: str) -> str:
+        return f"{self._source.root.rstrip('/')}/{subtree}".rstrip("/")
+
+    def _location(self, subtree: str) -> str:
+        return f"{self._source.location.rstrip('/')}/{subtree}".rstrip("/")
 
     def _can_be_told(self, entries: list[FileEntry]) -> bool:
         """Equal tags must mean equal content, in another process too; a memory filesystem's clock is no such tag."""

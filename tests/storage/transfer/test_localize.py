@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from repoagent.errors import AlreadyExistsError, CancelledError, NotFoundError, UnavailableError, UnsafePathError
 from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.transfer.localize import localize
-from repoagent.storage.transfer.parts import PART_SIZE
+from repoagent.storage.transfer.streams import SEGMENT as PART_SIZE
 from repoagent.storage.workspaces.private_memory import new_memory_filesystem
 
 Read = Callable[[Path], dict[str, bytes]]
@@ -42,7 +42,7 @@ def model(tmp_path: Path, write_tree: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.storage.transfer.localize._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("repoagent.storage.transfer.pull._FIRST_PAUSE", 0.0)
 
 
 def _only(directory: Path) -> list[str]:

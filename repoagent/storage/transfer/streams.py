@@ -1,0 +1,149 @@
+"""Reading a remote file from any byte on, wherever it lies."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from repoagent.errors import UnavailableError
+from repoagent.web import WebClient, WebError, WebResponse
+
+__all__ = ["SEGMENT", "ByteStream", "ChangedError", "Opener", "fsspec_opener", "web_opener"]
+
+SEGMENT: Final = 8 << 20
+"""What is asked for at once: a lost connection costs at most this."""
+
+
+class ChangedError(UnavailableError):
+    """The file is not the one that was there when the download began."""
+
+
+class ByteStream(Protocol):
+    """Some bytes of a file, in order."""
+
+    start: int
+    """The first byte that comes: 0 where the server does not take ranges, whatever was asked for."""
+    ranged: bool
+    """Whether only the bytes that were asked for come; else all of the file does."""
+    size: int | None
+    """The size of the whole file, if the server reports it; always, if it takes ranges."""
+    tag: str
+    """Changes when the file does; empty if the server reports nothing."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read some bytes; 0 at the end, or where the connection broke."""
+
+
+Opener = Callable[[int, int | None], AbstractContextManager[ByteStream]]
+"""``open(start, end)``: the bytes from ``start`` up to ``end`` (not included; None: all that there are)."""
+
+
+@dataclass(slots=True)
+class _Bytes:
+    """What came in one go."""
+
+    content: memoryview
+    start: int
+    size: int | None
+    ranged: bool = True
+    tag: str = ""
+    position: int = field(default=0, init=False)
+
+    def readinto(self, buffer: memoryview) -> int:
+        piece = self.content[self.position : self.position + len(buffer)]
+        buffer[: len(piece)] = piece
+        self.position += len(piece)
+        return len(piece)
+
+
+@dataclass(slots=True)
+class _File:
+    """A file object of a filesystem that knows no ranges."""
+
+    file: Any
+    start: int = 0
+    ranged: bool = False
+    size: int | None = None
+    tag: str = ""
+
+    def readinto(self, buffer: memoryview) -> int:
+        piece = self.file.read(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def fsspec_opener(fs: Any, name: str, size: int | None) -> Opener:
+    """Read the file ``name`` of any fsspec filesystem: in ranges if its size is known."""
+
+    @contextmanager
+    def open_(start: int, end: int | None) -> Iterator[ByteStream]:
+        if size is None:
+            with fs.open(name, "rb") as file:
+                yield _File(file)
+            return
+        stop = min(size if end is None else end, start + SEGMENT)
+        content = fs.cat_file(name, start=start, end=stop)
+        if len(content) > stop - start:
+            raise OSError(f"{len(content)} bytes came for the range {start}-{stop}")
+        yield _Bytes(memoryview(content), start, size)
+
+    return open_
+
+
+def web_opener(client: WebClient, url: str, headers: Callable[[bool], Mapping[str, str]] = lambda _again: {}) -> Opener:
+    """Read ``url`` in ranges where the server takes them.
+
+    ``headers(again)`` are those of each request, such as a token; it is asked with True after a token was refused.
+    """
+
+    @contextmanager
+    def open_(start: int, end: int | None) -> Iterator[ByteStream]:
+        for again in (False, True):
+            # An empty file has no byte 0, so that no range of it can be asked for.
+            last = "" if end is None else end - 1
+            wanted = {} if end == 0 else {"Range": f"bytes={start}-{last}"}
+            with client.get(url, headers={**headers(again), **wanted}) as response:
+                if response.status in (401, 403) and not again:
+                    continue
+                yield _WebStream(response, start)
+                return
+
+    return open_
+
+
+class _WebStream:
+    def __init__(self, response: WebResponse, start: int) -> None:
+        self._response = response
+        self.tag = response.headers.get("etag") or response.headers.get("last-modified") or ""
+        self.start, self.size = _placed(response, start)
+        self.ranged = response.status != 200
+
+    def readinto(self, buffer: memoryview) -> int:
+        return self._response.readinto(buffer)
+
+
+def _placed(response: WebResponse, start: int) -> tuple[int, int | None]:
+    """Where the body begins, and the size of the whole."""
+    if response.status == 206:
+        return start, _total(response.headers.get("content-range", ""), start)
+    if response.status == 200:
+        length = response.headers.get("content-length", "")
+        return 0, int(length) if length.isdecimal() and len(length) < 20 else None
+    if response.status == 416 and start == 0 and response.headers.get("content-range", "").endswith("*/0"):
+        return 0, 0
+    if response.status == 416:
+        raise ChangedError(f"the server has no byte {start} of it (any more)")
+    if response.status in (404, 410):
+        raise FileNotFoundError(f"the server has no such file (HTTP {response.status})")
+    if response.status in (401, 403):
+        raise PermissionError(f"the server refuses access (HTTP {response.status})")
+    raise WebError(f"the server answers with HTTP {response.status}", response.status)
+
+
+def _total(text: str, start: int) -> int:
+    unit, _, rest = text.partition(" ")
+    span, _, total = rest.partition("/")
+    first = span.partition("-")[0]
+    if unit != "bytes" or first != str(start) or not total.isdecimal() or len(total) > 19:
+        raise WebError(f"the server answered with the range {text[:60]!r} to a request for bytes from {start} on", 206)
+    return int(total)

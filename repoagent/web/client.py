@@ -1,0 +1,218 @@
+"""GET requests whose answers may be large, slow, or hostile."""
+
+import http.client
+import re
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.web.connections import Connections
+from repoagent.web.hosts import Hosts
+from repoagent.web.urls import Origin, join, origin_of, shown_url, target_of
+
+__all__ = ["WebAnswer", "WebClient", "WebError", "WebResponse"]
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS: Final = 5
+_PIECE: Final = 1 << 16
+_SLOWEST: Final = 4
+"""A small answer may take this many times the time limit of one read."""
+_HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
+
+
+class WebError(UnavailableError):
+    """A server did not answer, or not as it should have. ``status`` is 0 if there was no answer at all."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class WebAnswer:
+    """A whole small answer. Names of ``headers`` are in lower case; ``url`` is where redirects led."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    url: str = ""
+
+
+class WebResponse:
+    """The start of an answer; the body is read by :meth:`readinto`."""
+
+    def __init__(self, url: str, response: http.client.HTTPResponse) -> None:
+        self.url = url
+        self.status = response.status
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.getheaders()}
+        self._response = response
+        self._left = None if response.chunked else response.length
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read some of the body; 0 at its end, also if the connection broke before that.
+
+        Raises:
+            WebError: the connection was silent for too long, or broke.
+        """
+        try:
+            if self._left is None:
+                piece = self._response.read1(len(buffer))
+                buffer[: len(piece)] = piece
+                return len(piece)
+            # The response's own readinto waits until all of the buffer is full.
+            count = self._response.fp.readinto1(buffer[: self._left]) if self._left else 0
+            self._left -= count
+            return count
+        except (OSError, http.client.HTTPException) as error:
+            raise WebError(f"{shown_url(self.url)} stopped answering: {type(error).__name__}: {error}") from None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the body was read to its end, so that the connection can be used again."""
+        return (self._left == 0 or self._response.isclosed()) and not self._response.will_close
+
+
+class WebClient:
+    """A client. Thread-safe. Nothing is ever decompressed, and no answer changes what is sent next (no cookies).
+
+    Proxies come from the usual variables, authorities from the system's list (``SSL_CERT_FILE``, ``SSL_CERT_DIR``).
+    """
+
+    def __init__(self, hosts: Hosts | None = None, *, timeout: float = 15.0, user_agent: str = "repoagent") -> None:
+        """Ask nothing yet.
+
+        Args:
+            hosts: Which hosts may be asked; by default public ones, and those in ``REPOAGENT_FETCH_HOSTS``.
+            timeout: Seconds of silence after which a connection is given up.
+            user_agent: How the client calls itself.
+        """
+        self.hosts = hosts if hosts is not None else Hosts.from_environment()
+        self._timeout = timeout
+        self._user_agent = user_agent
+        self._connections = Connections(self.hosts, timeout)
+        # Files that are listed and perhaps never read hold the client: nobody could know when to close it.
+        self._finalizer = weakref.finalize(self, self._connections.close)
+
+    def close(self) -> None:
+        """Close idle connections now; otherwise they close when nobody uses the client any more."""
+        self._connections.close()
+
+    def fetch(self, url: str, *, headers: Mapping[str, str] | None = None, limit: int = 1 << 20) -> WebAnswer:
+        """A whole answer of at most ``limit`` bytes, whatever its status.
+
+        Raises:
+            WebError: no answer, an answer that takes far too long, or more than ``limit`` bytes.
+            InvalidArgumentError: a URL or a redirect that is not followed.
+        """
+        end = monotonic() + _SLOWEST * self._timeout
+        body = bytearray()
+        with self.get(url, headers=headers) as response:
+            piece = memoryview(bytearray(_PIECE))
+            while count := response.readinto(piece):
+                body += piece[:count]
+                if len(body) > limit:
+                    raise WebError(f"{shown_url(url)} answered with more than {limit} bytes", response.status)
+                if monotonic() > end:
+                    raise WebError(f"{shown_url(url)} takes too long to answer")
+            expected = response.headers.get("content-length")
+            if expected is not None and expected.isdecimal() and len(body) < int(expected):
+                raise WebError(f"{shown_url(url)} broke off after {len(body)} of {expected} bytes")
+            return WebAnswer(response.status, response.headers, bytes(body), response.url)
+
+    @contextmanager
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> Iterator[WebResponse]:
+        """The start of an answer after redirects, for a block that reads it.
+
+        ``headers`` go to the origin of ``url`` only, except ``Range`` and ``Accept``.
+
+        Raises:
+            WebError: no answer, too many redirects, or a compressed answer.
+            InvalidArgumentError: a URL or a redirect that is not followed.
+        """
+        sent = {"Accept-Encoding": "identity", "User-Agent": self._user_agent, **(headers or {})}
+        _check_headers(sent)
+        first = origin_of(url)
+        where = url
+        for _ in range(_MOST_REDIRECTS + 1):
+            origin = origin_of(where)
+            mine = sent if origin == first else _public(sent)
+            with self._exchange(origin, where, mine) as response:
+                if response.status not in _REDIRECTS or "location" not in response.headers:
+                    _check_encoding(response)
+                    yield response
+                    return
+                where = _redirected(where, response.headers["location"])
+        raise WebError(f"{shown_url(url)} redirects more than {_MOST_REDIRECTS} times")
+
+    @contextmanager
+    def _exchange(self, origin: Origin, url: str, headers: Mapping[str, str]) -> Iterator[WebResponse]:
+        connection, response = self._ask(origin, url, headers)
+        answer = WebResponse(url, response)
+        try:
+            yield answer
+        finally:
+            ended = answer.ended
+            response.close()
+            if ended:
+                self._connections.give_back(origin, connection)
+            else:
+                connection.close()
+
+    def _ask(
+        self, origin: Origin, url: str, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        while True:
+            used = False
+            try:
+                connection, used = self._connections.take(origin)
+                try:
+                    connection.request("GET", self._target(origin, url), headers=dict(headers))
+                    return connection, connection.getresponse()
+                except BaseException:
+                    connection.close()
+                    raise
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if used:  # The server closed it meanwhile; the next one is new, or used as well and tried likewise.
+                    continue
+                raise WebError(f"{shown_url(url)} does not answer: {type(error).__name__}: {error}") from None
+
+    def _target(self, origin: Origin, url: str) -> str:
+        target = target_of(url)
+        return f"{origin}{target}" if self._connections.uses_proxy(origin) else target
+
+
+def _redirected(url: str, location: str) -> str:
+    target = join(url, location)
+    if url.startswith("https:") and not target.startswith("https:"):
+        raise InvalidArgumentError(
+            f"{shown_url(url)} redirects to {shown_url(target)}, which is not https; that is not followed"
+        )
+    origin_of(target)
+    return target
+
+
+def _public(headers: Mapping[str, str]) -> dict[str, str]:
+    """What another origin may see."""
+    return {
+        name: value for name, value in headers.items() if name in ("Accept", "Accept-Encoding", "Range", "User-Agent")
+    }
+
+
+def _check_encoding(response: WebResponse) -> None:
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding.lower() not in ("", "identity"):
+        raise WebError(
+            f"{shown_url(response.url)} answered with the encoding {encoding[:20]!r} although none was accepted; "
+            "nothing is decompressed on the way",
+            response.status,
+        )
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not _HEADER_VALUE.fullmatch(value):
+            raise InvalidArgumentError(f"the header {name} holds a character that no header can hold")
