@@ -1,5 +1,6 @@
 """Looking for what a load should not have left behind."""
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -35,21 +36,26 @@ def held_locks(*roots: Path) -> list[Path]:
 
 def cache_faults(root: Path) -> list[str]:
     """What is wrong with the cache at ``root``: leftovers of builders, results that are not as they were kept."""
-    objects = root / "objects"
-    return (
-        [fault for path in sorted(objects.iterdir()) for fault in _object_faults(path, root)] if root.exists() else []
-    )
+    if not root.exists():
+        return []
+    objects = [fault for path in sorted((root / "objects").iterdir()) for fault in _object_faults(path, root)]
+    return objects + [f"{path.name}: another content" for path in (root / "blobs").iterdir() if not _is_named(path)]
 
 
 def _object_faults(path: Path, root: Path) -> Iterator[str]:
     if path.name.startswith("."):
         yield f"{path.name}: left by a builder"
         return
-    size = (root / "meta" / path.name).read_text()
-    if size != str(tree_size(path)):
-        yield f"{path.name}: {tree_size(path)} bytes, expected {size or 'a size'}"
+    size, found = (root / "meta" / path.name).read_text(), tree_size(path, shared=False)
+    if size != str(found):
+        yield f"{path.name}: {found} bytes of its own, expected {size or 'a size'}"
     writable = [part for part in (path, *_all(path)) if part.stat().st_mode & 0o222]
     yield from (f"{part.relative_to(root)}: writable" for part in writable)
+
+
+def _is_named(blob: Path) -> bool:
+    with blob.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
 
 
 def _in_process_directory(path: Path) -> bool:
