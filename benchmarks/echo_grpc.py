@@ -1,4 +1,7 @@
-"""A bare gRPC echo on grpcio, for grpc_infer.py: ``echo_grpc.py READY_FILE`` serves until it is terminated."""
+"""A bare gRPC echo on grpcio, for grpc_infer.py: ``echo_grpc.py READY_FILE`` serves until it is terminated.
+
+It runs on the loop that the server's front ends run on.
+"""
 
 import asyncio
 import json
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import uvloop
 
 
 class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
@@ -34,4 +38,5 @@ async def serve(ready: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(Path(sys.argv[1])))

@@ -185,9 +185,9 @@ def serve(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def serve_ports(folder: Path, flags: Sequence[str] = ()) -> Iterator[dict[str, int]]:
+def serve_ports(folder: Path, flags: Sequence[str] = (), name: str = "") -> Iterator[dict[str, int]]:
     """A `repoagent serve` of its own for the models in ``folder``; gives the port of each protocol."""
-    ready = folder / "ready.json"
+    ready = folder / f"ready{name}.json"
     program = "from repoagent.cli.main import main; main()"
     command = [sys.executable, "-c", program, "serve", "--model-repository", str(folder / "models")]
     command += [
@@ -196,7 +196,7 @@ def serve_ports(folder: Path, flags: Sequence[str] = ()) -> Iterator[dict[str, i
         "--metrics-port=0",
         f"--ready-file={ready}",
         "--workspace-directory",
-        str(folder / "w"),
+        str(folder / f"w{name}"),
         *flags,
     ]
     with child(command, folder / "serve.log", ready) as document:
@@ -231,13 +231,16 @@ def measure(item: Payload, ports: dict[str, int], connections: int, options: arg
 
 
 def alternating(measure_once: Callable[[int], float], ports: dict[str, int], rounds: int) -> dict[str, float]:
-    """The median rate of each server, and the median ratio of ours to the echo."""
+    """The median rate of each server, and the median ratios of ours to the echo ("ratio") and to the others."""
     rates: dict[str, list[float]] = {name: [] for name in ports}
     for _ in range(rounds):
         for name, port in ports.items():
             rates[name].append(measure_once(port))
-    ratios = [ours / echo for ours, echo in zip(rates["ours"], rates["echo"], strict=True)]
-    return {"ratio": statistics.median(ratios)} | {name: statistics.median(values) for name, values in rates.items()}
+    found = {name: statistics.median(values) for name, values in rates.items()}
+    for name in ports.keys() - {"ours"}:
+        ratios = [ours / other for ours, other in zip(rates["ours"], rates[name], strict=True)]
+        found["ratio" if name == "echo" else f"ratio to {name}"] = statistics.median(ratios)
+    return found
 
 
 def load(item: Payload, port: int, connections: int, seconds: int, host: str = "127.0.0.1") -> float:

@@ -49,6 +49,9 @@ class Limits:
     typed_elements: int = _limit(
         1_000_000, "The most elements in the typed contents of one gRPC request that are not packed: those of BYTES."
     )
+    grpc_held_bytes: int = _limit(
+        1024 * _MIB, "The most bytes of unfinished gRPC requests, and of answers that clients have not taken, at once."
+    )
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 

@@ -1,6 +1,6 @@
 """``ModelInferRequest`` to the core's request. Texts and the order of checks are Triton's."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, AskedFields, ParameterValue
 from repoagent.serving.requests.tensor import Array, Tensor
-from repoagent_server.codec.binary import tensor_array
+from repoagent_server.codec.binary import Buffer, tensor_array
 from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
 from repoagent_server.codec.infer_request import check_tensors
 from repoagent_server.codec.output_wishes import OutputWishes
@@ -40,11 +40,14 @@ class Decoded:
 
 
 def read_infer(
-    message: pb.ModelInferRequest, regions: Regions = NO_REGIONS, limits: Limits = DEFAULT_LIMITS
+    message: pb.ModelInferRequest,
+    regions: Regions = NO_REGIONS,
+    limits: Limits = DEFAULT_LIMITS,
+    raw: Sequence[Buffer] | None = None,
 ) -> Decoded:
     """What ``message`` asks for.
 
-    Raw tensors are views of the message's own bytes, those in shared memory of ``regions``.
+    Raw tensors are views of ``raw`` or else of the message's own bytes, those in shared memory of ``regions``.
 
     Raises:
         InvalidArgumentError: the message makes no sense.
@@ -61,7 +64,7 @@ def read_infer(
     check_tensors("inputs", len(message.inputs), label, limits)
     check_tensors("outputs", len(message.outputs), label, limits)
     inputs: dict[str, Tensor] = {}
-    volatile = _read_inputs(message, inputs, label, regions)
+    volatile = _read_inputs(message, message.raw_input_contents if raw is None else raw, inputs, label, regions)
     wishes = OutputWishes(max_elements=limits.classes)
     names = _read_outputs(message.outputs, wishes, label, regions) if message.outputs else ()
     asked = Asked(name, inputs, version, names, parameters=parameters, volatile=volatile, **fields)
@@ -69,11 +72,16 @@ def read_infer(
 
 
 def _read_inputs(
-    message: pb.ModelInferRequest, inputs: dict[str, Tensor], label: RequestLabel, regions: Regions
+    message: pb.ModelInferRequest,
+    raw_contents: Sequence[Buffer],
+    inputs: dict[str, Tensor],
+    label: RequestLabel,
+    regions: Regions,
 ) -> bool:
     """Read them; whether one is in shared memory."""
     spans = {entry.name: _input_span(entry, label, regions) for entry in message.inputs if entry.parameters}
-    raw = _raw_contents(message, sum(span is not None for span in spans.values()), label)
+    shared = sum(span is not None for span in spans.values())
+    raw = _raw_contents(raw_contents, len(message.inputs) - shared, shared, label)
     for entry in message.inputs:
         if entry.name in inputs:
             raise label.error(f"input '{entry.name}' already exists in request")
@@ -107,9 +115,8 @@ def _input_span(entry: _Input, label: RequestLabel, regions: Regions) -> Span | 
     return span
 
 
-def _raw_contents(message: pb.ModelInferRequest, shared: int, label: RequestLabel) -> Iterator[bytes] | None:
+def _raw_contents(raw: Sequence[Buffer], needed: int, shared: int, label: RequestLabel) -> Iterator[Buffer] | None:
     """The raw contents, one for each input that is not in shared memory; None if the message has none."""
-    raw, needed = message.raw_input_contents, len(message.inputs) - shared
     if not raw:
         return None
     if len(raw) > needed and not shared:
@@ -131,7 +138,7 @@ def _shape(entry: _Input, label: RequestLabel) -> list[int]:
     return shape
 
 
-def _from_raw(info: TypeInfo, raw: Iterator[bytes], shape: list[int], entry: _Input, label: RequestLabel) -> Array:
+def _from_raw(info: TypeInfo, raw: Iterator[Buffer], shape: list[int], entry: _Input, label: RequestLabel) -> Array:
     if entry.HasField("contents"):
         raise InvalidArgumentError(
             f"contents field must not be specified when using raw_input_contents for '{entry.name}' for model "

@@ -7,12 +7,14 @@ as much as here (benchmarks/fast_paths.py).
 from collections.abc import Container
 from typing import Final
 
+import numpy as np
+
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Array
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.datatypes import BY_TYPE
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.response import infer_message
+from repoagent_server.grpc.response import infer_message, set_parameter
 
 __all__ = ["ResponseWriter", "frame_of"]
 
@@ -41,8 +43,13 @@ class ResponseWriter:
 
     def write(self, response: InferResponse, stored: Container[str] = ()) -> bytes:
         """``infer_message(response, stored)`` on the wire."""
-        if response.id or response.parameters or stored:
-            return infer_message(response, stored).SerializeToString()
+        parts = self.parts(response, stored)
+        return parts[0] if len(parts) == 1 else b"".join(parts)  # type: ignore[return-value]  # one part is bytes
+
+    def parts(self, response: InferResponse, stored: Container[str] = ()) -> list[Buffer]:
+        """The same, not put together: large tensors are their own memory."""
+        if stored:
+            return [infer_message(response, stored).SerializeToString()]
         tensors = response.outputs.items()
         key = (
             response.model_name,
@@ -52,18 +59,19 @@ class ResponseWriter:
         frames = self._known.get(key)
         if frames is None:
             if not tensors or any(not BY_TYPE[tensor.data_type].size for _, tensor in tensors):
-                return infer_message(response).SerializeToString()
+                return [infer_message(response).SerializeToString()]
             frames = self._learn(key, response)
-        pieces: list[Buffer | Array] = []
+        pieces: list[Buffer] = [_own_fields(response)] if response.id or response.parameters else []
         for frame, (_, tensor) in zip(frames, tensors, strict=True):
             pieces += (frame, _contents(tensor.array))
-        return b"".join(pieces)  # type: ignore[arg-type]  # arrays are buffers
+        return pieces
 
     def _learn(self, key: tuple[object, ...], response: InferResponse) -> tuple[bytes, ...]:
         """What stands before each tensor: first all that is no tensor, then the length of each."""
-        message = infer_message(response)
-        frames = [frame_of(_RAW, len(raw)) for raw in message.raw_output_contents]
-        message.ClearField("raw_output_contents")
+        message = pb.ModelInferResponse(model_name=response.model_name, model_version=response.model_version)
+        for name, tensor in response.outputs.items():
+            message.outputs.add(name=name, datatype=tensor.data_type.name, shape=tensor.array.shape)
+        frames = [frame_of(_RAW, tensor.array.nbytes) for tensor in response.outputs.values()]
         frames[0] = message.SerializeToString() + frames[0]
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
@@ -71,6 +79,16 @@ class ResponseWriter:
         return self._known[key]
 
 
-def _contents(array: Array) -> bytes | Array:
-    """The bytes of ``array``: itself where it lies in memory as it travels."""
-    return array if array.nbytes >= _VIEWED_FROM and array.flags.c_contiguous else array.tobytes()
+def _own_fields(response: InferResponse) -> bytes:
+    """What differs between responses of a model. The order of fields means nothing."""
+    message = pb.ModelInferResponse(id=response.id)
+    for name, value in response.parameters.items():
+        set_parameter(message.parameters[name], value)
+    return message.SerializeToString()
+
+
+def _contents(array: Array) -> Buffer:
+    """The bytes of ``array``: its memory where that is as it travels."""
+    if array.nbytes < _VIEWED_FROM or not array.flags.c_contiguous:
+        return array.tobytes()
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # an array is a buffer

@@ -44,10 +44,15 @@ class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # 
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
-        guard = self._guard(details.method)
-        if handler is None or guard is None or guard.admits(_first(details.invocation_metadata, guard.header)):
-            return handler
-        return _refusing(handler, guard)
+        refusal = self.refusal(details.method, details.invocation_metadata)
+        return handler if handler is None or refusal is None else _refusing(handler, refusal)
+
+    def refusal(self, method: str, metadata: Any) -> str | None:
+        """Why a call is refused, None if it is not."""
+        guard = self._guard(method)
+        if guard is None or guard.admits(_first(metadata, guard.header)):
+            return None
+        return f"This protocol is restricted, expecting header '{guard.header}'"
 
     def _guard(self, method: str) -> Restriction | None:
         if method.startswith(f"/{health.SERVICE_NAME}/"):
@@ -62,11 +67,10 @@ def _first(metadata: Any, name: str) -> bytes | None:
     return None
 
 
-def _refusing(handler: Any, guard: Restriction) -> Any:
+def _refusing(handler: Any, text: str) -> Any:
     """A handler of the same kind that looks at no request."""
 
     async def refuse(_: object, context: Any) -> None:
-        text = f"This protocol is restricted, expecting header '{guard.header}'"
         await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
     make = {

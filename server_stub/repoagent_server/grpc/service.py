@@ -10,9 +10,11 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
+from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.log_settings import log_changes, log_message
 from repoagent_server.grpc.response import STATUS, config_message, statistics_message
 from repoagent_server.grpc.shared_memory import status_message
@@ -64,7 +66,16 @@ _Call = Callable[[Any, Context], Awaitable[Any]]
 class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
     """Finds the handler of a method by its path."""
 
-    def __init__(self, handlers: Handlers, calls: InferCalls, pools: Pools, in_flight: InFlight) -> None:
+    def __init__(
+        self,
+        handlers: Handlers,
+        calls: InferCalls,
+        streams: InferStreams,
+        pools: Pools,
+        in_flight: InFlight,
+        join: Callable[[list[Buffer]], bytes] | None = b"".join,
+    ) -> None:
+        """``join``: what makes one message of the parts of an inference response; None leaves that to the transport."""
         self._server = handlers.server
         self._repository = handlers.repository
         self._log = handlers.log
@@ -75,9 +86,10 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         self.stopping = False
         """Set from any thread: from now on inference, load and unload are refused."""
         self._calls = calls
+        self._join = join
         self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._refusing(calls.stream), receive, pb.ModelStreamInferResponse.SerializeToString
+            self._refusing(streams.stream), receive, pb.ModelStreamInferResponse.SerializeToString
         )
 
     def service(self, handler_call_details: Any) -> Any:
@@ -85,10 +97,10 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
 
     def _unary(self, name: str) -> Any:
         request, response = METHODS[name]
-        if name == "ModelInfer":  # it parses by itself what it has not seen before, and answers with bytes
-            return grpc.unary_unary_rpc_method_handler(self._refusing(self._calls.infer), self._calls.parse, None)
+        if name == "ModelInfer":  # it parses large messages by itself, and answers with the parts of one
+            return grpc.unary_unary_rpc_method_handler(self._refusing(self._calls.infer), receive, self._join)
 
-        def parse(data: bytes) -> Any:
+        def parse(data: bytes | bytearray) -> Any:
             try:
                 if len(data) >= LONG_MESSAGE:
                     check_fields(data, self._calls.limits.request_parameters)

@@ -9,9 +9,10 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 
-__all__ = ["LONG_MESSAGE", "check_fields", "check_infer"]
+__all__ = ["LONG_MESSAGE", "check_fields", "check_infer", "split_raw"]
 
 LONG_MESSAGE: Final = 1 << 18
 """Messages from this size, in bytes, are looked at before they are parsed."""
@@ -25,7 +26,7 @@ _PER_TENSOR: Final = 3
 """An input, an output, and raw contents."""
 
 
-def check_fields(data: bytes, most: int) -> None:
+def check_fields(data: Buffer, most: int) -> None:
     """Refuse a message of more than ``most`` fields, as far as it can be read; the rest is up to the parser.
 
     Raises:
@@ -36,7 +37,7 @@ def check_fields(data: bytes, most: int) -> None:
             raise InvalidArgumentError(f"the message has more than {most} fields ({Limits.flag('request_parameters')})")
 
 
-def check_infer(data: bytes, limits: Limits) -> int:
+def check_infer(data: Buffer, limits: Limits) -> int:
     """Refuse an inference request of too many fields; else how many of its bytes are not raw tensors.
 
     Raises:
@@ -57,7 +58,24 @@ def check_infer(data: bytes, limits: Limits) -> int:
     return frame
 
 
-def _count_input(data: bytes, start: int, end: int, elements: int, limits: Limits) -> int:
+def split_raw(data: Buffer) -> tuple[Buffer, list[memoryview] | None]:
+    """An inference request without its raw tensors, and these as views of ``data``; None if it has none."""
+    view = memoryview(data)
+    rest: list[memoryview] = []
+    raw: list[memoryview] = []
+    begin = 0
+    for field, start, end in _fields(data, 0, len(data)):
+        if field == _RAW and data[begin] & 7 == _BYTES:
+            raw.append(view[start:end])
+        else:
+            rest.append(view[begin:end])
+        begin = end
+    if not raw:
+        return data, None
+    return b"".join((*rest, view[begin:])), raw
+
+
+def _count_input(data: Buffer, start: int, end: int, elements: int, limits: Limits) -> int:
     for field, inner, inner_end in _fields(data, start, end):
         elements += 1
         for _ in _fields(data, inner, inner_end) if field == _CONTENTS else ():
@@ -72,7 +90,7 @@ def _count_input(data: bytes, start: int, end: int, elements: int, limits: Limit
     return elements
 
 
-def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The number of each field, and where its contents begin and end; up to the first that cannot be read."""
     while position < end:
         tag, position = _varint(data, position, end)
@@ -92,7 +110,7 @@ def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, in
         yield tag >> 3, start, position
 
 
-def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]

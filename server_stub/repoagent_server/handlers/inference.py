@@ -11,7 +11,7 @@ from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 
-__all__ = ["CallContext", "Inference", "Wishes", "trace_context"]
+__all__ = ["CallContext", "Headers", "Inference", "Wishes", "trace_context"]
 
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from repoagent_server.shared.backlog import Backlog
@@ -55,6 +56,9 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(list(self._open))
 
     def opened(self, connection: Connection) -> None:
         if self._closing:

@@ -13,11 +13,14 @@ from repoagent_server.shared.memory import default_message_bytes
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["COMPRESSION_LEVELS", "GrpcCompressionLevel", "GrpcOptions"]
+__all__ = ["COMPRESSION_LEVELS", "DEFAULT_TRANSPORT", "TRANSPORTS", "GrpcCompressionLevel", "GrpcOptions"]
 
 logger = logging.getLogger(__name__)
 
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
+TRANSPORTS: Final = ("builtin", "grpcio")
+"""What carries gRPC: HTTP/2 of this server, or the library."""
+DEFAULT_TRANSPORT: Final = "grpcio"
 
 
 class GrpcCompressionLevel(IntEnum):
@@ -54,6 +57,8 @@ class GrpcOptions:
     """One of ``COMPRESSION_LEVELS``, or its number as in :class:`GrpcCompressionLevel`."""
     forward_header_pattern: str = ""
     """Which metadata of an inference request reach the model as parameters: a regular expression; "" for none."""
+    transport: str = DEFAULT_TRANSPORT
+    """One of ``TRANSPORTS``."""
     max_message_bytes: int = field(default_factory=default_message_bytes)
     """Largest message in either direction; -1 for no limit."""
 
@@ -83,8 +88,12 @@ class GrpcOptions:
         """Triton has levels; grpcio knows only whether to compress."""
         import grpc
 
-        none = self.infer_compression_level in ("none", GrpcCompressionLevel.NONE)
-        return grpc.Compression.NoCompression if none else grpc.Compression.Gzip
+        return grpc.Compression.Gzip if self.compression_level() else grpc.Compression.NoCompression
+
+    def compression_level(self) -> int:
+        """0 for none, up to 3."""
+        level = self.infer_compression_level
+        return level if isinstance(level, int) else COMPRESSION_LEVELS.index(level.lower())
 
     def credentials(self) -> "grpc.ServerCredentials | None":
         """TLS credentials, or None without TLS.
@@ -92,19 +101,41 @@ class GrpcOptions:
         Raises:
             InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
         """
-        if not self.use_ssl and not self.use_mutual_auth:
-            if self.server_cert or self.server_key or self.root_cert:
-                logger.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
+        if not self._wants_tls():
             return None
         import grpc
 
-        key, certificate = _read(self.server_key, "server key"), _read(self.server_cert, "server certificate")
-        root = _read(self.root_cert, "root certificate") if self.root_cert or self.use_mutual_auth else None
-        self._check_files()
+        key, certificate, root = self._read_files()
+        self._context()
         return grpc.ssl_server_credentials([(key, certificate)], root, self.use_mutual_auth)
 
-    def _check_files(self) -> None:
-        """What is wrong with them gRPC tells nobody."""
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The same for a transport that is not grpc's. Raises as :meth:`credentials`."""
+        if not self._wants_tls():
+            return None
+        self._read_files()
+        context = self._context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        if self.use_mutual_auth:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _wants_tls(self) -> bool:
+        if self.use_ssl or self.use_mutual_auth:
+            return True
+        if self.server_cert or self.server_key or self.root_cert:
+            logger.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
+        return False
+
+    def _read_files(self) -> tuple[bytes, bytes, bytes | None]:
+        """The key, the certificate and the root certificate."""
+        key, certificate = _read(self.server_key, "server key"), _read(self.server_cert, "server certificate")
+        root = _read(self.root_cert, "root certificate") if self.root_cert or self.use_mutual_auth else None
+        return key, certificate, root
+
+    def _context(self) -> ssl.SSLContext:
+        """The files as OpenSSL reads them: what is wrong with them, grpc does not report."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.server_cert, self.server_key, password=lambda: "")
@@ -118,6 +149,7 @@ class GrpcOptions:
                 context.load_verify_locations(self.root_cert)
         except ssl.SSLError as error:
             raise InvalidArgumentError(f"'{self.root_cert}' holds no certificate in PEM: {error}") from error
+        return context
 
 
 def _read(path: str, what: str) -> bytes:

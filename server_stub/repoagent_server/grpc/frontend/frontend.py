@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final
 
-import grpc
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from repoagent.errors import UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
+from repoagent_server.grpc.frontend.reflection import public_pool
+from repoagent_server.grpc.http2.transport import Http2Transport
 from repoagent_server.grpc.infer import InferCalls
-from repoagent_server.grpc.reflection import public_pool
+from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
+from repoagent_server.grpc.transport import Served, Transport
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
@@ -52,12 +55,13 @@ class GrpcFrontend:
         self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._regions = regions
         self._limits = limits
-        self._interceptors = [RestrictedProtocols(SERVICE, restrictions)] if restrictions else []
+        self._guards = RestrictedProtocols(SERVICE, restrictions) if restrictions else None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self._port: Future[int] = Future()
         self._serving: Future[None] = Future()
         self._service: GrpcService | None = None
+        self._transport: Transport | None = None
         self._go = asyncio.Event()
         self._stop = asyncio.Event()
         self._grace = 0.0
@@ -81,12 +85,22 @@ class GrpcFrontend:
         self._serving.result()
 
     def refuse(self) -> None:
-        """From now on refuse inference, load and unload; what runs goes on, and has reached the core by then."""
+        """From now on refuse inference, load and unload; what runs goes on, and has reached the core by then.
+
+        Clients are asked to go elsewhere first, so that none has to be refused that knows where to go.
+        """
+        serving = self._serving.done() and self._serving.exception() is None and self._thread.is_alive()
+        if serving and self._service is not None and not self._service.stopping:
+            asyncio.run_coroutine_threadsafe(self._part(), self._loop).result()
         if self._service is not None:
             self._service.stopping = True
-        if self._serving.done() and self._serving.exception() is None and self._thread.is_alive():
+        if serving:
             # A turn of the loop: a call that found the flag down has been handed over after it.
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result()
+
+    async def _part(self) -> None:
+        if self._transport is not None:
+            await self._transport.part()
 
     def drain(self, timeout: float) -> bool:
         """Let what runs finish for at most ``timeout`` seconds, then close; True, as what is left is cancelled.
@@ -127,50 +141,56 @@ class GrpcFrontend:
             self._loop.close()
 
     async def _serve(self) -> None:
-        options = self._options
         with Pools("grpc") as pools:
-            server = grpc.aio.server(
-                interceptors=self._interceptors, options=options.channel_options(), compression=options.compression()
-            )
-            self._service = self._make_service(pools)
-            server.add_generic_rpc_handlers((self._service,))
-            health_servicer = await _add_health(server)
-            _add_reflection(server)
-            self._port.set_result(self._bind(server))
+            health_servicer = await _health()
+            transport = self._transport = self._make_transport(pools, health_servicer)
+            self._port.set_result(transport.bind())
             await self._go.wait()
             if not self._stop.is_set():
-                await server.start()
+                await transport.start()
                 self._serving.set_result(None)
             await self._stop.wait()
             await health_servicer.enter_graceful_shutdown()
-            await server.stop(self._grace)
+            await transport.stop(self._grace)
 
-    def _make_service(self, pools: Pools) -> GrpcService:
+    def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Transport:
+        own = self._options.transport == "builtin"
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
         inference = Inference(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._limits)
         calls = InferCalls(inference, self._in_flight, pools.long)
-        return GrpcService(handlers, calls, pools, self._in_flight)
-
-    def _bind(self, server: grpc.aio.Server) -> int:
-        address = f"{self._options.address}:{self._options.port}"
-        credentials = self._options.credentials()
-        try:
-            if credentials is not None:
-                return int(server.add_secure_port(address, credentials))
-            return int(server.add_insecure_port(address))
-        except RuntimeError as error:
-            raise UnavailableError(f"gRPC cannot listen on {address}: the address is in use or not ours") from error
+        streams = InferStreams(inference, self._in_flight, pools.long)
+        join = None if own else b"".join
+        service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join)
+        others = _collected(health_servicer)
+        served = Served(self._options, self._limits, service, calls, others, self._guards, pools)
+        return Http2Transport(served) if own else GrpcioTransport(served)
 
 
-async def _add_health(server: grpc.aio.Server) -> health.aio.HealthServicer:
+async def _health() -> health.aio.HealthServicer:
     servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     for name in ("", SERVICE):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     return servicer
 
 
-def _add_reflection(server: grpc.aio.Server) -> None:
+class _Collector:
+    """In the place of a server, to which generated code adds its handlers."""
+
+    def __init__(self) -> None:
+        self.handlers: list[Any] = []
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        self.handlers += handlers
+
+    def add_registered_method_handlers(self, *_: object) -> None:
+        pass  # the same ones in another form
+
+
+def _collected(health_servicer: health.aio.HealthServicer) -> list[Any]:
+    """The handlers of the health service and of reflection."""
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    collector = _Collector()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, collector)
     servicer = reflection.aio.ReflectionServicer(names, pool=public_pool())
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, collector)
+    return collector.handlers

@@ -1,0 +1,299 @@
+"""Frames about the connection itself (RFC 9113, section 6): settings, pings, windows, resets, its end in two steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent_server.grpc.http2.budgets import Bucket, PingGuard, Reserve
+from repoagent_server.grpc.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DEFAULT_FRAME,
+    DEFAULT_WINDOW,
+    ENABLE_PUSH,
+    END,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    INITIAL_WINDOW_SIZE,
+    LARGEST_FRAME,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    MOST,
+    NO_ERROR,
+    PING,
+    PRIORITY,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    U32,
+    WINDOW_UPDATE,
+    ConnectionFault,
+    StreamFault,
+    frame,
+    number_frame,
+)
+from repoagent_server.grpc.http2.headers import MAX_LIST
+from repoagent_server.grpc.http2.outgoing import Outgoing
+
+__all__ = ["CONNECTION_WINDOW", "MAX_FRAME", "MAX_STREAMS", "STREAM_WINDOW", "Control", "Rules"]
+
+MAX_STREAMS: Final = 1024
+STREAM_WINDOW: Final = 1 << 22
+CONNECTION_WINDOW: Final = 1 << 24
+MAX_FRAME: Final = 1 << 20
+
+# Frames that bring nothing: a burst, then so many a second, and some for each frame of an answer.
+_COSTS: Final = (4096, 512.0, 4)
+# Calls that the client gives up: likewise; a client that takes as many answers as it gives calls up has no limit.
+_RESETS: Final = (1000, 100.0, 1)
+_ENTRIES: Final = 64
+"""Entries that a SETTINGS frame may have; RFC 9113 defines six."""
+_PARTING: Final = b"parting."
+_PING_BYTES: Final = 8
+_PRIORITY_BYTES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What clients may do. Times are in seconds."""
+
+    ping_seconds: float = 300.0
+    """Between pings without an answer in between."""
+    ping_strikes: int = 2
+    """How many may come sooner; 0 is no limit."""
+    pings_without_calls: bool = False
+
+
+class Control(Outgoing):
+    """Every method that takes a frame is given its flags, its stream, and the bytes of its payload.
+
+    Raises:
+        ConnectionFault, StreamFault: from any of them.
+    """
+
+    def __init__(self, rules: Rules, reserve: Reserve, clock: Callable[[], float]) -> None:
+        super().__init__(reserve)
+        self._clock = clock
+        self._costs = Bucket(*_COSTS)
+        self._resets = Bucket(*_RESETS)
+        self._pings = PingGuard(rules.ping_seconds, rules.ping_strikes, rules.pings_without_calls)
+        self._tame: Final[dict[int, Callable[[int, int, bytes], None]]] = {
+            PRIORITY: self._priority,
+            RST_STREAM: self._rst_stream,
+            SETTINGS: self._settings,
+            PUSH_PROMISE: self._push_promise,
+            PING: self._ping,
+            GOAWAY: self._goaway,
+            WINDOW_UPDATE: self._window_update,
+            CONTINUATION: self._continuation,
+        }
+        self._last = 0
+        """The last stream that the client opened."""
+        self.closed = False
+        """Nothing is received any more."""
+        self.parting = False
+        """The client has been asked to open no more streams here."""
+        self.parted = False
+        """It opens none any more."""
+        self.on_parted: Callable[[], None] = lambda: None
+
+    def open(self) -> None:
+        """Announce what the client may send."""
+        settings = (
+            (MAX_CONCURRENT_STREAMS, MAX_STREAMS),
+            (INITIAL_WINDOW_SIZE, STREAM_WINDOW),
+            (MAX_FRAME_SIZE, MAX_FRAME),
+            (MAX_HEADER_LIST_SIZE, MAX_LIST),
+        )
+        self.out.append(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in settings)))
+        self.out.append(number_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
+
+    def ping(self) -> None:
+        """Ask whether the client is there: whatever comes of it answers that."""
+        self.out.append(frame(PING, 0, 0, bytes(_PING_BYTES)))
+        self._touch()
+
+    def part(self) -> None:
+        """Ask the client to go elsewhere with new calls.
+
+        Those that it has sent by then are served. The answer to a ping shows that it has heard.
+        """
+        if not self.parting and not self.closed:
+            self.parting = True
+            self.out.append(frame(GOAWAY, 0, 0, END.pack(MOST, NO_ERROR)))
+            self.out.append(frame(PING, 0, 0, _PARTING))
+            self._touch()
+
+    def part_now(self) -> None:
+        """State which stream was the last; the client may try later ones elsewhere."""
+        if not self.parted and not self.closed:
+            self.parting = self.parted = True
+            self.out.append(frame(GOAWAY, 0, 0, END.pack(self._last, NO_ERROR)))
+            self._touch()
+            self.on_parted()
+
+    def fail(self, code: int, text: str) -> None:
+        """End the connection for a fault."""
+        self.closed = self.parting = self.parted = True
+        self.out.append(frame(GOAWAY, 0, 0, END.pack(self._last, code) + text.encode()))
+        self.on_parted()
+
+    def reset(self, number: int, code: int) -> None:
+        """End a stream for a fault."""
+        stream = self.streams.get(number)
+        self.out.append(number_frame(RST_STREAM, number, code))
+        if stream is None or not stream.ended:
+            self._abandon(number)
+        self._lose(number)
+
+    def lost(self) -> None:
+        """The client is gone."""
+        self.closed = self.parted = True
+        for number in list(self.streams):
+            self._lose(number)
+        self.on_parted()
+
+    def _lose(self, number: int) -> None:
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._forget(stream)
+            call, stream.call = stream.call, None
+            if call is not None:
+                call.lost()
+
+    def _charge(self, count: int = 1) -> None:
+        """For frames that bring nothing."""
+        if not self._costs.take(self._clock(), self.answers, count):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames without a call")
+
+    def _charge_reset(self) -> None:
+        if not self._resets.take(self._clock(), self.answers):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls given up")
+
+    # Frames.
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "SETTINGS on a stream")
+        if len(payload) % SETTING.size or (flags & ACK and payload):
+            raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+        if len(payload) > _ENTRIES * SETTING.size:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many settings")
+        self._charge()
+        if not flags & ACK:
+            self._apply(payload)
+
+    def _apply(self, payload: bytes) -> None:
+        initial = self.initial
+        for name, value in SETTING.iter_unpack(payload):
+            if name == ENABLE_PUSH and value > 1:
+                raise ConnectionFault(PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+            if name == INITIAL_WINDOW_SIZE:
+                initial = value
+            elif name == MAX_FRAME_SIZE:
+                if not DEFAULT_FRAME <= value <= LARGEST_FRAME:
+                    raise ConnectionFault(PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
+                self.max_frame = value
+        if initial > MOST:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+        self.out.append(frame(SETTINGS, ACK, 0))
+        if initial != self.initial:
+            self._change_windows(initial)
+
+    def _change_windows(self, initial: int) -> None:
+        """All windows of streams change, also those of running ones; they may fall below zero."""
+        change, self.initial = initial - self.initial, initial
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > MOST:
+                raise ConnectionFault(FLOW_CONTROL_ERROR, "a window is too large")
+            if stream.queue and stream.window > 0:
+                self._blocked[stream.id] = stream
+        self.go_on()
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != _PING_BYTES:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "PING of a wrong length")
+        self._charge()
+        if flags & ACK:
+            if payload == _PARTING and self.parting:
+                self.part_now()
+            return
+        if not self._pings.came(self._clock(), self.answers, bool(self.streams)):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too_many_pings")  # gRPC's clients know this text
+        self.out.append(frame(PING, ACK, 0, payload))
+
+    def _window_update(self, flags: int, number: int, payload: bytes) -> None:
+        if len(payload) != U32.size:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong length")
+        if self._is_idle(number):
+            raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+        self._charge()
+        more = U32.unpack(payload)[0] & MOST
+        if not number:
+            self._widen(more)
+            return
+        if not more:
+            raise StreamFault(PROTOCOL_ERROR)
+        stream = self.streams.get(number)
+        if stream is None:
+            return  # it has ended, which the client may not know yet
+        stream.window += more
+        if stream.window > MOST:
+            raise StreamFault(FLOW_CONTROL_ERROR)
+        if stream.queue and stream.window > 0:
+            self._blocked[number] = stream
+            self.go_on()
+
+    def _widen(self, more: int) -> None:
+        self.window += more
+        if not more:
+            raise ConnectionFault(PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        if self.window > MOST:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, "the connection's window is too large")
+        self.go_on()
+
+    def _rst_stream(self, flags: int, number: int, payload: bytes) -> None:
+        if not number or self._is_idle(number):
+            raise ConnectionFault(PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        if len(payload) != U32.size:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
+        self._abandoned.pop(number, None)
+        if number in self.streams:
+            self._lose(number)
+            self._charge_reset()
+        else:
+            self._charge()
+
+    def _priority(self, flags: int, number: int, payload: bytes) -> None:
+        if not number:
+            raise ConnectionFault(PROTOCOL_ERROR, "PRIORITY without a stream")
+        self._charge()
+        if len(payload) != _PRIORITY_BYTES:
+            raise StreamFault(FRAME_SIZE_ERROR)
+        if U32.unpack_from(payload)[0] & MOST == number:
+            raise StreamFault(PROTOCOL_ERROR)
+
+    def _goaway(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ConnectionFault(PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < END.size:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+        self._charge()
+
+    def _push_promise(self, flags: int, number: int, payload: bytes) -> None:
+        raise ConnectionFault(PROTOCOL_ERROR, "PUSH_PROMISE of a client")
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        raise ConnectionFault(PROTOCOL_ERROR, "CONTINUATION of nothing")
+
+    def _is_idle(self, number: int) -> bool:
+        """Whether it is a stream that the client has not opened."""
+        return number > self._last or (bool(number) and not number & 1)

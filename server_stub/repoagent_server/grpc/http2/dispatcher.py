@@ -1,0 +1,165 @@
+"""From requests to calls: which method, whether it may be called, and in which way it is answered."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Final
+
+from repoagent.errors import UnavailableError
+from repoagent_server.grpc.http2.budgets import Reserve
+from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.head import RequestHead
+from repoagent_server.grpc.http2.headers import literal
+from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
+from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
+from repoagent_server.grpc.http2.running_call import RunningCall
+from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.infer import InferCalls
+from repoagent_server.grpc.restricted import RestrictedProtocols
+from repoagent_server.grpc.service import SERVICE, GrpcService
+
+__all__ = ["Dispatcher", "Route"]
+
+_INFER: Final = f"/{SERVICE}/ModelInfer"
+_UNAVAILABLE: Final = 14
+_ACCEPTED: Final = literal(b"grpc-accept-encoding", b",".join(CODINGS))
+_NOT_ALLOWED: Final = b"405"
+_UNSUPPORTED_TYPE: Final = b"415"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What calls with the same headers are."""
+
+    name: str = ""
+    handler: Any = None
+    is_quick: bool = False
+    """It is answered without a task, if its message is small."""
+    status: tuple[int, str] | None = None
+    """How it is refused."""
+    http_status: bytes = b""
+    """How it is refused, if it is not a call at all."""
+
+
+class Dispatcher:
+    """Belongs to one event loop. An :class:`~repoagent_server.grpc.http2.connection.Application`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        service: GrpcService,
+        others: Sequence[Any],
+        calls: InferCalls,
+        long: Executor,
+        *,
+        guards: RestrictedProtocols | None = None,
+        max_message: int = -1,
+        compression: int = 0,
+        held_bytes: int,
+    ) -> None:
+        """``others``: handlers of further services. ``compression``: the level of answers, 0 to 3."""
+        self.loop = loop
+        self.calls = calls
+        self.long = long
+        self.max_message = max_message
+        self.compression = compression
+        self.reserve = Reserve(held_bytes)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._service = service
+        self._guards = guards
+        self._handlers = _found_by((service, *others))
+
+    # What connections call.
+
+    def route(self, head: RequestHead) -> None:
+        """See :class:`Application`."""
+        route = head.route = self._route(head)
+        head.lazy = route.is_quick and head.timeout is None
+
+    def opened(self, connection: Connection, stream: Stream) -> None:
+        """See :class:`Application`."""
+        route: Route = stream.head.route
+        timeout = stream.head.timeout
+        if route.http_status:
+            connection.refuse(stream, route.http_status)
+        elif route.status is not None:
+            status, text = route.status
+            connection.finish(stream, status, text, _ACCEPTED if stream.head.encoding not in CODINGS else b"")
+        elif route.is_quick and timeout is not None:
+            call = QuickCall(self, connection, stream)
+            call.expect(timeout)
+            stream.call = call
+        else:
+            deadline = None if timeout is None else self.loop.time() + timeout
+            stream.call = RunningCall(self, connection, stream, deadline)
+
+    def data(self, connection: Connection, stream: Stream, data: bytes, start: int, stop: int, ended: bool) -> None:
+        """See :class:`Application`."""
+        call = stream.call
+        if call is None:
+            if stream.begun:
+                return  # it has been answered
+            message = only_message(data, start, stop, ended)
+            if message is not None:
+                quick = stream.call = QuickCall(self, connection, stream)
+                quick.start(message)
+                return
+            call = stream.call = RunningCall(self, connection, stream)
+        call.data(data, start, stop, ended)
+
+    # What calls use.
+
+    def check_running(self) -> None:
+        """Refuse calls that come once the server is stopping.
+
+        Raises:
+            UnavailableError: it is.
+        """
+        if self._service.stopping:
+            raise UnavailableError("Server not ready: it is stopping")
+
+    def check_size(self, size: int) -> None:
+        """Refuse an answer that is too large.
+
+        Raises:
+            MessageFault: it is.
+        """
+        if 0 <= self.max_message < size:
+            raise too_large("Sent message", size, self.max_message)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that nobody waits for."""
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _route(self, head: RequestHead) -> Route:
+        if head.method != b"POST":
+            return Route(http_status=_NOT_ALLOWED)
+        if not head.is_grpc:
+            return Route(http_status=_UNSUPPORTED_TYPE)
+        name = head.path.decode("latin-1")
+        handler = self._handlers(name)
+        if handler is None:
+            return Route(status=(UNIMPLEMENTED, "Method not found!"))
+        refusal = self._guards.refusal(name, head.metadata()) if self._guards is not None else None
+        if refusal is not None:
+            return Route(status=(_UNAVAILABLE, refusal))
+        if head.encoding not in CODINGS:
+            return Route(status=(UNIMPLEMENTED, f"grpc-encoding is none of {b', '.join(CODINGS).decode()}"))
+        if head.timeout_is_bad:
+            return Route(status=(INTERNAL, "grpc-timeout is not valid"))
+        quick = name == _INFER and not self.compression and head.encoding == b"identity" and head.length is None
+        return Route(name, handler, quick)
+
+
+def _found_by(handlers: Sequence[Any]) -> Callable[[str], Any]:
+    """The handler of a method by its path, as grpc's generic handlers give it."""
+
+    def find(name: str) -> Any:
+        asked = SimpleNamespace(method=name, invocation_metadata=())
+        return next((found for one in handlers if (found := one.service(asked)) is not None), None)
+
+    return find

@@ -1,0 +1,100 @@
+"""What the headers of a request mean: for HTTP/2 (RFC 9113, section 8) and for gRPC (PROTOCOL-HTTP2)."""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+__all__ = ["RequestHead", "bad_trailers"]
+
+Field = tuple[bytes, bytes]
+
+_PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
+_NEEDED: Final = frozenset((b":method", b":scheme", b":path"))
+_CONNECTION: Final = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+_BAD_NAME: Final = re.compile(rb"[^\x21-\x39\x3b-\x40\x5b-\x7e]")
+_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
+_OWN: Final = frozenset((b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
+"""Headers of the transport: no metadata of the call."""
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_DIGITS: Final = 18
+
+
+class RequestHead:
+    """Never changed once it is routed: requests with the same block of headers share it."""
+
+    __slots__ = (
+        "accepts_gzip", "encoding", "fields", "is_grpc", "lazy", "length", "malformed", "method", "path", "route",
+        "timeout", "timeout_is_bad",
+    )  # fmt: skip
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.fields = fields
+        self.malformed = _malformed(fields)
+        """It breaks HTTP/2."""
+        named = dict(reversed(fields))
+        self.path = named.get(b":path", b"")
+        self.method = named.get(b":method", b"")
+        kind = named.get(b"content-type", b"")
+        self.is_grpc = kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
+        self.encoding = named.get(b"grpc-encoding", b"identity")
+        self.accepts_gzip = b"gzip" in named.get(b"grpc-accept-encoding", b"").replace(b" ", b"").split(b",")
+        self.length = _length(named.get(b"content-length"))
+        """Of the body, None if it is not stated."""
+        found = _TIMEOUT.fullmatch(named.get(b"grpc-timeout", b""))
+        self.timeout = int(found[1]) * _UNITS[found[2]] if found else None
+        """Seconds."""
+        self.timeout_is_bad = found is None and b"grpc-timeout" in named
+        self.route: Any = None
+        """What the application made of it."""
+        self.lazy = False
+        """The application need not know of a call before its message is there."""
+
+    def metadata(self) -> list[tuple[str, str | bytes]]:
+        """The metadata of the call, as grpcio gives them: binary ones as bytes."""
+        return [_metadatum(name, value) for name, value in self.fields if name[:1] != b":" and name not in _OWN]
+
+
+def bad_trailers(fields: Sequence[Field]) -> bool:
+    """Whether they are no fields that may follow the messages of a request."""
+    return any(name[:1] == b":" or _bad_field(name, value) for name, value in fields)
+
+
+def _malformed(fields: Sequence[Field]) -> bool:
+    seen: set[bytes] = set()
+    regular = False
+    for name, value in fields:
+        if name[:1] == b":":
+            if regular or name not in _PSEUDO or name in seen or _BAD_VALUE.search(value):
+                return True
+            seen.add(name)
+        else:
+            regular = True
+            if _bad_field(name, value):
+                return True
+    return not seen >= _NEEDED or (b":path", b"") in fields
+
+
+def _bad_field(name: bytes, value: bytes) -> bool:
+    if not name or _BAD_NAME.search(name) or _BAD_VALUE.search(value):
+        return True
+    return name in _CONNECTION or (name == b"te" and value != b"trailers")
+
+
+def _length(text: bytes | None) -> int | None:
+    """Of ``content-length``; -1, which no body has, for what is not a number."""
+    if text is None:
+        return None
+    return int(text) if text.isdigit() and len(text) <= _DIGITS else -1
+
+
+def _metadatum(name: bytes, value: bytes) -> tuple[str, str | bytes]:
+    key = name.decode("ascii")
+    if not key.endswith("-bin"):
+        return key, value.decode("utf-8", "surrogateescape")
+    try:
+        return key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+    except binascii.Error:
+        return key, value

@@ -1,0 +1,218 @@
+"""A connection on the event loop: its socket, its clock, and when it ends."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.control import Rules
+from repoagent_server.grpc.http2.dispatcher import Dispatcher
+from repoagent_server.grpc.http2.running_call import RunningCall
+from repoagent_server.http.connections import Connections
+
+__all__ = ["Http2Protocol", "Times"]
+
+_JOIN_BELOW: Final = 1 << 16
+_HIGH_WATER: Final = 1 << 20
+"""Bytes that the transport may hold before answers wait in their queues."""
+_PART_SECONDS: Final = 1.0
+"""For how long the client may still open streams after it has been asked not to."""
+_JITTER: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """In seconds; 0 is never, or no limit."""
+
+    rules: Rules = field(default_factory=Rules)
+    keepalive: float = 7200.0
+    keepalive_timeout: float = 20.0
+    pings_without_calls: bool = False
+    pings_without_data: int = 2
+    age: float = 0.0
+    age_grace: float = 0.0
+
+
+class Http2Protocol(asyncio.Protocol):
+    """One connection. Belongs to ``connections`` of the same loop."""
+
+    def __init__(self, dispatcher: Dispatcher, connections: Connections, times: Times) -> None:
+        self._loop = dispatcher.loop
+        self._connections = connections
+        self._times = times
+        self._transport: asyncio.Transport | None = None
+        self._heard = 0.0
+        self._pinged = 0.0
+        self._pings = 0
+        self._pings_at = 0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._seen: tuple[float, int, int] | None = None
+        self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
+        self.connection.wake = self._wake
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self._connections.opened(self)
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._transport.close()
+            return
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
+        self._heard = self._loop.time()
+        times = self._times
+        self._after("keepalive", times.keepalive, self._keep_alive)
+        if times.age:
+            self._after("age", times.age * random.uniform(1 - _JITTER, 1 + _JITTER), self._grow_old)  # noqa: S311
+        self.connection.open()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        self._heard = self._loop.time()
+        if self._pinged:
+            self._pinged = 0.0  # it is there
+            self._after("keepalive", self._times.keepalive, self._keep_alive)
+        connection.dirty = True  # it is written at the end of this
+        connection.receive(data)
+        self.flush()
+
+    def eof_received(self) -> bool | None:
+        """A client that has stopped sending is gone; the transport closes."""
+        return None
+
+    def pause_writing(self) -> None:
+        self.connection.writable = False
+
+    def resume_writing(self) -> None:
+        self.connection.writable = True
+        self.connection.go_on()
+        self.flush()
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._connections.lost(self)
+        self.connection.lost()
+        # These lead back here.
+        self.connection.wake = self.connection.on_parted = _nothing
+
+    # What the front end calls.
+
+    def flush(self) -> None:
+        """Write what there is to write, as much as the socket takes."""
+        connection, transport = self.connection, self._transport
+        connection.dirty = True
+        while connection.out and transport is not None:
+            pieces = connection.taken()
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            elif sum(map(len, pieces)) < _JOIN_BELOW:
+                transport.write(b"".join(pieces))
+            else:
+                transport.writelines(pieces)
+            if not connection.writable or not connection.stuck:
+                break
+            connection.go_on()
+        connection.dirty = False
+        if transport is None or transport.is_closing():
+            return
+        if connection.parted and (connection.closed or not connection.streams):
+            transport.close()
+        elif not connection.writable and transport.is_reading():
+            transport.pause_reading()  # a client that does not read must not make us answer more
+
+    def part(self) -> None:
+        """Ask the client to go elsewhere; the connection ends after the last answer."""
+        if not self.connection.parting:
+            self.connection.part()
+            self._after("part", _PART_SECONDS, self.connection.part_now)
+
+    def close(self) -> None:
+        """End the connection after the answers given so far; the client may try other calls elsewhere."""
+        self.connection.part_now()
+        for number in list(self.connection.streams):
+            if not self.connection.streams[number].tail:
+                self.connection.reset(number, 7)
+        self.flush()
+        if self._transport is not None and not self.connection.streams:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it without waiting for a client that does not read."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def untried(self, since: float) -> bool:
+        """See :class:`Connections`. A client tries again by itself what GOAWAY did not let in."""
+        return False
+
+    def close_if_stalled(self) -> None:
+        """End it if, since the last call, nothing more has come of what the client began, or it has taken nothing."""
+        connection, transport = self.connection, self._transport
+        if transport is None:
+            return
+        seen = (self._heard, connection.answers, transport.get_write_buffer_size())
+        before, self._seen = self._seen, seen
+        if before is None:
+            return
+        begun = connection.unfinished or any(
+            isinstance(stream.call, RunningCall) and stream.call.unfinished for stream in connection.streams.values()
+        )
+        unread = transport.get_write_buffer_size() or any(stream.waiting for stream in connection.streams.values())
+        if (begun and seen[0] == before[0]) or (unread and seen[1:] == before[1:]):
+            transport.abort()
+
+    # Timers.
+
+    def _wake(self) -> None:
+        self._connections.write_soon(self)
+
+    def _after(self, name: str, seconds: float, act: Callable[[], None]) -> None:
+        before = self._timers.get(name)
+        if before is not None:
+            before.cancel()
+        self._timers[name] = self._loop.call_later(seconds, act)
+
+    def _grow_old(self) -> None:
+        self.part()
+        if self._times.age_grace:
+            self._after("grace", self._times.age_grace, self.abort)
+
+    def _keep_alive(self) -> None:
+        """Ping a client that has been silent; end the connection if that is not answered."""
+        connection, times, now = self.connection, self._times, self._loop.time()
+        if self._pinged:
+            self.abort()
+            return
+        rest = self._heard + times.keepalive - now
+        if rest > 0:
+            self._after("keepalive", rest, self._keep_alive)
+        elif self._may_ping():
+            self._pinged = now
+            connection.ping()
+            self._after("keepalive", times.keepalive_timeout, self._keep_alive)
+        else:
+            self._after("keepalive", times.keepalive, self._keep_alive)
+
+    def _may_ping(self) -> bool:
+        connection, times = self.connection, self._times
+        if not connection.streams and not times.pings_without_calls:
+            return False
+        if connection.answers != self._pings_at:
+            self._pings_at, self._pings = connection.answers, 0
+        self._pings += 1
+        return not times.pings_without_data or self._pings <= times.pings_without_data
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,143 @@
+"""ModelInfer as nearly all calls are: one small message, one small answer, and no coroutine."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.grpc.details import details
+from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.frames import U32
+from repoagent_server.grpc.http2.messages import PREFIX_BYTES, MessageFault
+from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
+from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.infer import OneAnswer, status_of
+from repoagent_server.grpc.request import Decoded
+from repoagent_server.grpc.wire import LONG_MESSAGE
+
+if TYPE_CHECKING:
+    from repoagent_server.grpc.http2.dispatcher import Dispatcher
+
+__all__ = ["QuickCall", "only_message"]
+
+
+class QuickCall(OneAnswer):
+    """Answers without a task. What it holds leads back to it, so it lets go of it at its end."""
+
+    __slots__ = ("_connection", "_deadline", "_decoded", "_dispatcher", "_request", "_started", "_stream", "_timer")
+
+    def __init__(self, dispatcher: "Dispatcher", connection: Connection, stream: Stream) -> None:
+        super().__init__(dispatcher.calls.mailbox)
+        self._dispatcher = dispatcher
+        self._connection = connection
+        self._stream = stream
+        self._decoded: Decoded | None = None
+        self._request: InferRequest | None = None
+        self._started = False
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, seconds: float) -> None:
+        """Give the call a deadline."""
+        loop = self._dispatcher.loop
+        self._deadline = loop.time() + seconds
+        self._timer = loop.call_at(self._deadline, self._expire)
+
+    def start(self, message: bytes) -> None:
+        """Answer ``message``."""
+        calls = self._dispatcher.calls
+        calls.in_flight.started()
+        self._started = True
+        try:
+            self._dispatcher.check_running()
+            decoded = self._decoded = calls.read(message)
+            request = calls.submit(decoded, self._stream.head.metadata, self)
+            if not self._is_settled:
+                self._request = request
+        except Exception as error:
+            self._fail(error)
+
+    def settled(self, response: InferResponse) -> None:
+        if response.error is not None:
+            self._fail(response.error)
+            return
+        calls, decoded = self._dispatcher.calls, self._decoded
+        assert decoded is not None
+        if calls.is_large(response):
+            self._dispatcher.spawn(self._send_large(response, decoded))
+            return
+        try:
+            message = calls.write(response, decoded)
+            self._dispatcher.check_size(len(message))
+        except Exception as error:
+            self._fail(error)
+            return
+        self._done()
+        self._connection.reply(self._stream, message)
+
+    async def _send_large(self, response: InferResponse, decoded: Decoded) -> None:
+        try:
+            parts = await self._dispatcher.calls.written(response, decoded)
+            self._dispatcher.check_size(sum(map(len, parts)))
+        except Exception as error:
+            self._fail(error)
+            return
+        self._done()
+        if self._connection.send(self._stream, parts):
+            self._connection.finish(self._stream)
+
+    # What the connection calls.
+
+    def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
+        if self._started:
+            return
+        message = only_message(data, start, stop, ended)
+        if message is not None:
+            self.start(message)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        call = RunningCall(self._dispatcher, self._connection, self._stream, self._deadline)
+        self._stream.call = call
+        call.data(data, start, stop, ended)
+
+    def lost(self) -> None:
+        request = self._request
+        self._is_settled = True
+        self._done()
+        if request is not None:
+            request.cancel()
+
+    def drained(self) -> None:
+        pass
+
+    def _expire(self) -> None:
+        self._connection.finish(self._stream, *DEADLINE)
+        self.lost()
+
+    def _fail(self, error: Exception) -> None:
+        self._is_settled = True
+        if isinstance(error, MessageFault):
+            status, text = error.status, str(error)
+        else:
+            code, full = status_of(error)
+            status, text = code.value[0], details(full)
+        self._done()
+        self._connection.finish(self._stream, status, text)
+
+    def _done(self) -> None:
+        """The answer is there, or wanted no more."""
+        self._decoded = self._request = None
+        self._stream.call = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._started:
+            self._started = False
+            self._dispatcher.calls.in_flight.finished()
+
+
+def only_message(data: bytes, start: int, stop: int, ended: bool) -> bytes | None:
+    """The message, if ``data[start:stop]`` is one small, uncompressed one and all of the request."""
+    size = stop - start - PREFIX_BYTES
+    if ended and 0 <= size < LONG_MESSAGE and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
+        return data[start + PREFIX_BYTES : stop]
+    return None

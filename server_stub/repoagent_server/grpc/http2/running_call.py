@@ -1,0 +1,258 @@
+"""A call that a coroutine answers: any method, any size, streams and compression."""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from repoagent_server.codec.binary import Buffer
+from repoagent_server.grpc.http2.connection import Connection
+from repoagent_server.grpc.http2.context import Aborted, Context
+from repoagent_server.grpc.http2.messages import (
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    Assembly,
+    MessageFault,
+    compress,
+    decompress,
+    too_large,
+)
+from repoagent_server.grpc.http2.stream import Stream
+
+if TYPE_CHECKING:
+    from repoagent_server.grpc.http2.dispatcher import Dispatcher
+
+__all__ = ["DEADLINE", "RunningCall"]
+
+logger = logging.getLogger(__name__)
+
+DEADLINE: Final = (4, "Deadline Exceeded")
+_UNKNOWN: Final = 2
+_HELD: Final = "too much of unfinished requests is held (--limit-grpc-held-bytes)"
+_UNREAD: Final = 1 << 16
+"""Bytes of messages that may wait for the handler before the client must wait."""
+_UNSENT: Final = 1 << 16
+"""Bytes that may wait for the client before the handler must wait."""
+_INLINE: Final = 1 << 12
+"""Compressed bytes that the event loop's thread handles itself."""
+
+
+class RunningCall:
+    """Made when its headers are there; the handler runs from then on."""
+
+    def __init__(
+        self, dispatcher: "Dispatcher", connection: Connection, stream: Stream, deadline: float | None = None
+    ) -> None:
+        """``deadline``: by the loop's clock."""
+        self._dispatcher = dispatcher
+        self._connection = connection
+        self._stream = stream
+        self._handler = stream.head.route.handler
+        self._assembly = Assembly(dispatcher.max_message)
+        self._inbox: deque[tuple[Buffer, bool]] = deque()
+        self._unread = 0
+        self._held = 0
+        self._ended = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+        loop = dispatcher.loop
+        self._timer = loop.call_at(deadline, self._expire) if deadline is not None else None
+        self._task = loop.create_task(self._run())
+        dispatcher.tasks.add(self._task)
+        self._task.add_done_callback(dispatcher.tasks.discard)
+
+    # What the connection calls.
+
+    def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
+        try:
+            for message in self._assembly.feed(data, start, stop):
+                self._inbox.append(message)
+                self._unread += len(message[0])
+            if ended and self._assembly.held:
+                raise MessageFault(INTERNAL, "the request ends within a message")
+            if not self._count():
+                raise MessageFault(RESOURCE_EXHAUSTED, _HELD)
+        except MessageFault as fault:
+            self._give_up(fault.status, str(fault))
+            return
+        self._ended = ended
+        self._credit()
+        self._arrived.set()
+
+    def lost(self) -> None:
+        self._release()  # now: a task that has not begun never gets to its own end
+        self._task.cancel()
+
+    def drained(self) -> None:
+        self._room.set()
+
+    @property
+    def unfinished(self) -> bool:
+        """A part of a message is there."""
+        return bool(self._assembly.held)
+
+    # What the context calls.
+
+    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        return self._stream.head.metadata()
+
+    def finish(self, status: int, text: str) -> None:
+        self._connection.finish(self._stream, status, text)
+
+    async def send(self, message: Any) -> None:
+        parts = await self._encoded(message)
+        stream, connection = self._stream, self._connection
+        coding = b"gzip" if self._compresses else b""
+        connection.begin(stream, coding)
+        compressed = bool(coding)
+        if compressed:
+            parts = [await self._aside(sum(map(len, parts)), lambda: compress(parts, self._dispatcher.compression))]
+        self._room.clear()
+        if connection.send(stream, parts, compressed=compressed):
+            del parts
+            while stream.waiting > _UNSENT:
+                self._room.clear()
+                await self._room.wait()
+
+    # The handler.
+
+    async def _run(self) -> None:
+        status, text = 0, ""
+        try:
+            await self._answer(Context(self))
+        except Aborted:
+            pass
+        except MessageFault as fault:
+            status, text = fault.status, str(fault)
+        except DecodeError:
+            status, text = INTERNAL, "the message is not valid"
+        except Exception as error:
+            logger.error("a call of %s failed: %s", self._stream.head.route.name, error, exc_info=error)
+            status, text = _UNKNOWN, f"unexpected {type(error).__name__}; the server's log has the details"
+        finally:
+            self._release()
+        self.finish(status, text)  # does nothing after an abort
+
+    async def _answer(self, context: Context) -> None:
+        handler = self._handler
+        method = next(
+            method
+            for method in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+            if method is not None
+        )
+        if handler.request_streaming:
+            answer = method(self._messages(), context)
+        else:
+            answer = method(await self._only_message(), context)
+        if inspect.isasyncgen(answer):
+            async for message in answer:
+                await self.send(message)
+            return
+        message = await answer
+        if not handler.response_streaming:
+            await self.send(message)
+        self._connection.begin(self._stream)
+
+    async def _messages(self) -> AsyncIterator[Any]:
+        while (message := await self._next()) is not None:
+            yield self._parsed(message)
+
+    async def _only_message(self) -> Any:
+        message = await self._next()
+        if message is None or await self._next() is not None:
+            raise MessageFault(UNIMPLEMENTED, "the method takes exactly one message")
+        return self._parsed(message)
+
+    async def _next(self) -> Buffer | None:
+        """The next message, None at the end of the request."""
+        while not self._inbox:
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        message, compressed = self._inbox.popleft()
+        self._unread -= len(message)
+        self._count()
+        self._credit()
+        if not compressed:
+            return message
+        encoding, limit = self._stream.head.encoding, self._dispatcher.max_message
+        return await self._aside(len(message), lambda: decompress(message, encoding, limit))
+
+    def _parsed(self, message: Buffer) -> Any:
+        parse = self._handler.request_deserializer
+        return message if parse is None else parse(message)
+
+    async def _encoded(self, message: Any) -> list[Buffer]:
+        serialize = self._handler.response_serializer
+        encoded = message if serialize is None else serialize(message)
+        parts: list[Buffer] = encoded if isinstance(encoded, list) else [encoded]
+        size, limit = sum(map(len, parts)), self._dispatcher.max_message
+        if 0 <= limit < size:
+            raise too_large("Sent message", size, limit)
+        return parts
+
+    async def _aside(self, size: int, work: Callable[[], bytes]) -> bytes:
+        """What compresses or decompresses, on a thread unless ``size`` bytes are few."""
+        if size <= _INLINE:
+            return work()
+        return await self._dispatcher.loop.run_in_executor(self._dispatcher.long, work)
+
+    @property
+    def _compresses(self) -> bool:
+        return bool(self._dispatcher.compression) and self._stream.head.accepts_gzip
+
+    # What is held.
+
+    def _count(self) -> bool:
+        """Hold what is there of requests by now; False if that is too much."""
+        held = self._assembly.held + self._unread
+        reserve = self._dispatcher.reserve
+        if held > self._held and not reserve.take(self._held, held - self._held):
+            return False
+        if held < self._held:
+            reserve.give(self._held - held)
+        self._held = held
+        return True
+
+    def _credit(self) -> None:
+        if self._unread <= _UNREAD:
+            self._connection.credit(self._stream)
+
+    def _expire(self) -> None:
+        self._give_up(*DEADLINE)
+
+    def _give_up(self, status: int, text: str) -> None:
+        self.finish(status, text)
+        self.lost()
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._inbox.clear()
+        self._unread = 0
+        self._dispatcher.reserve.give(self._held)
+        self._held = 0
+        self._ended = True
+        self._stream.call = _OVER
+
+
+class _Over:
+    """In the place of a call that has been answered."""
+
+    def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+
+_OVER: Final = _Over()

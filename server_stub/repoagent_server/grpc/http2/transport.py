@@ -1,0 +1,148 @@
+"""gRPC over HTTP/2 of our own: the listening socket, its connections, and how they end."""
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+from repoagent.errors import UnavailableError
+from repoagent_server.grpc.http2.control import Rules
+from repoagent_server.grpc.http2.dispatcher import Dispatcher
+from repoagent_server.grpc.http2.listening import listening, unlink
+from repoagent_server.grpc.http2.protocol import Http2Protocol, Times
+from repoagent_server.grpc.transport import Served
+from repoagent_server.http.connections import Connections
+from repoagent_server.http.listener import ignore_new, queued
+from repoagent_server.shared.grpc_options import GrpcOptions
+
+__all__ = ["Http2Transport"]
+
+_BACKLOG: Final = 2048
+_STALL_SECONDS: Final = 60.0
+_HANDSHAKE_SECONDS: Final = 20.0
+_NEW_SECONDS: Final = 0.1
+_PART_SECONDS: Final = 1.0
+_FLUSH_SECONDS: Final = 2.0
+_POLL_SECONDS: Final = 0.005
+
+
+class Http2Transport:
+    """A :class:`~repoagent_server.grpc.transport.Transport`. ``stall_seconds``: how long a client may be silent
+    in the middle of something."""
+
+    def __init__(self, served: Served, stall_seconds: float = _STALL_SECONDS) -> None:
+        self._options = options = served.options
+        self._loop = asyncio.get_running_loop()
+        self._dispatcher = Dispatcher(
+            self._loop,
+            served.service,
+            served.others,
+            served.calls,
+            served.pools.long,
+            guards=served.guards,
+            max_message=options.max_message_bytes,
+            compression=options.compression_level(),
+            held_bytes=served.limits.grpc_held_bytes,
+        )
+        self._times = _times(options)
+        self._tls = options.tls_context()
+        self._connections = Connections(self._loop, stall_seconds)
+        self._listener: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+
+    def bind(self) -> int:
+        options = self._options
+        listener = self._listener = listening(options.address, options.port, options.reuse_port)
+        listener.setblocking(False)
+        name = listener.getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
+    async def start(self) -> None:
+        options = self._options
+        assert self._listener is not None
+        try:
+            self._server = await self._loop.create_server(
+                self._protocol,
+                sock=self._listener.dup(),
+                backlog=_BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_seconds,
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"gRPC cannot listen on {options.address}:{options.port}: the address is in use or not ours"
+            ) from error
+
+    async def part(self) -> None:
+        """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
+        if self._options.reuse_port:
+            await self._stop_listening()  # what begins now is left to the server that follows
+        for protocol in self._protocols():
+            protocol.part()
+        deadline = self._loop.time() + _PART_SECONDS
+        while self._loop.time() < deadline and not all(one.connection.parted for one in self._protocols()):
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def stop(self, grace: float) -> None:
+        await self._stop_listening()
+        for protocol in self._protocols():
+            protocol.part()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._connections.empty(), grace)
+        tasks = list(self._dispatcher.tasks)
+        await self._connections.close_all(0.0)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FLUSH_SECONDS)
+        try:
+            # What has been written must still get out; a client that does not read cannot hold this up for long.
+            await asyncio.wait_for(self._connections.empty(), _FLUSH_SECONDS)
+        except TimeoutError:
+            self._connections.abort_all()
+            await self._connections.empty()
+
+    async def _stop_listening(self) -> None:
+        """Accept no more connections; those that the kernel has accepted for us are taken over."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        if self._options.reuse_port and ignore_new(listener):
+            await asyncio.sleep(_NEW_SECONDS)
+        with listener:
+            if self._server is not None:
+                self._server.close()
+                await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
+                for waiting in list(queued(listener)):
+                    with contextlib.suppress(OSError):  # the client has gone
+                        await self._loop.connect_accepted_socket(
+                            self._protocol, waiting, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
+                        )
+        unlink(self._options.address)
+
+    @property
+    def _handshake_seconds(self) -> float | None:
+        return _HANDSHAKE_SECONDS if self._tls is not None else None
+
+    def _protocols(self) -> list[Http2Protocol]:
+        return [one for one in self._connections if isinstance(one, Http2Protocol)]
+
+    def _protocol(self) -> Http2Protocol:
+        return Http2Protocol(self._dispatcher, self._connections, self._times)
+
+
+def _times(options: GrpcOptions) -> Times:
+    rules = Rules(
+        options.http2_min_recv_ping_interval_without_data_ms / 1000,
+        options.http2_max_ping_strikes,
+        options.keepalive_permit_without_calls,
+    )
+    return Times(
+        rules,
+        options.keepalive_time_ms / 1000,
+        options.keepalive_timeout_ms / 1000,
+        options.keepalive_permit_without_calls,
+        options.http2_max_pings_without_data,
+        options.max_connection_age_ms / 1000,
+        options.max_connection_age_grace_ms / 1000,
+    )
