@@ -138,7 +138,7 @@ class Converter(Protocol):
             cancelled: True once the load is; then raise ``CancelledError``. A child is ended instead.
 
         Raises:
-            RepoAgentError: it cannot be done; the message names the model by what ``plan`` put into the settings.
+            RepoAgentError: it cannot be done. The loader puts ``label`` of the source before the message.
         """
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
@@ -154,6 +154,8 @@ class Converted:
     product: Product
     built: bool
     """False: it came from the cache."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each input, in hexadecimal digits."""
 
 
 class Conversion(Protocol):

@@ -6,15 +6,17 @@ Looking imports nothing; importing is :func:`import_tensorrt`, for :mod:`repoage
 import enum
 import importlib
 import os
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint
 
-__all__ = ["CHOICE", "Flavour", "import_tensorrt", "installed", "module_name", "not_installed"]
+__all__ = ["CHOICE", "Flavour", "import_tensorrt", "installed", "installed_version", "module_name", "not_installed"]
 
 CHOICE: Final = "REPOAGENT_TENSORRT"
 """The environment variable that chooses a flavour where both are installed: ``tensorrt`` or ``tensorrt_rtx``."""
@@ -36,6 +38,9 @@ class Flavour(enum.StrEnum):
 _MODULES: Final[Mapping[Flavour, tuple[str, ...]]] = MappingProxyType(
     {flavour: (flavour.value, f"{flavour.value}_bindings") for flavour in Flavour}
 )
+
+
+_VERSION: Final = re.compile(r"""^__version__ = ["']([^"']+)["']""", re.MULTILINE)
 
 
 def module_name(flavour: Flavour) -> str | None:
@@ -87,3 +92,19 @@ def not_installed() -> str:
         else "neither TensorRT nor TensorRT for RTX is"
     )
     return f"{what} installed; {hint} (or the extra 'tensorrt')"
+
+
+def installed_version(flavour: Flavour) -> str:
+    """The version of an installed flavour. Imports nothing: it is read from the bindings' own text.
+
+    Raises:
+        UnsupportedError: the bindings do not state one.
+    """
+    for name in reversed(_MODULES[flavour]):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        found = _VERSION.search(Path(spec.origin).read_text(encoding="utf-8", errors="replace"))
+        if found is not None:
+            return found[1]
+    raise UnsupportedError(f"{flavour.title} is installed, but its package states no version")

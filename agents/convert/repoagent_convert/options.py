@@ -1,78 +1,82 @@
-"""What the parameters of an agent entry ask for."""
+"""What the parameters of an agent entry ask for: the agent's own, and those of a converter."""
 
 import difflib
-import enum
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from repoagent.api import InvalidArgumentError, UnsafePathError
+from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, UnsafePathError
 
-__all__ = ["PARAMETERS", "Level", "Options", "parse_parameters"]
+__all__ = ["PARAMETERS", "Options", "check_file_name", "parse_parameters"]
 
 PARAMETERS: Final[Mapping[str, str]] = {
-    "level": "how far the graph is optimised: basic, extended or all",
+    "to": "the format to convert to: optimized, int8, tensorrt, or that of a plug-in",
+    "from": "the format of the model, where more than one can be converted to that",
     "input": "name of the model file in each version directory",
     "keep_original": "true: the model file stays, and the result lies beside it",
 }
-"""Every parameter, with what it is for."""
+"""Every parameter of the agent itself, with what it is for."""
 
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-
-
-class Level(enum.StrEnum):
-    """ONNX Runtime's graph optimisation levels."""
-
-    BASIC = "basic"
-    """Folding of constants and removal of what is redundant. Standard ONNX comes out."""
-    EXTENDED = "extended"
-    """Also fusions into operators that only ONNX Runtime has."""
-    ALL = "all"
-    """Also memory layouts for this machine's processor: the result belongs to this kind of machine."""
+_DEFAULT_TARGET: Final = "optimized"
+_DEFAULT_SOURCE: Final = "onnx"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``input`` is None where the parameter was not given."""
+    """What is converted to what. ``input`` is None where the parameter was not given; ``rest`` is the converter's."""
 
-    level: Level = Level.EXTENDED
+    source_format: str
+    target_format: str
     input: str | None = None
     keep_original: bool = False
+    rest: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_parameters(given: Mapping[str, str]) -> Options:
+def parse_parameters(given: Mapping[str, str], model: AgentModel) -> Options:
     """Read the parameters; of repeats the last counts.
 
     Raises:
-        InvalidArgumentError: an unknown parameter, or a value that it does not take.
-        UnsafePathError: ``input`` is not a plain file name.
+        InvalidArgumentError: an unknown parameter, a value that it does not take, or no such converter.
+        UnsafePathError: ``input`` does not name a file in the version directory.
     """
-    for key in given:
-        _known(key, PARAMETERS, f"unknown parameter '{key}'")
-    level = given.get("level", Level.EXTENDED.value).lower()
-    _known(level, [level.value for level in Level], f"parameter 'level': unknown level '{level}'")
+    target = given.get("to", _DEFAULT_TARGET)
+    source = given.get("from") or _source_of(target, model.converters)
+    converter = model.converter(source, target)
+    _check_names(given, converter.options)
     keep = given.get("keep_original", "false").lower()
-    _known(keep, _BOOLEANS, f"parameter 'keep_original': '{keep}' is no truth value")
+    if keep not in _BOOLEANS:
+        expected = ", ".join(_BOOLEANS)
+        raise InvalidArgumentError(
+            f"parameter 'keep_original': '{keep}' is not a truth value; expected one of: {expected}"
+        )
     name = given.get("input")
     if name is not None:
         check_file_name(name, "parameter 'input'")
-    return Options(Level(level), name, _BOOLEANS[keep])
+    rest = {key: value for key, value in given.items() if key not in PARAMETERS}
+    return Options(source, target, name, _BOOLEANS[keep], rest)
+
+
+def _source_of(target: str, converters: Collection[tuple[str, str]]) -> str:
+    """ONNX, or else the only format that can be converted to ``target``."""
+    sources = [source for source, other in converters if other == target]
+    return sources[0] if len(sources) == 1 else _DEFAULT_SOURCE
+
+
+def _check_names(given: Iterable[str], options: Mapping[str, ConverterOption]) -> None:
+    known = [*PARAMETERS, *options]
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(known)}"
+            raise InvalidArgumentError(f"unknown parameter '{key}'; {hint}")
 
 
 def check_file_name(name: str, source: str) -> None:
-    """Make sure that ``name`` is a file name, without any directory.
+    """Make sure that ``name`` is a file name, without any directory; "." is the version directory itself.
 
     Raises:
-        UnsafePathError: it is not; the message says it came from ``source``.
+        UnsafePathError: it is not; the message states that it came from ``source``.
     """
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
+    if name in ("", "..") or "/" in name or "\0" in name:
         raise UnsafePathError(f"{source}: {name!r} is not a plain file name")
-
-
-def _known(value: str, choices: Iterable[str], fault: str) -> None:
-    choices = list(choices)
-    if value in choices:
-        return
-    close = difflib.get_close_matches(value, choices, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(choices)}"
-    raise InvalidArgumentError(f"{fault}; {hint}")

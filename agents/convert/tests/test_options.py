@@ -1,41 +1,65 @@
 """Parameters, read into options."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
-from repoagent_convert.options import Level, Options, parse_parameters
+from repoagent_convert.options import Options, parse_parameters
 
-from repoagent.api import InvalidArgumentError, Parameters, UnsafePathError
+from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, Parameters, UnsafePathError
 
 
-def test_nothing_given_means_extended_in_place() -> None:
-    assert parse_parameters({}) == Options(Level.EXTENDED, None, keep_original=False)
+def model(*pairs: tuple[str, str]) -> AgentModel:
+    """A model of a server with these converters, whose only option is ``level``."""
+    converter = SimpleNamespace(options={"level": ConverterOption("basic", "how far")})
+    found: Any = SimpleNamespace(converters=pairs, converter=lambda source, target: converter)
+    return cast(AgentModel, found)
+
+
+ONNX = model(("onnx", "optimized"), ("onnx", "tensorrt"), ("decoder", "tensorrt"), ("checkpoint", "decoder"))
+
+
+def test_nothing_given_means_an_optimised_graph_in_place() -> None:
+    assert parse_parameters({}, ONNX) == Options("onnx", "optimized", None, keep_original=False)
 
 
 def test_parameters_are_read_and_the_last_of_repeats_counts() -> None:
-    pairs = [("level", "basic"), ("level", "ALL"), ("input", "net.onnx"), ("keep_original", "True")]
-    assert parse_parameters(Parameters(pairs)) == Options(Level.ALL, "net.onnx", keep_original=True)
+    pairs = [("level", "basic"), ("level", "all"), ("input", "net.onnx"), ("keep_original", "True")]
+    wanted = Options("onnx", "optimized", "net.onnx", keep_original=True, rest={"level": "all"})
+    assert parse_parameters(Parameters(pairs), ONNX) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ({"to": "tensorrt"}, "onnx"),
+        ({"to": "tensorrt", "from": "decoder"}, "decoder"),
+        ({"to": "decoder"}, "checkpoint"),
+    ],
+)
+def test_the_source_is_onnx_or_the_only_one_there_is(given: dict[str, str], source: str) -> None:
+    assert parse_parameters(given, ONNX).source_format == source
 
 
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
         ("lvl", "all", "unknown parameter 'lvl'; did you mean 'level'?"),
-        ("nonsense", "", "unknown parameter 'nonsense'; expected one of: level, input, keep_original"),
-        ("level", "extend", "parameter 'level': unknown level 'extend'; did you mean 'extended'?"),
-        ("level", "99", "parameter 'level': unknown level '99'; expected one of: basic, extended, all"),
+        ("nonsense", "", "unknown parameter 'nonsense'; expected one of: to, from, input, keep_original, level"),
         (
             "keep_original",
             "si",
-            "parameter 'keep_original': 'si' is no truth value; expected one of: true, 1, false, 0",
+            "parameter 'keep_original': 'si' is not a truth value; expected one of: true, 1, false, 0",
         ),
     ],
 )
 def test_what_is_not_known_is_refused_with_a_suggestion(key: str, value: str, text: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        parse_parameters({key: value})
+        parse_parameters({key: value}, ONNX)
     assert str(caught.value) == text
 
 
 @pytest.mark.parametrize("name", ["", "..", "../model.onnx", "1/model.onnx", "/etc/passwd", "a\0"])
 def test_the_input_is_a_plain_file_name(name: str) -> None:
     with pytest.raises(UnsafePathError, match="parameter 'input'"):
-        parse_parameters({"input": name})
+        parse_parameters({"input": name}, ONNX)

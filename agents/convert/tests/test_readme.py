@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 from repoagent_convert.agent import PROVENANCE
-from repoagent_convert.options import PARAMETERS, Level
+from repoagent_convert.options import PARAMETERS
+
+from repoagent.converters import BUILT_IN_CONVERTERS
+from repoagent.loader.converting.registry import resolve
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", [*PARAMETERS, *Level, PROVENANCE])
+OPTIONS = {name for target in BUILT_IN_CONVERTERS.values() for name in resolve(target).options}
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, *sorted(OPTIONS), "basic", "extended", "all", PROVENANCE])
 def test_every_parameter_and_level_is_documented(name: str) -> None:
     assert f"`{name}`" in README

@@ -11,7 +11,14 @@ from repoagent.api.converters import ConversionPlan, ConversionSource, Converted
 from repoagent.api.model import Cache
 from repoagent.beneath import status_beneath
 from repoagent.config import ModelConfig
-from repoagent.errors import CancelledError, InternalError, UnavailableError, UnsupportedError
+from repoagent.errors import (
+    CancelledError,
+    InternalError,
+    RepoAgentError,
+    UnavailableError,
+    UnsupportedError,
+    error_of,
+)
 from repoagent.loader.converting.key import cache_key, digest_inputs
 from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.placing import link_or_copy, move, refuse_existing, refuse_special
@@ -122,7 +129,7 @@ class LoadConversion:
         )
         for note in self._product.notes:
             self._report(note=f"{self._source.label}: {note}")
-        return Converted(files, self._product, built)
+        return Converted(files, self._product, built, digests)
 
     def configure(self, config: ModelConfig) -> None:
         """See :meth:`repoagent.api.Conversion.configure`."""
@@ -186,7 +193,12 @@ class LoadConversion:
         if self._is_cancelled():
             raise CancelledError("the conversion was given up: the load was cancelled")
         started = datetime.now(UTC)
-        self._product = self._build_in_child(directory) if self._converter.in_child else self._build_here(directory)
+        try:
+            self._product = self._build_in_child(directory) if self._converter.in_child else self._build_here(directory)
+        except CancelledError:
+            raise
+        except RepoAgentError as error:
+            raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
         write_statement(directory, self._pair, self._converter.version, self._plan, digests, self._product, started)
 

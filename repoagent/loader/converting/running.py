@@ -65,7 +65,9 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
     file.write_text(order.to_json(), encoding="utf-8")
     # The same modules are found, in the same order; a converter's package need not be installed.
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    environment = child_environment({"TMPDIR": str(scratch), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
+    # Libraries keep caches and databases in the home directory: those of a build go with it.
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(scratch))
+    environment = child_environment({**places, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
     command = [sys.executable, "-P", "-m", "repoagent.loader.converting.child", str(write_end), str(os.getpid())]
     try:
         with file.open("rb") as ordered:

@@ -51,7 +51,9 @@ class Upper:
         cancelled: Callable[[], bool],
     ) -> Product:
         if "mark" in options:
-            Path(options["mark"], str(os.getpid())).write_text(json.dumps({"tmp": os.environ["TMPDIR"]}))
+            Path(options["mark"], str(os.getpid())).write_text(
+                json.dumps({name: os.environ[name] for name in ("HOME", "TMPDIR")})
+            )
         (target / "half").write_text("half")
         progress(1, 4, "shouting")
         wrong = options["then"]
@@ -67,7 +69,7 @@ class Upper:
         config.default_model_filename = plan.output
 
     def _refuse(self, options: Mapping[str, Any]) -> None:
-        raise InvalidArgumentError("1/model.txt has no letters")
+        raise InvalidArgumentError("there are no letters")
 
     def _raise(self, options: Mapping[str, Any]) -> None:
         raise ValueError("surprised")

@@ -28,7 +28,7 @@ def _wait_dead(pid: int) -> None:
 @pytest.mark.parametrize(
     ("then", "text"),
     [
-        ("refuse", "1/model.txt has no letters"),
+        ("refuse", "1/model.txt: there are no letters"),
         ("raise", "ValueError: surprised"),
         ("memory", "there is not enough memory for the conversion"),
         ("abort", "the converter from 'text' to 'upper' crashed with SIGABRT: the last words"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError
 
 __all__ = ["external_files"]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from repoagent_convert.onnx_file import external_files
 
-from repoagent.api import InvalidArgumentError
+from repoagent.converters.onnx.files import external_files
+from repoagent.errors import InvalidArgumentError
 
 Save = Callable[..., Path]
 

@@ -1,0 +1,60 @@
+"""Reading the values of options."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, UnsafePathError
+
+__all__ = ["choice", "file_name", "number", "truth"]
+
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def choice(options: Mapping[str, str], name: str, choices: Iterable[str]) -> str:
+    """The value of the option ``name``, in lower case.
+
+    Raises:
+        InvalidArgumentError: it is not one of ``choices``.
+    """
+    value, choices = options[name].lower(), list(choices)
+    if value in choices:
+        return value
+    close = difflib.get_close_matches(value, choices, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(choices)}"
+    raise InvalidArgumentError(f"parameter '{name}': '{options[name]}' is not a valid value; {hint}")
+
+
+def truth(options: Mapping[str, str], name: str) -> bool:
+    """The value of an option that is true or false.
+
+    Raises:
+        InvalidArgumentError: it is neither.
+    """
+    return _BOOLEANS[choice(options, name, _BOOLEANS)]
+
+
+def number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """The value of an option that is a whole number; None if it was not given.
+
+    Raises:
+        InvalidArgumentError: it is something else, or out of range.
+    """
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
+        return int(text)
+    raise InvalidArgumentError(f"parameter '{name}': '{text}' is not a whole number from {least} to {most}")
+
+
+def file_name(options: Mapping[str, str], name: str) -> str | None:
+    """The value of an option that names a file, without any directory; None if it was not given.
+
+    Raises:
+        UnsafePathError: it is something else.
+    """
+    value = options.get(name)
+    if value is not None and (value in ("", ".", "..") or "/" in value or not value.isprintable()):
+        raise UnsafePathError(f"parameter '{name}': {value!r} is not a plain file name")
+    return value

@@ -1,0 +1,110 @@
+"""ONNX to ONNX: ONNX Runtime's graph optimisations, run once and written down."""
+
+import enum
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.converters.choices import choice, file_name
+from repoagent.converters.onnx.processor import processor
+from repoagent.converters.onnx.runtime import public_error, runtime_version
+from repoagent.converters.onnx.serving import refuse_other_backend, serve_with_onnx_runtime
+from repoagent.converters.onnx.source import OnnxModel
+from repoagent.errors import InvalidArgumentError, UnavailableError
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["Level", "OptimizedConverter"]
+
+EXTERNAL_ABOVE: Final = 1 << 30
+"""Bytes of a model file above which its weights are written apart: it can grow, and 2 GiB are the end of the format."""
+_ERRORS_ONLY: Final = 3
+_MIN_EXTERNAL_BYTES: Final = "1024"
+
+
+class Level(enum.StrEnum):
+    """ONNX Runtime's graph optimisation levels."""
+
+    BASIC = "basic"
+    """Folding of constants and removal of what is redundant. Standard ONNX comes out."""
+    EXTENDED = "extended"
+    """Also fusions into operators that only ONNX Runtime has."""
+    ALL = "all"
+    """Also memory layouts for this machine's processor: the result belongs to this kind of machine."""
+
+
+class OptimizedConverter:
+    """What ONNX Runtime would do to the graph at every start, done once."""
+
+    version = "2"
+    in_child = True
+    options: Mapping[str, ConverterOption] = {
+        "level": ConverterOption(Level.EXTENDED.value, "how far the graph is optimised: basic, extended or all"),
+        "output": ConverterOption(None, "the name of the result; that of the model unless given"),
+    }
+
+    def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
+        """See :class:`repoagent.api.Converter`."""
+        level = choice(options, "level", [level.value for level in Level])
+        refuse_other_backend(source.config)
+        model = OnnxModel.find(source)
+        output = file_name(options, "output") or model.place
+        # Weights go to a file of their own if they had one, or if the file may grow beyond what one can hold.
+        external = bool(model.external) or model.model_bytes > EXTERNAL_ABOVE
+        settings = {"input": model.path, "output": output, "level": level, "external": external}
+        tools = {"onnxruntime": runtime_version()}
+        return ConversionPlan(model.parts, output, settings, tools, processor(), model.replaced)
+
+    def build(
+        self,
+        source: Path,
+        target: Path,
+        options: Mapping[str, Any],
+        progress: Progressing,
+        cancelled: Callable[[], bool],
+    ) -> Product:
+        """See :class:`repoagent.api.Converter`."""
+        import onnxruntime as ort
+
+        progress(0, None, "optimising")
+        model = source / options["input"]
+        try:
+            # The session optimises and writes as it is made; nothing else is wanted of it.
+            ort.InferenceSession(str(model), _session_options(ort, target, options), ["CPUExecutionProvider"])
+        except Exception as error:  # The errors of ONNX Runtime have no base of their own.
+            _check_room(model, target)
+            text = public_error(error, model.parent, source, target)
+            raise InvalidArgumentError(f"cannot be optimised: {text}") from error
+        return Product(notes=(f"level {options['level']}",))
+
+    def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
+        """See :class:`repoagent.api.Converter`."""
+        serve_with_onnx_runtime(config, plan.output)
+
+
+def _session_options(ort: Any, target: Path, options: Mapping[str, Any]) -> Any:
+    levels = ort.GraphOptimizationLevel
+    made = ort.SessionOptions()
+    made.graph_optimization_level = {
+        Level.BASIC: levels.ORT_ENABLE_BASIC,
+        Level.EXTENDED: levels.ORT_ENABLE_EXTENDED,
+        Level.ALL: levels.ORT_ENABLE_ALL,
+    }[Level(options["level"])]
+    made.optimized_model_filepath = str(target / options["output"])
+    made.log_severity_level = _ERRORS_ONLY
+    made.add_session_config_entry("session.disable_prepacking", "1")
+    if options["external"]:
+        prefix = "session.optimized_model_external_initializers"
+        made.add_session_config_entry(f"{prefix}_file_name", f"{options['output']}.data")
+        made.add_session_config_entry(f"{prefix}_min_size_in_bytes", _MIN_EXTERNAL_BYTES)
+    return made
+
+
+def _check_room(model: Path, target: Path) -> None:
+    """ONNX Runtime does not report why it could not write; this does where the disk may be it."""
+    free = shutil.disk_usage(target).free
+    if free < model.stat().st_size:
+        raise UnavailableError(f"no room for the result ({free} bytes are free where it is written)")

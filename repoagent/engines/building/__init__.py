@@ -1,0 +1,1 @@
+"""Building plans from ONNX: settings, profiles, the parser's complaints, attention, progress."""

@@ -1,0 +1,179 @@
+"""A plan from an ONNX model, with whichever TensorRT is installed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.engines.bindings import FLAVOUR, trt
+from repoagent.engines.building.attention import UNFUSED, attention_groups, let_decompose
+from repoagent.engines.building.log import collected, first_error, logger
+from repoagent.engines.building.monitor import Monitor
+from repoagent.engines.building.network import parse
+from repoagent.engines.building.profiles import NetworkInput, profiles_for
+from repoagent.engines.building.settings import PlanSettings
+from repoagent.engines.flavours import Flavour
+from repoagent.engines.protocol import Profile
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, UnsupportedError
+
+__all__ = ["Built", "build_plan"]
+
+Progressing = Callable[[int, int | None, str], None]
+_CURRENT: Final = "current"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What became of a model: its tensors and profiles as the plan has them, and what was remarkable."""
+
+    version: str
+    flavour: Flavour
+    tensors: Sequence[Mapping[str, Any]]
+    profiles: tuple[Profile, ...]
+    notes: tuple[str, ...]
+
+
+def build_plan(
+    model: Path, target: Path, settings: PlanSettings, *, progress: Progressing, cancelled: Callable[[], bool]
+) -> Built:
+    """Write a plan of the ONNX file ``model`` to the file ``target``.
+
+    Call it in a process that may end: where something is wrong with the machine, the library may end it.
+
+    Raises:
+        InvalidArgumentError: TensorRT refuses the model or a setting.
+        UnsupportedError: there is no TensorRT, or this one lacks what a setting asks for.
+        CancelledError: ``cancelled`` became true.
+        InternalError: TensorRT cannot build it.
+    """
+    progress(0, None, "reading the model")
+    builder = _new_builder()
+    # Ignored by version 11, where every network is strongly typed; needed before.
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    parse(network, model)
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    found = profiles_for([_input(one) for one in inputs], settings)
+    config = _config(builder, settings)
+    for profile in found.profiles:
+        config.add_optimization_profile(_profile(builder, profile))
+    monitor = Monitor(progress, cancelled)
+    config.progress_monitor = monitor
+    plan, notes = _build(builder, network, config, monitor)
+    with target.open("wb") as file:
+        file.write(memoryview(plan))
+    tensors = [*(_described(one, is_input=True) for one in inputs), *_outputs(network)]
+    return Built(trt.__version__, FLAVOUR, tensors, found.profiles, (*found.notes, *notes))
+
+
+def _new_builder() -> Any:
+    with collected() as errors:
+        try:
+            builder = trt.Builder(logger)
+        except Exception as error:  # "factory function returned nullptr" among them
+            raise UnsupportedError(
+                f"TensorRT cannot make a builder: {first_error(errors) if errors else error}"
+            ) from error
+    if builder is None:
+        raise UnsupportedError(f"TensorRT makes no builder: {first_error(errors)}")
+    return builder
+
+
+def _input(tensor: Any) -> NetworkInput:
+    return NetworkInput(tensor.name, tuple(tensor.shape), bool(tensor.is_shape_tensor))
+
+
+def _config(builder: Any, settings: PlanSettings) -> Any:
+    config = builder.create_builder_config()
+    if settings.workspace is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace)
+    if settings.level is not None:
+        config.builder_optimization_level = settings.level
+    if settings.tf32:
+        config.set_flag(trt.BuilderFlag.TF32)
+    else:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if settings.capabilities:
+        _set_capabilities(config, settings.capabilities)
+    return config
+
+
+def _set_capabilities(config: Any, wanted: Sequence[str]) -> None:
+    rtx: Any = trt  # Only the flavour for RTX has these.
+    if FLAVOUR is not Flavour.RTX:
+        raise UnsupportedError(f"compute capabilities can be chosen for {Flavour.RTX.title} only")
+    kinds = rtx.ComputeCapability.__members__
+    known = {_dotted(name): kind for name, kind in kinds.items() if name.startswith("SM")}
+    known[_CURRENT] = kinds["CURRENT"]
+    config.num_compute_capabilities = len(wanted)
+    for index, name in enumerate(wanted):
+        if name not in known:
+            raise InvalidArgumentError(
+                f"{FLAVOUR.title} {trt.__version__} does not build for compute capability {name}; it knows "
+                f"{', '.join(known)}"
+            )
+        config.set_compute_capability(known[name], index)
+
+
+def _dotted(name: str) -> str:
+    digits = name.removeprefix("SM")
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def _profile(builder: Any, profile: Profile) -> Any:
+    made = builder.create_optimization_profile()
+    for name, allowed in profile.shapes.items():
+        made.set_shape(name, allowed.least, allowed.best, allowed.most)
+    for name, allowed in profile.values.items():
+        made.set_shape_input(name, allowed.least, allowed.best, allowed.most)
+    return made
+
+
+def _build(builder: Any, network: Any, config: Any, monitor: Monitor) -> tuple[Any, tuple[str, ...]]:
+    """The plan; attention is let to several kernels only where it cannot be built otherwise."""
+    groups = attention_groups(network)
+    notes: list[str] = []
+    while True:
+        with collected() as errors:
+            plan = builder.build_serialized_network(network, config)
+        if plan is not None:
+            return plan, tuple(notes)
+        if monitor.ended:
+            raise CancelledError("the build was ended: the load was cancelled")
+        if not groups or not any(UNFUSED in error for error in errors):
+            raise InternalError(f"TensorRT cannot build the model: {first_error(errors)}")
+        layers = groups.pop(0)
+        let_decompose(layers)
+        kind = layers[0].get_input(0).dtype.name
+        notes.append(
+            f"no fused kernel for {len(layers)} attention layers in {kind}: they take several, which is slower"
+        )
+
+
+def _outputs(network: Any) -> list[dict[str, Any]]:
+    aliases = _aliases(network)
+    found = []
+    for index in range(network.num_outputs):
+        described = _described(network.get_output(index), is_input=False)
+        if described["name"] in aliases:
+            described["alias_of"] = aliases[described["name"]]
+        found.append(described)
+    return found
+
+
+def _aliases(network: Any) -> dict[str, str]:
+    """The outputs that share the memory of an input: caches that are updated in place."""
+    kind = getattr(trt.LayerType, "KV_CACHE_UPDATE", None)  # not in the older versions
+    layers = (network.get_layer(index) for index in range(network.num_layers))
+    return {
+        layer.get_output(0).name: layer.get_input(0).name for layer in layers if kind is not None and layer.type == kind
+    }
+
+
+def _described(tensor: Any, *, is_input: bool) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "is_input": is_input,
+        "element": tensor.dtype.name,
+        "shape": list(tensor.shape),
+        "on_host": bool(tensor.is_shape_tensor),
+    }

@@ -1,0 +1,99 @@
+"""A network from an ONNX file, and what the parser has against it as a list that a person can use."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.engines.bindings import trt
+from repoagent.engines.building.log import collected, first_error
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["Complaint", "parse"]
+
+_MOST_SHOWN: Final = 8
+_FALSE: Final = "false"
+_CAPACITY: Final = "must have a static sequence length"
+_MICROSOFT: Final = "com.microsoft"
+_OF_ONNX_RUNTIME: Final = frozenset(
+    {
+        "FusedGemm",
+        "FusedConv",
+        "FusedMatMul",
+        "FusedMatMulActivation",
+        "QuickGelu",
+        "BiasGelu",
+        "SkipLayerNormalization",
+    }
+    | {"EmbedLayerNormalization", "NhwcMaxPool", "NhwcConv", "NhwcFusedConv", "DynamicQuantizeMatMul"}
+    | {"MatMulIntegerToFloat", "GroupQueryAttention", "MultiHeadAttention", "MatMulNBits"}
+)
+"""Operators that ONNX Runtime's optimiser and tools make."""
+_REMEDY: Final = (
+    "ONNX Runtime's optimiser makes such operators: convert from the original model, or optimise with level 'basic'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One error of the parser."""
+
+    node: str
+    operator: str
+    code: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"node '{self.node}' ({self.operator})" if self.operator else f"node '{self.node}'"
+        place = f"{where}: " if self.node or self.operator else ""
+        return f"{place}{self._reason}{self._hint}"
+
+    @property
+    def _reason(self) -> str:
+        # Of an operator that it does not know the parser reports "false", the text of its own check.
+        if self.reason in ("", _FALSE) or self.code == "UNSUPPORTED_NODE":
+            detail = f" ({self.reason})" if self.reason not in ("", _FALSE) else ""
+            return f"the operator {self.operator or 'of this node'} is not supported{detail}"
+        return self.reason
+
+    @property
+    def _hint(self) -> str:
+        if _CAPACITY in self.reason:
+            return "; build the decoder again with a fixed cache length: repoagent.executor.builder.build(capacity=N)"
+        if self.operator in _OF_ONNX_RUNTIME or _MICROSOFT in self.reason:
+            return f"; {_REMEDY}"
+        return ""
+
+
+def parse(network: Any, path: Path) -> None:
+    """Read the ONNX file ``path``, and the data files that it names beside it, into ``network``.
+
+    Raises:
+        InvalidArgumentError: the parser refuses it; the message has every node that it complains about.
+    """
+    from repoagent.engines.building.log import logger
+
+    with collected() as errors:
+        parser = trt.OnnxParser(network, logger)
+        if parser.parse_from_file(str(path)):
+            return
+    complaints = _complaints(parser)
+    if not complaints:
+        raise InvalidArgumentError(f"TensorRT cannot read the model: {first_error(errors)}")
+    shown = "; ".join(map(str, complaints[:_MOST_SHOWN]))
+    more = f"; and {len(complaints) - _MOST_SHOWN} more" if len(complaints) > _MOST_SHOWN else ""
+    raise InvalidArgumentError(f"TensorRT cannot take the model: {shown}{more}")
+
+
+def _complaints(parser: Any) -> list[Complaint]:
+    """Without repeats. An error without a node says less than one with a node that follows."""
+    found: dict[Complaint, None] = {}
+    for index in range(parser.num_errors):
+        error = parser.get_error(index)
+        code = str(error.code()).rpartition(".")[2]
+        found[Complaint(error.node_name(), error.node_operator(), code, _plain(error.desc()))] = None
+    placed = [one for one in found if one.node or one.operator]
+    return placed or list(found)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).removeprefix("Assertion failed: ")
