@@ -21,13 +21,14 @@ def normalize(
     *,
     model_name: str = "",
     files: Collection[str] = (),
-    gpus: Sequence[int] = (),
+    gpus: Sequence[int] | None = (),
     instance_count: int = 1,
 ) -> ModelConfig:
     """A copy of ``config`` with defaults in place of what it leaves out; what it says stays.
 
     ``files`` are the names in a version directory: they tell the backend when the configuration does not. ``gpus`` are
-    the devices that may be used; without any, KIND_AUTO becomes KIND_CPU. ``instance_count`` is the number of
+    the devices that may be used; without any, KIND_AUTO becomes KIND_CPU, and with None instance groups stay as they
+    are, as it is not known yet. ``instance_count`` is the number of
     instances of a group that gives none. Doing it twice changes nothing. Nothing is checked here: see
     :func:`~repoagent.config.check` with ``complete=True``.
     """
@@ -41,7 +42,8 @@ def normalize(
     _complete_scheduling(result)
     if not _is_ensemble(result):
         _complete_optimization(result)
-        _complete_instance_groups(result, gpus, instance_count)
+        if gpus is not None:
+            _complete_instance_groups(result, gpus, instance_count)
     return result
 
 

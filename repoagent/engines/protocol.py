@@ -268,8 +268,8 @@ class Platform(Protocol):
     def gpus(self) -> Sequence[int]:
         """The devices that instances may use."""
 
-    def check_plan(self, plan: Any) -> None:
-        """Refuse a plan that cannot run here, before the library sees it. ``plan`` is a buffer.
+    def check_plan(self, plan: Any, device: int) -> None:
+        """Refuse a plan that cannot run on ``device``, before the library sees it. ``plan`` is a buffer.
 
         Raises:
             InvalidArgumentError: it is damaged, or not a plan at all.

@@ -24,7 +24,7 @@ class Bench:
 
     def __init__(self, platform: StandInPlatform, plan: StandInPlan) -> None:
         data = plan.to_bytes()
-        platform.check_plan(data)
+        platform.check_plan(data, 0)
         self.engine = platform.open(data, EngineOptions())
         self.device = platform.device(0)
         self.context = self.engine.new_context()
@@ -247,7 +247,7 @@ def test_types_that_tensorrt_does_not_have_are_refused(platform: StandInPlatform
 @pytest.mark.parametrize("data", [b"", b"rasi", b"rasi\x05\0\0\0{}...", b"vtrt" + bytes(100)])
 def test_what_is_not_its_plan_is_refused(platform: StandInPlatform, data: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="stand-in"):
-        platform.check_plan(data)
+        platform.check_plan(data, 0)
 
 
 def test_a_model_that_cannot_be_opened_is_refused(platform: StandInPlatform) -> None:

@@ -23,7 +23,7 @@ class StandInPlatform:
         self._devices: dict[int, StandInDevice] = {}
         self._lock = threading.Lock()
 
-    def check_plan(self, plan: Any) -> None:
+    def check_plan(self, plan: Any, device: int) -> None:
         StandInPlan.of(plan)
 
     def device(self, index: int) -> StandInDevice:

@@ -29,6 +29,7 @@ BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
         "repeat": "repoagent.serving.backends.examples.repeat:RepeatBackend",
         "sequence": "repoagent.serving.backends.examples.sequences:SequenceBackend",
         "square": "repoagent.serving.backends.examples.square:SquareBackend",
+        "tensorrt": "repoagent.serving.backends.tensorrt:TensorRtBackend",
     }
 )
 

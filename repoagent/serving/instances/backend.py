@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from repoagent.serving.requests.request import InferRequest, OutputPlace
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "InstanceSpec",
     "PlacingRunner",
     "QueueingInstance",
+    "StagedRunner",
 ]
 
 
@@ -76,6 +77,32 @@ class PlacingRunner(BatchRunner, Protocol):
         Raises:
             RepoAgentError: the whole batch failed.
         """
+
+
+@runtime_checkable
+class StagedRunner(BatchRunner, Protocol):
+    """A runner whose runs have two halves: the next one may begin while a device still computes the one before."""
+
+    @property
+    def depth(self) -> int:
+        """How many runs may have begun and not finished."""
+
+    def begin(self, inputs: Mapping[str, Sequence[Array]], outputs: Sequence[str]) -> Any:
+        """Begin a run, and return without waiting for it.
+
+        Args:
+            inputs: Each input in parts, which are joined along the first dimension. They are not read afterwards.
+            outputs: As for :meth:`run`.
+
+        Returns:
+            What :meth:`finish` wants, exactly once, in the order in which runs have begun.
+
+        Raises:
+            RepoAgentError: the whole batch failed; nothing has begun.
+        """
+
+    def finish(self, begun: Any) -> dict[str, Tensor]:
+        """Wait for a run. What it returns, and raises, is as :meth:`run` has it."""
 
 
 @runtime_checkable
@@ -168,7 +195,11 @@ class Backend(Protocol):
     """True if files are read after ``load`` has returned; a confidential plaintext then stays until unload."""
 
     def gpus(self) -> Sequence[int]:
-        """The devices that its instances may use; empty if it runs on the CPU. This decides what KIND_AUTO means."""
+        """The devices that its instances may use; empty if it runs on the CPU. This decides what KIND_AUTO means.
+
+        Raises:
+            UnsupportedError: no model of this backend can run on this machine.
+        """
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
         """Fill in what ``config`` leaves open and the files tell (inputs, outputs, max_batch_size).

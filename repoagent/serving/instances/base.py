@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Instance",
     "NativeInstance",
+    "OverlappingInstance",
     "StagedInstance",
     "as_repoagent_error",
     "batch_size",
@@ -111,6 +112,20 @@ class StagedInstance(Instance, Protocol):
 
     def answer(self, batch: Batch) -> None:
         """Answer the requests of ``batch``, which has been run."""
+
+
+@runtime_checkable
+class OverlappingInstance(StagedInstance, Protocol):
+    """One whose :meth:`run` has two halves, of which the second waits for a device.
+
+    Between them the next batch may begin. Batches end in the order in which they have begun.
+    """
+
+    def begin(self, batch: Batch) -> None:
+        """Let the device begin with ``batch``; at most two have begun and not ended. Never raises."""
+
+    def end(self, batch: Batch) -> None:
+        """Wait until ``batch``, which has begun, is done. Never raises."""
 
 
 class NativeInstance:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.requests.tensor import Array, Tensor
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -26,6 +26,10 @@ class Batch:
     """They are executed as one; else one by one."""
     sizes: Sequence[int] = ()
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    """In place of ``inputs`` for a runner that joins them itself."""
+    begun: Any = None
+    """What such a runner gave for the run that is on its way."""
     wanted: Sequence[str] = ()
     """The names of the outputs that the requests want; empty for all."""
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
@@ -66,6 +70,13 @@ class Joiner:
             if name in self._whole
             else Tensor(tensor.data_type, np.concatenate([request.inputs[name].array for request in requests]))
             for name, tensor in requests[0].inputs.items()
+        }
+
+    def parts(self, inputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Sequence[Array]]:
+        """The same without joining: each input of several requests in its parts."""
+        return {
+            name: (tensor.array,) if name in self._whole else [one[name].array for one in inputs]
+            for name, tensor in inputs[0].items()
         }
 
     def sizes(self, requests: Sequence[InferRequest]) -> list[int]:

@@ -1,11 +1,12 @@
 """A thread that does for the workers what need not be done between two executions."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from repoagent.serving.instances.base import Instance, StagedInstance
+from repoagent.serving.instances.base import Instance, OverlappingInstance, StagedInstance
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.clock import Clock
@@ -14,6 +15,8 @@ from repoagent.serving.scheduling.steps import FullBatchSource, Refusal, Step
 __all__ = ["Assistant"]
 
 _PATIENCE_SECONDS: Final = 1.0
+_MOMENT_SECONDS: Final = 0.001
+"""What a batch that the device computes may have to wait for its answer, so that the next one begins before it ends."""
 
 
 class Assistant:
@@ -90,6 +93,12 @@ class Assistant:
             self._tried = False
             if self._source.full:
                 self._wake()
+        if isinstance(staged, OverlappingInstance):
+            self._run_overlapping(staged, batch)
+        else:
+            self._run_in_turn(staged, batch)
+
+    def _run_in_turn(self, staged: StagedInstance, batch: Batch) -> None:
         while True:
             staged.run(batch)
             following = self._go_on(staged, batch)
@@ -97,6 +106,48 @@ class Assistant:
                 break
             batch = self._without_cancelled(staged, following)
         staged.answer(batch)
+
+    def _run_overlapping(self, staged: OverlappingInstance, batch: Batch) -> None:
+        """The same; what is ready begins before the one before it has ended."""
+        staged.begin(batch)
+        while True:
+            following = self._begin_ready(staged)
+            staged.end(batch)
+            if following is not None:
+                self._let_answer(staged, batch)
+            else:
+                following = self._go_on(staged, batch)
+                if following is None:
+                    break
+                following = self._without_cancelled(staged, following)
+                staged.begin(following)
+            batch = following
+        staged.answer(batch)
+
+    def _begin_ready(self, staged: OverlappingInstance) -> Batch | None:
+        """The next batch, which has begun; None if there is none that would be ready in a moment."""
+        with self._lock:
+            until = time.monotonic() + _MOMENT_SECONDS
+            while not self._ready and not self._stopped and (self._making or self._should_make):
+                if not self._made.wait(until - time.monotonic()):
+                    return None
+            if self._stopped or not self._ready:
+                return None
+            batch = self._ready.popleft()
+            self._tried = False
+            self._wake()
+        batch = self._without_cancelled(staged, batch)
+        staged.begin(batch)
+        return batch
+
+    def _let_answer(self, instance: StagedInstance, done: Batch) -> None:
+        with self._lock:
+            if not self._stopped:
+                self._unanswered.append((instance, done))
+                self._tried = False
+                self._wake()
+                return
+        instance.answer(done)
 
     def _go_on(self, instance: StagedInstance, done: Batch) -> Batch | None:
         """The next batch, ``done`` being answered meanwhile; None if there is none, and the worker answers."""

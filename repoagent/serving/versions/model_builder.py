@@ -268,7 +268,7 @@ class ModelBuilder:
     def _complete(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         """The configuration with nothing left open, and the backend that it names or that its files imply."""
         names = files.names(str(version))
-        config = normalize(config, model_name=name, files=names)
+        config = normalize(config, model_name=name, files=names, gpus=None)
         if not config.backend:
             raise InvalidArgumentError(
                 f"must specify 'platform' or 'backend' for model '{name}': nothing in version directory {version} "

@@ -6,9 +6,16 @@ from functools import partial
 
 from repoagent.config.model_config_pb2 import ModelInstanceGroup
 from repoagent.errors import UnsupportedError
-from repoagent.serving.instances.backend import BackendModel, BatchRunner, InstanceSpec, QueueingInstance
+from repoagent.serving.instances.backend import (
+    BackendModel,
+    BatchRunner,
+    InstanceSpec,
+    QueueingInstance,
+    StagedRunner,
+)
 from repoagent.serving.instances.base import Instance, NativeInstance
 from repoagent.serving.instances.batches import Joiner
+from repoagent.serving.instances.overlapping import StagedRunnerInstance
 from repoagent.serving.instances.queueing import QueueingNativeInstance
 from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
@@ -34,6 +41,8 @@ def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) 
     inner = model.create_instance(spec)
     if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
         return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
+    if isinstance(inner, StagedRunner):
+        return StagedRunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
     if isinstance(inner, BatchRunner):
         return RunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
     if config.batch_input or config.batch_output:

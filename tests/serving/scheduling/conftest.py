@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from repoagent.config import ModelConfig, check, normalize, read_text
-from repoagent.serving.instances.backend import BatchRunner
+from repoagent.serving.instances.backend import BatchRunner, StagedRunner
 from repoagent.serving.instances.batches import Joiner
+from repoagent.serving.instances.overlapping import StagedRunnerInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.measuring.run_time import RunTime
 from repoagent.serving.measuring.statistics import ModelStatistics
@@ -91,6 +92,20 @@ class RecordingRunner:
         self.closed = True
 
 
+class StagedRecordingRunner(RecordingRunner):
+    """The same in two halves. What is executed is written down at the end, and the halves among the events."""
+
+    depth = 2
+
+    def begin(self, inputs: Mapping[str, Sequence[Any]], outputs: Sequence[str]) -> Any:
+        joined = {name: Tensor.of(np.concatenate(list(parts))) for name, parts in inputs.items()}
+        self._events.put(("begin", [float(row.flat[0]) for row in joined["x"].array]))
+        return joined, outputs
+
+    def finish(self, begun: Any) -> dict[str, Tensor]:
+        return self.run(*begun)
+
+
 class Answers:
     """A sender that keeps what it gets, and in what order requests were answered altogether."""
 
@@ -139,6 +154,7 @@ class Bench:
         clock: Clock | None = None,
         cache: ResponseCache | None = None,
         run_time: RunTime | None = None,
+        staged: bool = False,
     ) -> None:
         self.config = complete_config(text, dims)
         self.events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -147,7 +163,8 @@ class Bench:
         self.batches: list[list[float]] = []
         self.order: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.run_time = run_time or RunTime()
-        self.runners = [RecordingRunner(self.events, self.batches) for _ in range(instances)]
+        kind = StagedRecordingRunner if staged else RecordingRunner
+        self.runners = [kind(self.events, self.batches) for _ in range(instances)]
         self.scheduler: ModelScheduler = new_scheduler(
             version_of(self.statistics, config=self.config),
             [self._instance(runner) for runner in self.runners],
@@ -157,6 +174,8 @@ class Bench:
 
     def _instance(self, runner: BatchRunner) -> RunnerInstance:
         version = version_of(self.statistics, config=self.config, run_time=self.run_time)
+        if isinstance(runner, StagedRunner):
+            return StagedRunnerInstance(version, runner, joiner=Joiner.of(self.config))
         return RunnerInstance(version, runner, joiner=Joiner.of(self.config))
 
     def request(self, value: float, *, rows: int = 1, width: int = 1, **fields: Any) -> InferRequest:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from repoagent.serving.backends.onnxruntime.completion import complete, validate
 from repoagent.serving.backends.onnxruntime.external import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.faults import translate
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner
-from repoagent.serving.backends.onnxruntime.signature import Signature
+from repoagent.serving.backends.onnxruntime.signature import signature_of
 from repoagent.serving.backends.registry import warn_of_unknown
+from repoagent.serving.backends.signatures import Signature, complete, validate
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
@@ -55,14 +55,14 @@ class OnnxRuntimeBackend:
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        signature = Signature.of(self._open(config, files, version, options))
+        signature = signature_of(self._open(config, files, version, options))
         complete(config, signature, default_max_batch_size=self._default_max_batch_size)
 
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "OnnxRuntimeModel":
         """See :class:`~repoagent.serving.instances.backend.Backend`."""
         instances = sum(max(1, group.count) for group in config.instance_group) or 1
         session = self._open(config, files, version, session_options(config, instances))
-        signature = Signature.of(session)
+        signature = signature_of(session)
         validate(config, signature)
         return OnnxRuntimeModel(config, session, signature)
 

@@ -14,7 +14,7 @@ from repoagent.serving.backends.onnxruntime.conversion import (
 )
 from repoagent.serving.backends.onnxruntime.faults import translate
 from repoagent.serving.backends.onnxruntime.placing import Placer
-from repoagent.serving.backends.onnxruntime.signature import Signature
+from repoagent.serving.backends.signatures.signature import Signature
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
 

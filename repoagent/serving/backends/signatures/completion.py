@@ -1,10 +1,10 @@
-"""Filling in a configuration from an ONNX model, and refusing one that contradicts it. The rules are Triton's."""
+"""Filling in a configuration from a model's tensors, and refusing one that contradicts them. The rules are Triton's."""
 
 from typing import TYPE_CHECKING, Any
 
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.onnxruntime.signature import Signature, TensorInfo
+from repoagent.serving.backends.signatures.signature import Signature, TensorInfo
 from repoagent.serving.requests.request_checker import dims_text
 from repoagent.serving.requests.tensor import DataType
 

@@ -1,0 +1,150 @@
+"""A GPU: memory, streams, events, graphs."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from repoagent.engines.cuda.calls import checked, runtime
+from repoagent.engines.protocol import Bytes, Event, Graph, Stream
+from repoagent.errors import UnsupportedError
+
+__all__ = ["CudaDevice"]
+
+
+class CudaStream:
+    """A stream that does not wait for the default stream."""
+
+    def __init__(self) -> None:
+        flags = runtime.cudaStreamNonBlocking
+        self._stream: Any = checked(runtime.cudaStreamCreateWithFlags(flags), "make a stream")
+        self.handle = int(self._stream)
+
+    def wait_for(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        checked(runtime.cudaStreamWaitEvent(self.handle, event.handle, 0), "let a stream wait")
+
+    def synchronize(self) -> None:
+        checked(runtime.cudaStreamSynchronize(self.handle), "finish the work of a stream")
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream = None
+            checked(runtime.cudaStreamDestroy(self.handle), "free a stream")
+
+
+class CudaEvent:
+    """An event without a clock."""
+
+    def __init__(self) -> None:
+        flags = runtime.cudaEventDisableTiming | runtime.cudaEventBlockingSync
+        self._event: Any = checked(runtime.cudaEventCreateWithFlags(flags), "make an event")
+        self.handle = int(self._event)
+
+    def record(self, stream: Stream) -> None:
+        checked(runtime.cudaEventRecord(self.handle, stream.handle), "record an event")
+
+    def wait(self) -> None:
+        checked(runtime.cudaEventSynchronize(self.handle), "finish a run")
+
+    def close(self) -> None:
+        if self._event is not None:
+            self._event = None
+            checked(runtime.cudaEventDestroy(self.handle), "free an event")
+
+
+class CudaGraph:
+    """A captured run."""
+
+    def __init__(self, graph: Any) -> None:
+        self._executable: Any = checked(runtime.cudaGraphInstantiate(graph, 0), "make a graph")
+
+    def launch(self, stream: Stream) -> None:
+        checked(runtime.cudaGraphLaunch(self._executable, stream.handle), "launch a graph")
+
+    def close(self) -> None:
+        if self._executable is not None:
+            executable, self._executable = self._executable, None
+            checked(runtime.cudaGraphExecDestroy(executable), "free a graph")
+
+
+class CudaHostMemory:
+    """Page-locked memory."""
+
+    def __init__(self, size: int) -> None:
+        size = max(1, size)
+        self.address = int(checked(runtime.cudaHostAlloc(size, 0), f"allocate {size} bytes of page-locked memory"))
+        self.data: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
+
+    def close(self) -> None:
+        if self.address:
+            address, self.address = self.address, 0
+            self.data = np.empty(0, np.uint8)
+            checked(runtime.cudaFreeHost(address), "free page-locked memory")
+
+
+class CudaDevice:
+    """See :class:`~repoagent.engines.protocol.Device`. Each call makes the GPU the calling thread's own first."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def use(self) -> None:
+        """Make it the calling thread's current GPU."""
+        checked(runtime.cudaSetDevice(self.index), f"use GPU {self.index}")
+
+    def allocate(self, size: int) -> int:
+        self.use()
+        return int(checked(runtime.cudaMalloc(max(1, size)), f"allocate {size} bytes on GPU {self.index}"))
+
+    def free(self, address: int) -> None:
+        self.use()
+        checked(runtime.cudaFree(address), "free memory")
+
+    def allocate_host(self, size: int) -> CudaHostMemory:
+        self.use()
+        return CudaHostMemory(size)
+
+    def new_stream(self) -> CudaStream:
+        self.use()
+        return CudaStream()
+
+    def new_event(self) -> CudaEvent:
+        self.use()
+        return CudaEvent()
+
+    def copy_in(self, target: int, source: int, size: int, stream: Stream) -> None:
+        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
+
+    def copy_out(self, target: int, source: int, size: int, stream: Stream) -> None:
+        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
+
+    def copy_within(self, target: int, source: int, size: int, stream: Stream) -> None:
+        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice, stream)
+
+    def _copy(self, target: int, source: int, size: int, kind: Any, stream: Stream) -> None:
+        if size:
+            self.use()
+            checked(runtime.cudaMemcpyAsync(target, source, size, kind, stream.handle), f"copy {size} bytes")
+
+    def zero(self, target: int, size: int, stream: Stream) -> None:
+        if size:
+            self.use()
+            checked(runtime.cudaMemsetAsync(target, 0, size, stream.handle), "clear memory")
+
+    def begin_capture(self, stream: Stream) -> None:
+        self.use()
+        mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        checked(runtime.cudaStreamBeginCapture(stream.handle, mode), "begin to capture")
+
+    def end_capture(self, stream: Stream) -> Graph:
+        status, graph = runtime.cudaStreamEndCapture(stream.handle)
+        if int(status) != 0 or graph is None:
+            raise UnsupportedError(f"the run cannot be captured as a CUDA graph: {status.name}")
+        try:
+            return CudaGraph(graph)
+        finally:
+            runtime.cudaGraphDestroy(graph)
+
+    def close(self) -> None:
+        """Nothing: what was made is closed by its owner."""

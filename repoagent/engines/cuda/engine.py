@@ -1,0 +1,169 @@
+"""Engines and contexts of TensorRT."""
+
+from collections.abc import Callable
+from typing import Final
+
+from repoagent.engines.bindings import trt
+from repoagent.engines.cuda.device import CudaDevice
+from repoagent.engines.cuda.logger import TensorRtLog
+from repoagent.engines.elements import ElementType
+from repoagent.engines.protocol import GrowingOutput, Profile, Shape, ShapeRange, Stream, TensorSpec
+from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+
+__all__ = ["TensorRtContext", "TensorRtEngine"]
+
+ContextMaker = Callable[[trt.ICudaEngine], trt.IExecutionContext]
+
+
+class TensorRtEngine:
+    """See :class:`~repoagent.engines.protocol.Engine`."""
+
+    def __init__(
+        self,
+        engine: trt.ICudaEngine,
+        device: CudaDevice,
+        log: TensorRtLog,
+        make_context: ContextMaker | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """``make_context``: how a context is made, where it takes more than asking the engine for it."""
+        if engine.streamable_weights_size:
+            raise UnsupportedError("the plan was built with weight streaming, which is not supported yet")
+        self._engine: trt.ICudaEngine | None = engine
+        self._device = device
+        self._log = log
+        self._make_context = make_context or _new_context
+        self._on_close = on_close
+        self.name = engine.name
+        self.tensors = tuple(_spec(engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors))
+        self.profiles = tuple(_profile(engine, self.tensors, at) for at in range(engine.num_optimization_profiles))
+        self.memory_needed = engine.device_memory_size_v2
+
+    def new_context(self) -> "TensorRtContext":
+        if self._engine is None:
+            raise InternalError("the engine is closed")
+        self._device.use()
+        self._log.clear()
+        context = self._make_context(self._engine)
+        if context is None:
+            raise InternalError(f"TensorRT cannot make an execution context: {self._log.reason()}")
+        return TensorRtContext(context, self._device, self._log)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            if self._on_close is not None:
+                self._on_close()
+            self._engine = None
+
+
+def _new_context(engine: trt.ICudaEngine) -> trt.IExecutionContext:
+    return engine.create_execution_context()
+
+
+def _spec(engine: trt.ICudaEngine, name: str) -> TensorSpec:
+    if engine.get_tensor_format(name) != trt.TensorFormat.LINEAR:
+        raise UnsupportedError(
+            f"tensor '{name}' of the plan has the format {engine.get_tensor_format_desc(name)}; build the plan with "
+            "linear formats at its inputs and outputs"
+        )
+    is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+    return TensorSpec(
+        name,
+        is_input,
+        ElementType[engine.get_tensor_dtype(name).name],
+        tuple(engine.get_tensor_shape(name)),
+        engine.get_tensor_location(name) == trt.TensorLocation.HOST,
+        None if is_input else engine.get_aliased_input_tensor(name) or None,
+    )
+
+
+def _profile(engine: trt.ICudaEngine, specs: tuple[TensorSpec, ...], index: int) -> Profile:
+    shapes, values = {}, {}
+    for spec in specs:
+        if spec.is_input and -1 in spec.shape:
+            shapes[spec.name] = ShapeRange(*(tuple(dims) for dims in engine.get_tensor_profile_shape(spec.name, index)))
+        if spec.is_input and spec.on_host:
+            # The bindings name these two the wrong way round: only their places are right.
+            ranges = engine.get_tensor_profile_values(index, spec.name)
+            if ranges:
+                values[spec.name] = ShapeRange(*(tuple(one) for one in ranges))
+    return Profile(shapes, values)
+
+
+class TensorRtContext:
+    """See :class:`~repoagent.engines.protocol.Context`."""
+
+    def __init__(self, context: trt.IExecutionContext, device: CudaDevice, log: TensorRtLog) -> None:
+        self._context: Final = context
+        self._device = device
+        self._log = log
+        self._allocators: dict[str, _Allocator] = {}
+
+    def use_profile(self, index: int, stream: Stream) -> None:
+        self._device.use()
+        self._log.clear()
+        if not self._context.set_optimization_profile_async(index, stream.handle):
+            raise InternalError(f"TensorRT cannot use profile {index}: {self._log.reason()}")
+
+    def set_shape(self, name: str, shape: Shape) -> None:
+        self._log.clear()
+        if not self._context.set_input_shape(name, shape):
+            raise InvalidArgumentError(f"input '{name}' cannot have shape {list(shape)}: {self._log.reason()}")
+
+    def bind(self, name: str, address: int) -> None:
+        if not self._context.set_tensor_address(name, address):
+            raise InternalError(f"TensorRT cannot find '{name}' at {address:#x}")
+
+    def grow(self, name: str, output: GrowingOutput) -> None:
+        allocator = self._allocators[name] = _Allocator(output)
+        if not self._context.set_output_allocator(name, allocator):
+            raise InternalError(f"TensorRT takes no allocator for output '{name}'")
+
+    def shape_of(self, name: str) -> Shape:
+        return tuple(self._context.get_tensor_shape(name))
+
+    def max_bytes(self, name: str) -> int:
+        size: int = self._context.get_max_output_size(name)
+        return max(0, size)
+
+    def enqueue(self, stream: Stream) -> None:
+        self._device.use()
+        self._log.clear()
+        if not self._context.execute_async_v3(stream.handle):
+            raise InternalError(f"TensorRT cannot run the plan: {self._log.reason()}")
+        for allocator in self._allocators.values():
+            allocator.check()
+
+    def close(self) -> None:
+        self._allocators.clear()
+
+
+class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
+    """Gives the memory of a :class:`GrowingOutput`. What it raises would be lost, so it keeps it."""
+
+    def __init__(self, output: GrowingOutput) -> None:
+        trt.IOutputAllocator.__init__(self)
+        self._output = output
+        self._failure: Exception | None = None
+
+    def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+        """Called by TensorRT; 0 for a failure."""
+        try:
+            return self._output.reallocate(size)
+        except Exception as error:
+            self._failure = error
+            return 0
+
+    def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+        """Called by TensorRT in place of the other one."""
+        return self.reallocate_output(tensor_name, memory, size, alignment)
+
+    def notify_shape(self, tensor_name: str, shape: trt.Dims) -> None:
+        """Called by TensorRT when the shape is known."""
+        self._output.notify(tuple(shape))
+
+    def check(self) -> None:
+        """Raise what could not be raised in a call of TensorRT's."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

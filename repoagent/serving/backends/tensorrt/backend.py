@@ -1,0 +1,145 @@
+"""Loading TensorRT plans."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from repoagent.engines.protocol import Engine, EngineOptions, Platform
+from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.serving.backends.registry import warn_of_unknown
+from repoagent.serving.backends.signatures import complete, validate
+from repoagent.serving.backends.tensorrt.model import TensorRtModel
+from repoagent.serving.backends.tensorrt.platforms import Settings, find_platform
+from repoagent.serving.backends.tensorrt.signature import (
+    batchable,
+    check_batch_size,
+    check_shape_tensors,
+    most_rows,
+    signature_of,
+)
+from repoagent.serving.instances.base import instance_specs
+from repoagent.storage.files.files import ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["TensorRtBackend"]
+
+logger = logging.getLogger(__name__)
+
+_SETTINGS: Final = ("allow-host-code", "engine", "runtime-cache-directory")
+
+
+class TensorRtBackend:
+    """Serves TensorRT plans on GPUs.
+
+    ``settings`` are the backend's part of the server's ``backend_config``:
+
+    - ``allow-host-code``: whether a plan may bring machine code for the host (``false``).
+    - ``engine``: ``tensorrt``, or ``stand-in`` for plans of the stand-in, which need no GPU.
+    - ``runtime-cache-directory``: where TensorRT for RTX keeps what it compiles on this machine.
+    """
+
+    name: ClassVar[str] = "tensorrt"
+    platforms: ClassVar[tuple[str, ...]] = ("tensorrt_plan",)
+    default_model_filename: ClassVar[str] = "model.plan"
+    keeps_files_open: ClassVar[bool] = False
+
+    def __init__(self, settings: Mapping[str, str] | None = None, *, platform: Platform | None = None) -> None:
+        """``platform``: where plans run; found out when the first model needs it if not given."""
+        warn_of_unknown("tensorrt", settings or {}, _SETTINGS)
+        self._settings = Settings.of(settings or {})
+        self._platform = platform
+        self._lock = threading.Lock()
+
+    def gpus(self) -> Sequence[int]:
+        """See :class:`~repoagent.serving.instances.backend.Backend`.
+
+        Raises:
+            UnsupportedError: no plan can run on this machine; the message states why.
+        """
+        return self._found().gpus
+
+    def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
+        """See :class:`~repoagent.serving.instances.backend.Backend`. Only opens the plan if something is missing."""
+        if config.input and config.output:
+            return
+        platform = self._found()
+        engine = self._open(platform, config, self._read(config, files, version), platform.gpus[0])
+        try:
+            _complete(config, engine)
+        finally:
+            engine.close()
+
+    def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> TensorRtModel:
+        """See :class:`~repoagent.serving.instances.backend.Backend`. Opens the plan on every device of an instance."""
+        platform = self._found()
+        specs = instance_specs(config)
+        for spec in specs:
+            if spec.kind != "GPU":
+                raise UnsupportedError(
+                    f"instance '{spec.name}' has kind {spec.kind}, and a TensorRT plan runs on a GPU: use KIND_GPU"
+                )
+
+        def open_on(device: int) -> Engine:
+            return self._open(platform, config, self._read(config, files, version), device)
+
+        model = TensorRtModel(config, platform, open_on)
+        try:
+            plan = self._read(config, files, version)
+            for device in dict.fromkeys(spec.device_id for spec in specs):
+                model.add(device, self._open(platform, config, plan, device))
+            _validate(config, model.engine(specs[0].device_id))
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def _found(self) -> Platform:
+        with self._lock:
+            if self._platform is None:
+                self._platform = find_platform(self._settings)
+                logger.info("TensorRT plans run on %s", self._platform.title)
+            return self._platform
+
+    def _read(self, config: "ModelConfig", files: ModelFiles, version: int) -> bytes:
+        """The plan. It is not mapped: a file that is cut off while the library reads it would kill the process."""
+        path = f"{version}/{config.default_model_filename or self.default_model_filename}"
+        if not files.exists(path):
+            raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
+        return files.bytes(path)
+
+    def _open(self, platform: Platform, config: "ModelConfig", plan: bytes, device: int) -> Engine:
+        try:
+            platform.check_plan(plan, device)
+        except (InvalidArgumentError, UnsupportedError) as error:
+            raise type(error)(f"unable to load the plan of model '{config.name}': {error}") from error
+        options = EngineOptions(device, self._settings.allow_host_code, self._settings.runtime_cache(config.name, plan))
+        return platform.open(plan, options)
+
+
+def _complete(config: "ModelConfig", engine: Engine) -> None:
+    batching = batchable(engine)
+    given = {item.name for item in _tensors(config)}
+    complete(
+        config,
+        signature_of(engine, batching=batching),
+        default_max_batch_size=max(1, *(most_rows(engine, profile) for profile in engine.profiles)) if batching else 0,
+    )
+    on_host = {spec.name for spec in engine.tensors if spec.on_host}
+    for item in _tensors(config):
+        if item.name in on_host - given:
+            item.is_shape_tensor = True
+
+
+def _tensors(config: "ModelConfig") -> list[Any]:
+    return [*config.input, *config.output]
+
+
+def _validate(config: "ModelConfig", engine: Engine) -> None:
+    check_shape_tensors(config, engine)
+    validate(config, signature_of(engine, batching=config.max_batch_size > 0))
+    for group in config.instance_group:
+        indices = [int(name) for name in group.profile] or range(len(engine.profiles))
+        check_batch_size(config, engine, [index for index in indices if index < len(engine.profiles)])

@@ -1,0 +1,78 @@
+"""The memory of one instance for one run at a time: page-locked on the host, and on the device."""
+
+from repoagent.engines.protocol import Device, HostMemory, Shape
+
+__all__ = ["Grown", "Pair"]
+
+_ROUND_UP: int = 512
+
+
+class Pair:
+    """The memory of a tensor on both sides. It grows, and never shrinks."""
+
+    def __init__(self, device: Device, *, on_device: bool = True) -> None:
+        """``on_device``: False for a shape tensor, which has memory of the host alone."""
+        self._device = device
+        self._on_device = on_device
+        self._host: HostMemory | None = None
+        self.size = 0
+        self.address = 0
+        """Where the engine finds it."""
+
+    def fit(self, size: int) -> None:
+        """Have room for ``size`` bytes. If there was not enough, the addresses are others afterwards.
+
+        Raises:
+            UnavailableError: there is not enough memory.
+        """
+        if self._host is not None and size <= self.size:
+            return
+        size = max(_ROUND_UP, -(-size // _ROUND_UP) * _ROUND_UP)
+        self.close()
+        self._host = self._device.allocate_host(size)
+        try:
+            self.address = self._device.allocate(size) if self._on_device else self._host.address
+        except BaseException:
+            self._host.close()
+            self._host = None
+            raise
+        self.size = size
+
+    @property
+    def host(self) -> HostMemory:
+        """The host's side."""
+        assert self._host is not None, "fit() comes first"
+        return self._host
+
+    def close(self) -> None:
+        """Free both sides; nothing that was enqueued uses them."""
+        if self._on_device and self.address:
+            self._device.free(self.address)
+        if self._host is not None:
+            self._host.close()
+        self._host = None
+        self.address = self.size = 0
+
+
+class Grown:
+    """The memory of an output whose shape only the run tells; a :class:`~repoagent.engines.protocol.GrowingOutput`."""
+
+    def __init__(self, device: Device) -> None:
+        self._pair = Pair(device)
+        self.shape: Shape = ()
+
+    @property
+    def pair(self) -> Pair:
+        """The memory."""
+        return self._pair
+
+    def reallocate(self, size: int) -> int:
+        self._pair.fit(size)
+        return self._pair.address
+
+    def notify(self, shape: Shape) -> None:
+        self.shape = shape
+
+    def close(self) -> None:
+        """Free it."""
+        self._pair.close()

@@ -1,0 +1,105 @@
+"""What an engine states about its tensors, in the terms of a model configuration."""
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.engines.elements import ElementType
+from repoagent.engines.protocol import Engine, Profile, TensorSpec
+from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.serving.backends.signatures import Signature, TensorInfo
+from repoagent.serving.requests.tensor import DataType
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["DATA_TYPES", "batchable", "check_batch_size", "check_shape_tensors", "most_rows", "signature_of"]
+
+DATA_TYPES: Final = MappingProxyType(
+    {
+        ElementType.FLOAT: DataType.FP32,
+        ElementType.HALF: DataType.FP16,
+        ElementType.BF16: DataType.BF16,
+        ElementType.INT8: DataType.INT8,
+        ElementType.UINT8: DataType.UINT8,
+        ElementType.INT32: DataType.INT32,
+        ElementType.INT64: DataType.INT64,
+        ElementType.BOOL: DataType.BOOL,
+    }
+)
+
+
+def signature_of(engine: Engine, *, batching: bool) -> Signature:
+    """The inputs and outputs of ``engine``.
+
+    Of a model that batches, a shape tensor has no batch dimension: one is put before its own, as the configuration
+    has none either.
+
+    Raises:
+        UnsupportedError: a tensor has elements that no request can carry.
+    """
+    return Signature(_infos(engine.tensors, True, batching), _infos(engine.tensors, False, batching))
+
+
+def _infos(specs: Iterable[TensorSpec], inputs: bool, batching: bool) -> tuple[TensorInfo, ...]:
+    return tuple(_info(spec, batching) for spec in specs if spec.is_input is inputs)
+
+
+def _info(spec: TensorSpec, batching: bool) -> TensorInfo:
+    data_type = DATA_TYPES.get(spec.element)
+    if data_type is None:
+        raise UnsupportedError(
+            f"tensor '{spec.name}' of the plan has elements of type {spec.element.name}, which no request can carry; "
+            f"build the plan with one of {', '.join(one.name for one in DATA_TYPES)} at its inputs and outputs"
+        )
+    dims = (-1, *spec.shape) if batching and spec.on_host else spec.shape
+    return TensorInfo(spec.name, data_type, dims)
+
+
+def batchable(engine: Engine) -> bool:
+    """The first dimension of every tensor that lies on the device varies."""
+    shapes = [spec.shape for spec in engine.tensors if not spec.on_host]
+    return bool(shapes) and all(shape[:1] == (-1,) for shape in shapes)
+
+
+def check_shape_tensors(config: "ModelConfig", engine: Engine) -> None:
+    """Refuse a configuration that takes a shape tensor for another one, or the other way round.
+
+    Raises:
+        InvalidArgumentError: ``is_shape_tensor`` disagrees with the plan.
+    """
+    on_host = {spec.name: spec.on_host for spec in engine.tensors}
+    tensors: list[Any] = [*config.input, *config.output]
+    for item in tensors:
+        if item.is_shape_tensor != on_host.get(item.name, item.is_shape_tensor):
+            stands = "is" if on_host[item.name] else "is not"
+            raise InvalidArgumentError(
+                f"unable to load model '{config.name}': tensor '{item.name}' {stands} a shape tensor in the plan; "
+                f"set is_shape_tensor: {str(on_host[item.name]).lower()} in the configuration"
+            )
+
+
+def check_batch_size(config: "ModelConfig", engine: Engine, profiles: Sequence[int]) -> None:
+    """Refuse a ``max_batch_size`` that no profile allows.
+
+    Raises:
+        InvalidArgumentError: requests of that size could never run.
+    """
+    if not config.max_batch_size:
+        return
+    most = max((most_rows(engine, engine.profiles[index]) for index in profiles), default=0)
+    if 0 < most < config.max_batch_size:
+        raise InvalidArgumentError(
+            f"unable to load model '{config.name}': max_batch_size is {config.max_batch_size}, and the largest batch "
+            f"that the plan's profiles allow is {most}; lower it, or build the plan for larger batches"
+        )
+
+
+def most_rows(engine: Engine, profile: Profile) -> int:
+    """The largest batch that ``profile`` allows; 0 if it does not limit it."""
+    rows = [
+        profile.shapes[spec.name].most[0] if spec.name in profile.shapes else spec.shape[0]
+        for spec in engine.tensors
+        if spec.is_input and not spec.on_host and spec.shape
+    ]
+    return min((one for one in rows if one >= 0), default=0)

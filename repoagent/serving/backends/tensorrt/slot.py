@@ -1,0 +1,160 @@
+"""One run on its way: its buffers, and for each set of shapes what has to be done."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+from repoagent.engines.protocol import Context, Device, Engine, Event, Graph, Shape, TensorSpec
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.tensorrt.memory import Grown, Pair
+from repoagent.serving.requests.tensor import Array
+
+__all__ = ["Layout", "Slot", "Transfer"]
+
+_LAYOUTS: Final = 64
+"""How many sets of shapes an instance remembers."""
+_SHAPE_BYTES: Final = 512
+"""The memory of a shape tensor. It never moves, as the engine reads it before anything is laid out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A tensor between host and device."""
+
+    name: str
+    array: Array
+    """The page-locked memory in the tensor's shape."""
+    host: int
+    device: int
+    size: int
+    copied: bool = True
+    """False for a shape tensor, which stays on the host."""
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """What a run with certain shapes does."""
+
+    profile: int
+    shapes: Mapping[str, Shape]
+    inputs: Sequence[Transfer]
+    outputs: Mapping[str, Transfer]
+    addresses: Sequence[tuple[str, int]]
+    """What the context is bound to."""
+    runs: int = 0
+    graph: Graph | None = None
+
+
+class Slot:
+    """The buffers of one run. An instance has as many as runs may be on their way at once."""
+
+    def __init__(self, engine: Engine, device: Device) -> None:
+        self.done: Event = device.new_event()
+        self.copied: Event = device.new_event()
+        self.ended: Event = device.new_event()
+        self._device = device
+        self._inputs = [spec for spec in engine.tensors if spec.is_input]
+        self._outputs = [spec for spec in engine.tensors if not spec.is_input]
+        self._pairs = {
+            spec.name: Pair(device, on_device=not spec.on_host) for spec in engine.tensors if spec.alias_of is None
+        }
+        self.grown: dict[str, Grown] = {}
+        self._layouts: OrderedDict[Any, Layout] = OrderedDict()
+        for spec in engine.tensors:
+            if spec.on_host:
+                self._pairs[spec.name].fit(_SHAPE_BYTES)
+
+    def put_shape(self, spec: TensorSpec, values: Array) -> int:
+        """Write the values of a shape tensor to where the engine reads them; the address.
+
+        Raises:
+            InvalidArgumentError: there are more of them than any shape has.
+        """
+        kind = spec.element.numpy
+        assert kind is not None, "the signature refuses elements that no array holds"
+        if values.size * kind.itemsize > _SHAPE_BYTES:
+            raise InvalidArgumentError(f"shape tensor '{spec.name}' has {values.size} values")
+        pair = self._pairs[spec.name]
+        pair.host.data[: values.nbytes].view(kind)[:] = values.reshape(-1)
+        return pair.address
+
+    def layout(self, key: Any) -> Layout | None:
+        """What was laid out for ``key``."""
+        return self._layouts.get(key)
+
+    def lay_out(self, key: Any, profile: int, shapes: Mapping[str, Shape], context: Context) -> Layout:
+        """Make room for a run of these shapes, which ``context`` was given, and remember it under ``key``.
+
+        Raises:
+            UnavailableError: there is not enough memory.
+        """
+        made = {spec.name: context.shape_of(spec.name) for spec in self._outputs}
+        self._fit({**shapes, **made})
+        for name, shape in made.items():
+            if -1 in shape and name not in self.grown:
+                self.grown[name] = Grown(self._device)
+        layout = Layout(
+            profile,
+            shapes,
+            [self._transfer(spec, shapes[spec.name]) for spec in self._inputs],
+            {spec.name: self._transfer(spec, made[spec.name]) for spec in self._outputs if -1 not in made[spec.name]},
+            [
+                (spec.name, self._pairs[spec.alias_of or spec.name].address)
+                for spec in (*self._inputs, *self._outputs)
+                if spec.is_input or -1 not in made[spec.name]
+            ],
+        )
+        self._layouts[key] = layout
+        if len(self._layouts) > _LAYOUTS:
+            _, oldest = self._layouts.popitem(last=False)
+            _drop_graph(oldest)
+        return layout
+
+    def _fit(self, shapes: Mapping[str, Shape]) -> None:
+        """Have room for tensors of these shapes. What moves, even if there is not enough room, ends every layout."""
+        moved = False
+        try:
+            for spec in (*self._inputs, *self._outputs):
+                if spec.alias_of is None and -1 not in shapes[spec.name]:
+                    size = _size(spec, shapes[spec.name])
+                    moved = moved or size > self._pairs[spec.name].size
+                    self._pairs[spec.name].fit(size)
+        finally:
+            if moved:
+                self.forget()
+
+    def _transfer(self, spec: TensorSpec, shape: Shape) -> Transfer:
+        pair, size = self._pairs[spec.alias_of or spec.name], _size(spec, shape)
+        kind = spec.element.numpy
+        assert kind is not None, "the signature refuses elements that no array holds"
+        array = pair.host.data[:size].view(kind).reshape(shape)
+        return Transfer(spec.name, array, pair.host.address, pair.address, size, copied=not spec.on_host)
+
+    def forget(self) -> None:
+        """The addresses have changed: nothing that was laid out is true any more."""
+        for layout in self._layouts.values():
+            _drop_graph(layout)
+        self._layouts.clear()
+
+    def close(self) -> None:
+        """Free everything; no run is on its way."""
+        self.forget()
+        for pair in self._pairs.values():
+            pair.close()
+        for output in self.grown.values():
+            output.close()
+        self.grown.clear()
+        for event in (self.copied, self.done, self.ended):
+            event.close()
+
+
+def _size(spec: TensorSpec, shape: Shape) -> int:
+    return spec.element.byte_size(prod(shape))
+
+
+def _drop_graph(layout: Layout) -> None:
+    if layout.graph is not None:
+        layout.graph.close()
+        layout.graph = None
