@@ -12,7 +12,7 @@ from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedErr
 
 __all__ = ["TensorRtContext", "TensorRtEngine"]
 
-ContextMaker = Callable[[trt.ICudaEngine], trt.IExecutionContext]
+ContextMaker = Callable[[trt.ICudaEngine], trt.IExecutionContext | None]
 
 
 class TensorRtEngine:
@@ -56,7 +56,7 @@ class TensorRtEngine:
             self._engine = None
 
 
-def _new_context(engine: trt.ICudaEngine) -> trt.IExecutionContext:
+def _new_context(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
     return engine.create_execution_context()
 
 

@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 30
 
 def with_runtime_cache(
     engine: trt.ICudaEngine, path: Path
-) -> tuple[Callable[[trt.ICudaEngine], trt.IExecutionContext], Callable[[], None]]:
+) -> tuple[Callable[[trt.ICudaEngine], trt.IExecutionContext | None], Callable[[], None]]:
     """How contexts are made that use the cache in ``path``, and what writes it back.
 
     A cache that cannot be read, or that was made by another version or on another GPU, is made again.
@@ -30,7 +30,7 @@ def with_runtime_cache(
             logger.info("the runtime cache %s is of another version or GPU, and is made again", path)
     config.set_runtime_cache(cache)
 
-    def make(engine: trt.ICudaEngine) -> trt.IExecutionContext:
+    def make(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
         return engine.create_execution_context(config)
 
     def write() -> None:
