@@ -13,7 +13,7 @@ from repoagent.engines.standin import StandInPlatform
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode, CoreOptions
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.engines.models import matmul, twice
 from tests.serving.backends.tensorrt.kit import plan, rows
@@ -46,7 +46,7 @@ class Server:
         (self.models / name / "config.pbtxt").write_text(config)
 
     def infer(self, name: str, values: Any) -> Any:
-        request = InferRequest(name, {"x": Tensor.of(np.asarray(values, np.float32))})
+        request = InferRequest(Asked(name, {"x": Tensor.of(np.asarray(values, np.float32))}), DISCARD)
         return self.core.infer(request).outputs["y"].array
 
 
