@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal  # noqa: F401 - it takes SIGINT when it is imported: now, so that C can give that back
 import threading
 from typing import Final
 

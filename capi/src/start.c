@@ -9,6 +9,7 @@
 #include "start.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,6 +178,7 @@ static TRITONSERVER_Error* initialize(const char* executable)
         TRITONSERVER_ERROR_INTERNAL, "Python could not be started from %s: %s", executable,
         status.err_msg == NULL ? "unknown" : status.err_msg);
   }
+  py.save();
   return NULL;
 }
 
@@ -213,6 +215,26 @@ static TRITONSERVER_Error* import_crossing(const char* executable)
   return error;
 }
 
+// Python's module of signals takes SIGINT when it is imported, whatever the configuration: all signals stay as they were.
+static void swap_signals(struct sigaction* actions, bool keep)
+{
+  for (int number = 1; number < NSIG; ++number) {
+    sigaction(number, keep ? NULL : &actions[number], keep ? &actions[number] : NULL);
+  }
+}
+
+static TRITONSERVER_Error* start_and_import(const char* executable)
+{
+  struct sigaction actions[NSIG];
+  swap_signals(actions, true);
+  TRITONSERVER_Error* error = py.is_initialized() ? NULL : initialize(executable);
+  if (error == NULL) {
+    error = import_crossing(executable);
+  }
+  swap_signals(actions, false);
+  return error;
+}
+
 TRITONSERVER_Error* start_python(void)
 {
   char room[4200];
@@ -225,9 +247,5 @@ TRITONSERVER_Error* start_python(void)
         REPOAGENT_LIBPYTHON_NAME, REPOAGENT_LIBPYTHON, version);
   }
   TRY(find_functions(RTLD_DEFAULT));
-  if (!py.is_initialized()) {
-    TRY(initialize(executable));
-    py.save();
-  }
-  return import_crossing(executable);
+  return start_and_import(executable);
 }
