@@ -1,4 +1,4 @@
-"""Fills the table of the C layer. C programs import this module when they make their first server."""
+"""Fills the table of the C layer."""
 
 import ctypes
 import os
@@ -34,6 +34,3 @@ def ready() -> None:
         ctypes.CDLL(str(LIBRARY), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
         lib.install()
         _installed = True
-
-
-ready()

@@ -8,7 +8,8 @@ from typing import Any, Final
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.server._c import TRITONSERVER_Server as Server
 from repoagent.server._c import TRITONSERVER_ServerOptions as ServerOptions
-from repoagent.server.enums import InstanceGroupKind, LogFormat, MetricFormat, ModelControlMode, RateLimitMode
+from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, MetricFormat, ModelControlMode, RateLimitMode
+from repoagent.server.logs import server_log
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.agents import set_text
@@ -39,6 +40,8 @@ def request_to(model: str, version: int) -> InferRequest:
 @crossing
 def server_new(options: Any, byte_size: int, server: Any) -> None:
     made = ServerOptions()
+    for level in ("info", "warn", "error"):
+        getattr(made, f"set_log_{level}")(server_log().enabled(LogLevel[level.upper()]))
     for name, *arguments in json.loads(bytes(ffi.buffer(options, byte_size)).decode("utf-8", "surrogateescape")):
         if name in _FIRST_IS:
             arguments[0] = _FIRST_IS[name](arguments[0])

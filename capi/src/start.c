@@ -206,7 +206,7 @@ static TRITONSERVER_Error* exception(const char* executable)
 static TRITONSERVER_Error* import_crossing(const char* executable)
 {
   PyGILState_STATE state = py.ensure();
-  PyObject* module = py.import("repoagent_capi.crossing");
+  PyObject* module = py.import("repoagent_capi.embedded");
   TRITONSERVER_Error* error = module == NULL ? exception(executable) : NULL;
   if (module != NULL) {
     py.decref(module);

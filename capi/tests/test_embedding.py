@@ -129,6 +129,28 @@ def test_what_is_gone_is_an_error(tour: list[str]) -> None:
     assert tour[-1] == "handles: 1"  # the error for when there is no memory for another
 
 
+def test_metrics_repositories_load_parameters_and_the_log(embed: Path, repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "inner" / "1").mkdir(parents=True)
+    config = 'backend: "identity"\n' + TENSORS.format("FP32").replace("-1", "4").replace("{{", "{").replace("}}", "}")
+    (tmp_path / "inner" / "config.pbtxt").write_text(config)
+    assert run(embed, "operate", repository, tmp_path) == [
+        "set a histogram: Unsupported: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set",
+        'metric: my_times_bucket{where="here",le="1"} 1',
+        'metric: my_times_bucket{where="here",le="10"} 2',
+        'metric: my_times_bucket{where="here",le="+Inf"} 2',
+        'metric: my_times_sum{where="here"} 5.5',
+        'metric: my_times_count{where="here"} 2',
+        f"again: Already exists: model repository '{tmp_path}' has already been registered",
+        "batch: 1, transaction: 1",
+        "poll: Unavailable: polling is disabled",
+        "sent: 1",
+        "data on a GPU: Unsupported: input 'INPUT0' lies in the memory of GPU 0; move it to the CPU",
+        f"response: outer 1 '' OUTPUT0 FP32[4] 1 2 3 4{SAID}",
+        "log: 1 0",
+        "handles: 1",
+    ]
+
+
 def test_32_threads_whose_callbacks_call_back_in(embed: Path, repository: Path) -> None:
     assert run(embed, "threads", repository) == ["done: 640, wrong: 0, handles: 1"]
 

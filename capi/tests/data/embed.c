@@ -497,6 +497,83 @@ static int again_and_again(const char* repository, int rounds)
   return 0;
 }
 
+static int operate(const char* repository, const char* other)
+{
+  static const double buckets[] = {1, 10};
+  static const char config[] = "{\"backend\": \"identity\", \"input\": [{\"name\": \"INPUT0\", \"data_type\": "
+                               "\"TYPE_FP32\", \"dims\": [4]}], \"output\": [{\"name\": \"OUTPUT0\", \"data_type\": "
+                               "\"TYPE_FP32\", \"dims\": [4]}]}";
+  const char *text = "", *line;
+  size_t size = 0;
+  uint32_t flags = 0;
+  void* nothing = NULL;
+  TRITONSERVER_MetricFamily* family = NULL;
+  TRITONSERVER_Metric* metric = NULL;
+  TRITONSERVER_MetricArgs* args = NULL;
+  TRITONSERVER_Metrics* page = NULL;
+  TRITONSERVER_Message* message = NULL;
+  TRITONSERVER_Server* server = start(repository, NULL);
+  TRITONSERVER_Parameter* label = TRITONSERVER_ParameterNew("where", TRITONSERVER_PARAMETER_STRING, "here");
+  TRITONSERVER_Parameter* mapping = TRITONSERVER_ParameterNew("inner", TRITONSERVER_PARAMETER_STRING, "outer");
+  TRITONSERVER_Parameter* loaded = TRITONSERVER_ParameterNew("config", TRITONSERVER_PARAMETER_STRING, config);
+  TRITONSERVER_Parameter* file = TRITONSERVER_ParameterBytesNew("file:1/data", "bytes", 5);
+  const TRITONSERVER_Parameter *labels[] = {label}, *mappings[] = {mapping}, *parameters[] = {loaded, file};
+  MUST(TRITONSERVER_MetricFamilyNew(&family, TRITONSERVER_METRIC_KIND_HISTOGRAM, "my_times", "Times of mine"));
+  MUST(TRITONSERVER_MetricArgsNew(&args));
+  MUST(TRITONSERVER_MetricArgsSetHistogram(args, buckets, 2));
+  MUST(TRITONSERVER_MetricNewWithArgs(&metric, family, labels, 1, args));
+  MUST(TRITONSERVER_MetricObserve(metric, 0.5));
+  MUST(TRITONSERVER_MetricObserve(metric, 5));
+  show(TRITONSERVER_MetricSet(metric, 5), "set a histogram");
+  MUST(TRITONSERVER_ServerMetrics(server, &page));
+  MUST(TRITONSERVER_MetricsFormatted(page, TRITONSERVER_METRIC_PROMETHEUS, &text, &size));
+  for (line = strstr(text, "my_times_"); line != NULL; line = strstr(line + 1, "\nmy_times_")) {
+    line += *line == '\n';
+    printf("metric: %.*s\n", (int)strcspn(line, "\n"), line);
+  }
+  MUST(TRITONSERVER_MetricsDelete(page));
+  MUST(TRITONSERVER_MetricDelete(metric));
+  MUST(TRITONSERVER_MetricFamilyDelete(family));
+  MUST(TRITONSERVER_MetricArgsDelete(args));
+
+  MUST(TRITONSERVER_ServerRegisterModelRepository(server, other, mappings, 1));
+  show(TRITONSERVER_ServerRegisterModelRepository(server, other, NULL, 0), "again");
+  MUST(TRITONSERVER_ServerLoadModel(server, "outer"));
+  MUST(TRITONSERVER_ServerModelBatchProperties(server, "outer", -1, &flags, &nothing));
+  printf("batch: %u", flags);
+  MUST(TRITONSERVER_ServerModelTransactionProperties(server, "outer", -1, &flags, &nothing));
+  printf(", transaction: %u\n", flags);
+  MUST(TRITONSERVER_ServerUnregisterModelRepository(server, other));
+  show(TRITONSERVER_ServerPollModelRepository(server), "poll");
+  MUST(TRITONSERVER_ServerLoadModelWithParameters(server, "sent", parameters, 2));
+  MUST(TRITONSERVER_ServerModelConfig(server, "sent", 1, 1, &message));
+  MUST(TRITONSERVER_MessageSerializeToJson(message, &text, &size));
+  printf("sent: %d\n", strstr(text, "\"backend\":\"identity\"") != NULL);
+  MUST(TRITONSERVER_MessageDelete(message));
+  MUST(TRITONSERVER_ServerModelStatistics(server, "sent", 1, &message));
+  MUST(TRITONSERVER_MessageDelete(message));
+  TRITONSERVER_InferenceRequest* request = new_request(server, "outer");
+  MUST(TRITONSERVER_InferenceRequestAddRawInput(request, "INPUT0"));
+  show(
+      TRITONSERVER_InferenceRequestAppendInputData(request, "INPUT0", VALUES, 16, TRITONSERVER_MEMORY_GPU, 0),
+      "data on a GPU");
+  MUST(TRITONSERVER_InferenceRequestAppendInputData(request, "INPUT0", VALUES, 16, TRITONSERVER_MEMORY_CPU, 0));
+  MUST(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release_buffer, NULL));
+  infer(server, request, NULL);
+  MUST(TRITONSERVER_InferenceRequestDelete(request));
+  MUST(TRITONSERVER_ResponseAllocatorDelete(allocator));
+  MUST(TRITONSERVER_ServerUnloadModelAndDependents(server, "outer"));
+  printf("log: %d %d\n", TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_ERROR), TRITONSERVER_LogIsEnabled(TRITONSERVER_LOG_VERBOSE));
+  MUST(TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, "here.c", 7, "a line of C"));
+  MUST(TRITONSERVER_ServerDelete(server));
+  TRITONSERVER_ParameterDelete(label);
+  TRITONSERVER_ParameterDelete(mapping);
+  TRITONSERVER_ParameterDelete(loaded);
+  TRITONSERVER_ParameterDelete(file);
+  printf("handles: %d\n", (int)repoagent_living_handles());
+  return 0;
+}
+
 static int signals(const char* repository)
 {
   struct sigaction before[NSIG], after[NSIG];
@@ -536,6 +613,9 @@ int main(int count, char** arguments)
   }
   if (strcmp(mode, "again") == 0) {
     return again_and_again(arguments[2], atoi(arguments[3]));
+  }
+  if (strcmp(mode, "operate") == 0) {
+    return operate(arguments[2], arguments[3]);
   }
   if (strcmp(mode, "signals") == 0) {
     return signals(arguments[2]);
