@@ -95,7 +95,7 @@ class EntryModel:
     def read_config(self) -> ModelConfig | None:
         """The configuration file at :attr:`location`, read anew."""
         self._read_file = True
-        text = self._source.read_config_text(self._load.config_file, limit=self.limits.config_bytes)
+        text = self._load.services.config_text(self._source, self._load.config_file)
         return None if text is None else read_text(text, source=self._load.config_file)
 
     def write_config(self, config: ModelConfig) -> None:

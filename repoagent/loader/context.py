@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.config import ModelConfig
+from repoagent.config.variables import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.converting.registry import Converters
@@ -58,8 +59,18 @@ class Services:
     filesystems: Mapping[str, str] = field(default_factory=dict)
     converters: Converters = field(default_factory=lambda: Converters({}))
     limits: Limits = DEFAULT_LIMITS
+    config_variables: Mapping[str, str] = field(default_factory=dict)
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
+
+    def config_text(self, source: ModelSource, name: str) -> str | None:
+        """The configuration file ``name`` of a model with its variables replaced; None if there is none.
+
+        Raises:
+            ConfigError: it uses a variable that the operator does not allow.
+        """
+        text = source.read_config_text(name, limit=self.limits.config_bytes)
+        return None if text is None else expand(text, self.config_variables, source=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +186,7 @@ class LoadContext:
         Raises:
             ConfigError: it does not parse.
         """
-        text = source.read_config_text(self.config_file, limit=self.services.limits.config_bytes)
+        text = self.services.config_text(source, self.config_file)
         change = Move(self.place.config_text, text, from_effective, self._overridden)
         self.config = reread(self.config, change, source=self.config_file)
         self.place = ModelLocation(source, text)
@@ -194,7 +205,7 @@ class LoadContext:
         if not source.is_remote and self._is_private(Path(source.root)):
             return False
         copied = self.local_source(self._private_copy(source))
-        text = copied.read_config_text(self.config_file, limit=self.services.limits.config_bytes)
+        text = self.services.config_text(copied, self.config_file)
         if text != self.place.config_text and not self._overridden:
             raise UnavailableError(
                 f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"

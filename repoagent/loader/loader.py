@@ -51,6 +51,7 @@ class Loader:
         on_unload_request: Called with a model's name and a reason when one of its agents asks for it to be unloaded,
             on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
         limits: What one load may take.
+        config_variables: What ``${NAME}`` stands for in configuration files.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Loader:
         model_config_name: str | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        config_variables: Mapping[str, str] | None = None,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -77,6 +79,7 @@ class Loader:
             filesystems=filesystems or {},
             converters=Converters(converters or {}),
             limits=limits,
+            config_variables=config_variables or {},
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )
@@ -186,7 +189,7 @@ class Loader:
     def _config_text(self, source: ModelSource) -> tuple[str, str | None]:
         """The configuration file that this model has, by preference, and its text."""
         for name in self._config_files:
-            text = source.read_config_text(name, limit=self._services.limits.config_bytes)
+            text = self._services.config_text(source, name)
             if text is not None:
                 return name, text
         return CONFIG_FILE, None

@@ -204,6 +204,7 @@ def open_loader(
         model_config_name=options.model_config_name,
         on_unload_request=on_unload_request,
         limits=options.limits,
+        config_variables=options.config_variables,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader

@@ -10,6 +10,7 @@ from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import assemble
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.lifecycle.named_loads import load_order
+from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.queries import ModelMetrics
 from repoagent.serving.repositories.poller import Poller
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
 
+_QUICKEST_LOOK: Final = 0.05
+_SLOWEST_LOOK: Final = 30.0
+"""Seconds between two looks for idle models."""
 _REASONS: Final = 3
 """How many models' reasons the error of a start has."""
 
@@ -38,6 +42,8 @@ class ServingCore:
     ) -> None:
         if options.on_demand and options.control_mode is not ControlMode.EXPLICIT:
             raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
+        if options.unload_idle_seconds is not None and not options.on_demand:
+            raise InvalidArgumentError("idle models can be unloaded only if models are loaded on demand")
         self.options = options
         parts = assemble(options, self, self._unload_for_agent, loader, backends)
         self._parts = parts
@@ -51,7 +57,8 @@ class ServingCore:
         self._reception = parts.reception
         self.tracer = parts.tracer
         """Chooses the requests that are traced; its settings can be changed at any time."""
-        self._poller = Poller(self.poll, options.poll_seconds)
+        self._pollers = _pollers(self, parts.demand)
+        self._draining = False
 
     def __enter__(self) -> "ServingCore":
         self.start()
@@ -88,8 +95,8 @@ class ServingCore:
             self.stop()
             raise InternalError(_all_reasons(failed))
         self._life.enter(ServerState.READY, ServerState.STARTING)
-        if self.options.control_mode is ControlMode.POLL:
-            self._poller.start()
+        for poller in self._pollers:
+            poller.start()
         return list(failed)
 
     def _startup_names(self) -> Sequence[str]:
@@ -98,6 +105,10 @@ class ServingCore:
             return everything
         named = [model for name in self.options.startup_models for model in self._loads.ids(name)]
         return list(dict.fromkeys(named))
+
+    def begin_drain(self) -> None:
+        """Be ready no more and serve on, until :meth:`stop`: balancers look elsewhere before connections close."""
+        self._draining = True
 
     def stop(self) -> None:
         """Refuse new requests, let running ones finish, unload every model through its agents. Twice is once.
@@ -108,10 +119,12 @@ class ServingCore:
         if not self._life.begin_exit():
             return
         deadline = time.monotonic() + self.options.exit_timeout_seconds
-        self._poller.end()
+        for poller in self._pollers:
+            poller.end()
         self._context.repositories.hurry()
         in_time = self._unloader.unload_everything(deadline)
-        self._poller.wait(max(0.0, deadline - time.monotonic()))  # for a poll whose loads have just been cancelled
+        for poller in self._pollers:  # for a poll whose loads have just been cancelled
+            poller.wait(max(0.0, deadline - time.monotonic()))
         for pool in (self._parts.unload_pool, self._parts.load_pool):
             pool.close(wait=in_time)
         self._table.abandon()
@@ -273,8 +286,15 @@ class ServingCore:
         return self._life.state is ServerState.READY
 
     def ready(self) -> bool:
-        """The server takes requests and, under ``strict_readiness``, every model is ready."""
-        return self.live() and (not self.options.strict_readiness or self._queries.all_ready())
+        """The server takes requests and is not about to stop, and the models that count are ready.
+
+        These are ``ready_models``; without such, every model under ``strict_readiness``, else none.
+        """
+        if not self.live() or self._draining:
+            return False
+        if self.options.ready_models:
+            return all(self._queries.model_loaded(name) for name in self.options.ready_models)
+        return not self.options.strict_readiness or self._queries.all_ready()
 
     def metadata(self) -> dict[str, Any]:
         """See :meth:`CoreQueries.metadata`."""
@@ -311,6 +331,19 @@ class ServingCore:
     def metrics(self) -> list[ModelMetrics]:
         """See :meth:`CoreQueries.metrics`."""
         return self._queries.metrics()
+
+
+def _pollers(core: ServingCore, demand: OnDemand) -> list[Poller]:
+    """What ``core`` does again and again while it is ready."""
+    options = core.options
+    found = []
+    if options.control_mode is ControlMode.POLL:
+        found.append(Poller(core.poll, options.poll_seconds))
+    idle = options.unload_idle_seconds
+    if idle is not None:
+        every = min(max(idle / 4, _QUICKEST_LOOK), _SLOWEST_LOOK)
+        found.append(Poller(lambda: demand.unload_idle(idle), every, "unloading idle models"))
+    return found
 
 
 def _all_reasons(failed: Mapping[str, str]) -> str:

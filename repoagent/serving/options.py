@@ -55,6 +55,8 @@ class CoreOptions:
     """Whether ``start`` fails when a model does."""
     strict_readiness: bool = True
     """Whether the server counts as ready only while every model is."""
+    ready_models: tuple[str, ...] = ()
+    """The models that must be loaded for the server to count as ready; ``strict_readiness`` means nothing then."""
     exit_timeout_seconds: float = 30
     """How long ``stop`` waits for running requests and for agents."""
     drain_timeout_seconds: float = 30
@@ -86,6 +88,10 @@ class CoreOptions:
     memory_budget_bytes: int | None = None
     """EXPLICIT only: how many bytes of model files may be loaded on demand before those that were used least lately
     are unloaded; None is no limit."""
+    unload_idle_seconds: float | None = None
+    """With ``on_demand``: unload a model that was loaded on demand when it had no request for so long."""
+    config_variables: Mapping[str, str] = field(default_factory=dict)
+    """What ``${NAME}`` stands for in ``config.pbtxt``; without any, such text means nothing special."""
     trace: TraceSettings = field(default_factory=TraceSettings)
     """Which requests are traced into which file; none by default."""
     cache_config: Mapping[str, Mapping[str, object]] = field(default_factory=dict)

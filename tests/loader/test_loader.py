@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,24 @@ def test_the_file_is_read_again_where_the_agents_left_the_model(bench: Any) -> N
     assert chain.config.backend == "b"
     assert chain.config.name == "m"
     assert [agent.name for agent in chain.config.model_repository_agents.agents] == ["a"]
+
+
+def test_variables_are_replaced_wherever_the_file_is_read(bench: Any) -> None:
+    bench.loader._services = replace(bench.loader._services, config_variables={"SIZE": "7"})
+    seen: list[int] = []
+
+    def look(model: AgentModel) -> None:
+        config = model.read_config()
+        assert config is not None
+        seen.append(config.max_batch_size)
+        move_with("max_batch_size: 1${SIZE}")(model)
+
+    on_load(bench, "a", look)
+    chain = bench.loader.load(bench.model("a", extra="max_batch_size: ${SIZE}"))
+    assert seen == [7]
+    assert chain.config.max_batch_size == 17
+    with pytest.raises(ConfigError, match=r"the variable 'HOME' is not allowed"):
+        bench.loader.load(bench.model(extra='backend: "${HOME}"'))
 
 
 def test_a_place_without_a_configuration_file_leaves_it_as_it_was(bench: Any) -> None:

@@ -112,6 +112,28 @@ def test_readiness_ignores_failed_models_unless_it_is_strict(new_core: CoreMaker
     assert core.ready()
 
 
+def test_only_the_models_named_count_for_readiness_where_some_are_named(
+    new_core: CoreMaker, write_model: ModelWriter
+) -> None:
+    write_model("bad", {1: "fail no such luck"})
+    write_model("good", {1: "1"})
+    core = new_core(control_mode=ControlMode.NONE, exit_on_error=False, ready_models=("good",))
+    assert core.ready()
+    core = new_core(control_mode=ControlMode.NONE, exit_on_error=False, ready_models=("good", "bad"))
+    assert not core.ready()
+
+
+def test_a_server_that_drains_is_not_ready_and_serves_on(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker
+) -> None:
+    write_model("a", {1: "1"})
+    core = new_core(control_mode=ControlMode.NONE)
+    assert core.ready()
+    core.begin_drain()
+    assert (core.ready(), core.live(), core.model_ready("a")) == (False, True, True)
+    assert first(core.infer(request_of("a"))) == 2
+
+
 def test_a_repository_that_does_not_exist_is_an_error_at_the_start(new_core: CoreMaker, tmp_path: Path) -> None:
     core = new_core(start=False, repositories=(str(tmp_path / "nowhere"),))
     with pytest.raises(NotFoundError, match="nowhere"):

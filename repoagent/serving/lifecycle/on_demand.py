@@ -1,4 +1,4 @@
-"""Models that are loaded when somebody needs them, and make room for each other.
+"""Models that are loaded when somebody needs them, make room for each other, and go when nobody needs them.
 
 A model counts with the size of its files; that is known before it is loaded, and what a loaded model takes is near it.
 """
@@ -162,6 +162,15 @@ class OnDemand:
                 self._entries.pop(known, None)
                 self._failed.pop(known, None)
 
+    def unload_idle(self, seconds: float) -> None:
+        """Unload every model that was loaded on demand and has had no request for ``seconds``."""
+        before = _now_ms() - int(seconds * 1000)
+        with self._lock:
+            candidates = [name for name in self._entries if self._takes_room(name) and self._idle(name)]
+            idle = [name for name in candidates if self._last_used_ms(name) < before]
+        for name in idle:
+            self._evict(name, f"it had no request for {seconds:g} seconds")
+
     # -- loading --------------------------------------------------------------------------------------------------
 
     def _run(self, name: str, future: "Future[None]") -> None:
@@ -220,7 +229,7 @@ class OnDemand:
         """
         with self._room:
             while (victim := self._victim(name, size)) is not None:
-                self._evict(victim)
+                self._evict(victim, "to make room")
             with self._lock:
                 self._entries[name] = _Entry(size)
 
@@ -264,8 +273,8 @@ class OnDemand:
         served = loaded.versions.values() if loaded is not None else ()
         return max(self._entries[name].loaded_ms, *(version.statistics.last_inference_ms for version in served))
 
-    def _evict(self, name: str) -> None:
-        logger.info("unloading '%s' to make room", name)
+    def _evict(self, name: str, reason: str) -> None:
+        logger.info("unloading '%s': %s", name, reason)
         with self._lock:
             slot = self._table.get(name)
             entry = self._entries.pop(name, None)

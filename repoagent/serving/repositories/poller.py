@@ -1,4 +1,4 @@
-"""The thread behind the control mode POLL."""
+"""A thread that does something again and again: the control mode POLL, and unloads of idle models."""
 
 import logging
 import threading
@@ -12,11 +12,15 @@ logger = logging.getLogger(__name__)
 
 
 class Poller:
-    """Calls ``poll`` every ``seconds`` until it is stopped. What ``poll`` raises is logged and does not end it."""
+    """Calls ``poll`` every ``seconds`` until it is stopped. What ``poll`` raises is logged and does not end it.
 
-    def __init__(self, poll: Callable[[], None], seconds: float) -> None:
+    ``task`` names the work in the log.
+    """
+
+    def __init__(self, poll: Callable[[], None], seconds: float, task: str = "polling the model repositories") -> None:
         self._poll = poll
         self._seconds = seconds
+        self._task = task
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="repoagent-poll", daemon=True)
 
@@ -30,9 +34,9 @@ class Poller:
                 self._poll()
             except RepoAgentError as error:
                 if not self._stopping.is_set():  # else its loads were cancelled, or refused
-                    logger.error("polling the model repositories failed: %s", error)
+                    logger.error("%s failed: %s", self._task, error)
             except Exception:
-                logger.exception("polling the model repositories failed")
+                logger.exception("%s failed", self._task)
 
     def end(self) -> None:
         """Let no further poll begin."""

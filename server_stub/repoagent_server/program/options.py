@@ -46,7 +46,11 @@ class ServeOptions:
     model_load_retry_count: int = 0
     model_load_on_demand: bool = False
     model_memory_budget_bytes: int = 0
+    unload_idle_after: int = 0
     exit_timeout_secs: int = 30
+    drain_delay: int = 0
+    ready_models: tuple[str, ...] = ()
+    allow_config_variables: tuple[str, ...] = ()
     repoagent_directory: Path | None = None
     agent_policy: Path | None = None
     workspace_directory: Path | None = None
@@ -101,6 +105,8 @@ class ServeOptions:
             raise click.UsageError("--model-load-on-demand needs --model-control-mode=explicit")
         if self.model_memory_budget_bytes and not self.model_load_on_demand:
             raise click.UsageError("--model-memory-budget-bytes needs --model-load-on-demand")
+        if self.unload_idle_after and not self.model_load_on_demand:
+            raise click.UsageError("--unload-idle-after needs --model-load-on-demand")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
         same_port = self.allow_metrics and self.allow_http and self.http_port == self.metrics_port != 0

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import click
 
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
+from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.context import Progress
 from repoagent.server.exposition.agents import AgentMetrics
@@ -114,6 +115,9 @@ def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] 
         strict_model_config=options.strict_model_config,
         exit_on_error=options.exit_on_error,
         strict_readiness=options.strict_readiness,
+        ready_models=options.ready_models,
+        unload_idle_seconds=options.unload_idle_after or None,
+        config_variables=config_variables(options.allow_config_variables),
         exit_timeout_seconds=options.exit_timeout_secs,
         load_threads=options.model_load_thread_count,
         load_retry_count=options.model_load_retry_count,
@@ -154,6 +158,10 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
         gc.collect()
         gc.freeze()
         stop.wait()
+        if options.drain_delay:
+            logger.info("Not ready any more; serving on for %d seconds.", options.drain_delay)
+            core.begin_drain()
+            stop.pause(options.drain_delay)
     return _stop(core, fronts, options.exit_timeout_secs)
 
 

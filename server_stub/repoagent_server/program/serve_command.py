@@ -100,6 +100,30 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="How much there is of a resource, on one device or each; may be given again. Without any there is as much of "
     "each as the neediest instance needs.",
 )
+@number(
+    "--unload-idle-after",
+    default=0,
+    low=0,
+    help="Seconds without a request after which a model that was loaded on demand is unloaded; 0 means never.",
+)
+@number(
+    "--drain-delay",
+    default=0,
+    low=0,
+    help="Seconds to go on serving after SIGTERM, while the server reports that it is not ready.",
+)
+@click.option(
+    "--ready-models",
+    multiple=True,
+    metavar="MODEL",
+    help="A model that must be loaded for the server to be ready, instead of all; repeat for more.",
+)
+@click.option(
+    "--allow-config-variables",
+    multiple=True,
+    metavar="NAME",
+    help="An environment variable that config.pbtxt may use as ${NAME}; repeat for more.",
+)
 @number("--exit-timeout-secs", default=30, low=0, help="Seconds to wait for running requests and agents at the end.")
 @click.option(
     "--repoagent-directory",

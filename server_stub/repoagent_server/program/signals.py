@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -40,6 +41,15 @@ class StopRequest:
         """Return once the program should stop."""
         while not self.made:
             self.rest()
+
+    def pause(self, seconds: float) -> None:
+        """Return after ``seconds``. Another signal ends the program, as ever."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._inside.settimeout(left)
+            with suppress(TimeoutError):
+                self.rest()
+        self._inside.settimeout(None)
 
     def handle(self, number: int, _: FrameType | None) -> None:
         """Take a signal."""

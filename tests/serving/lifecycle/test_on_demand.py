@@ -10,6 +10,7 @@ import pytest
 
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.options import ControlMode
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
@@ -285,3 +286,42 @@ def test_members_that_came_with_an_ensemble_count_and_go_after_it(
     write_model("d", {1: "3"}, 'backend: "scripted"' + " " * (len(config) + 2 * SIZE))
     use(core, request_of, "d")
     assert ready(core) == ["d"]
+
+
+@pytest.mark.usefixtures("models", "clock")
+def test_a_model_without_requests_goes_and_comes_back(new_core: CoreMaker, request_of: RequestMaker) -> None:
+    core = new_core(on_demand=True, unload_idle_seconds=1_000_000, startup_models=("c",))
+    for name in "aba":
+        use(core, request_of, name)
+    core._demand.unload_idle(1_000)
+    assert ready(core) == ["a", "b", "c"]
+    core._demand.unload_idle(0)
+    assert ready(core) == ["c"], "a model that was loaded by name stays"
+    assert use(core, request_of, "a") == 1
+    with core.lease("b"):
+        core._demand.unload_idle(0)
+        assert ready(core) == ["b", "c"]
+
+
+@pytest.mark.usefixtures("models")
+def test_idle_models_are_looked_for_while_the_server_runs(
+    new_core: CoreMaker, request_of: RequestMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, look = threading.Event(), OnDemand.unload_idle
+
+    def looked(demand: OnDemand, seconds: float) -> None:
+        look(demand, seconds)
+        if used.is_set() and not ready(core):
+            gone.set()
+
+    used = threading.Event()
+    monkeypatch.setattr(OnDemand, "unload_idle", looked)
+    core = new_core(on_demand=True, unload_idle_seconds=0.01)
+    assert use(core, request_of, "a") == 1
+    used.set()
+    assert gone.wait(60)
+
+
+def test_idle_models_go_only_where_requests_bring_them_back(new_core: CoreMaker) -> None:
+    with pytest.raises(InvalidArgumentError, match="only if models are loaded on demand"):
+        new_core(unload_idle_seconds=1)

@@ -1,0 +1,70 @@
+"""A server behind a balancer that goes on sending for a while after SIGTERM: nothing is lost."""
+
+import signal
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import httpx
+
+if TYPE_CHECKING:
+    from .conftest import Server, World
+
+DELAY = 6
+SENDS_FOR = 3.0
+"""Seconds that requests still come after the server is not ready any more: half of the delay, so that the last one has
+time to arrive."""
+
+
+def test_while_it_drains_the_server_is_not_ready_and_loses_no_request(world: "World") -> None:
+    server: Server = world.serve("--load-model=plain", f"--drain-delay={DELAY}")
+    stop, outcomes = threading.Event(), Counter[int]()
+
+    def ask() -> None:
+        tensor = {"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        while not stop.is_set():
+            # A connection of its own for each request, as the first one after a failover has.
+            with httpx.Client(base_url=server.http.base_url, timeout=60) as client:
+                response = client.post("/v2/models/plain/infer", json={"inputs": [tensor]})
+            outcomes[response.status_code] += 1
+
+    clients = [threading.Thread(target=ask) for _ in range(3)]
+    for client in clients:
+        client.start()
+    assert server.http.get("/v2/health/ready").status_code == 200
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: server.http.get("/v2/health/ready").status_code == 400, "not ready")
+    end = time.monotonic() + SENDS_FOR
+    before = outcomes.total()
+    server.until(lambda: time.monotonic() > end, "the balancer to notice")
+    stop.set()
+    for client in clients:
+        client.join()
+    assert set(outcomes) == {200}
+    assert outcomes.total() > before
+    assert server.http.get("/v2/health/live").status_code == 200
+    assert server.process.wait(60) == 0
+
+
+def test_a_second_signal_ends_the_delay(world: "World") -> None:
+    server: Server = world.serve("--drain-delay=3600")
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: server.http.get("/v2/health/ready").status_code == 400, "not ready")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 1
+
+
+def test_variables_ready_models_and_idle_models_from_the_command_line(world: "World") -> None:
+    model = world.model("first", operation="Neg")
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text() + '\nparameters { key: "stage" value { string_value: "${HOME}" } }\n')
+    flags = ("--model-load-on-demand", "--unload-idle-after=1", "--ready-models=plain")
+    server: Server = world.serve(*flags, "--allow-config-variables=HOME")
+    assert server.http.get("/v2/health/ready").status_code == 400
+    assert server.answer("plain") == [1, -2, 3, -4]
+    assert server.http.get("/v2/health/ready").status_code == 200
+    assert server.answer("first") == [1, -2, 3, -4]
+    assert server.http.get("/v2/models/first/config").json()["parameters"]["stage"]["string_value"].startswith("/")
+    server.until(lambda: "READY" not in {entry.get("state") for entry in server.index().values()}, "all are idle")
+    assert server.stop() == 0
