@@ -64,7 +64,7 @@ check: $(STAMP) $(CAPI)
 lint: $(STAMP) $(CAPI)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=benchmarks $(BIN)/mypy --explicit-package-bases $(SOURCES)
+	MYPYPATH=benchmarks:capi $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
 	$(BIN)/mypy capi/repoagent_capi && $(BIN)/mypy --explicit-package-bases capi/tests
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
