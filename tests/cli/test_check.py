@@ -1,12 +1,15 @@
 """``repoagent check``: the report of a load that is not served, and its exit status."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.engines.building.plans import need_tensorrt
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
@@ -31,6 +34,25 @@ def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> No
     assert [entry["agent"] for entry in report["entries"]] == ["checksum", "decrypt", "checksum", "convert"]
     assert report["outcome"] == "unloaded"
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+@pytest.mark.slow
+def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None:
+    need_tensorrt()
+    model = tmp_path / "digits_secure"
+    shutil.copytree(EXAMPLE / "repository" / "digits_secure", model)
+    config = (model / "config.pbtxt").read_text()
+    assert 'key: "level" value: "extended"' in config
+    (model / "config.pbtxt").write_text(config.replace('key: "level" value: "extended"', 'key: "to" value: "tensorrt"'))
+    result = check(str(model), "--json", "--allow-swap", f"--workspace-directory={tmp_path / 'work'}")
+    assert result.returncode == 0, result.stderr
+    (*_, convert) = json.loads(result.stdout)["entries"]
+    load = convert["actions"][0]
+    assert (convert["agent"], load["action"], load["outcome"]) == ("convert", "LOAD", "ok")
+    (note,) = [note for note in load["notes"] if "onnx to tensorrt" in note]
+    assert "tensorrt" in note
+    assert "built, not kept: the load is confidential" in note
+    assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.name != ".lock"]
 
 
 def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) -> None:

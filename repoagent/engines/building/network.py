@@ -1,17 +1,20 @@
 """A network from an ONNX file, and what the parser has against it as a list that a person can use."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from repoagent.engines.bindings import trt
-from repoagent.engines.building.log import collected, first_error
+from repoagent.engines.building.log import collected, first_error, logger
 from repoagent.errors import InvalidArgumentError
 
 __all__ = ["Complaint", "parse"]
 
 _MOST_SHOWN: Final = 8
 _FALSE: Final = "false"
+_NO_PLUGIN: Final = "Plugin not found"
+_QUOTED: Final = re.compile(r'&& "([^"]+)"')
 _CAPACITY: Final = "must have a static sequence length"
 _MICROSOFT: Final = "com.microsoft"
 _OF_ONNX_RUNTIME: Final = frozenset(
@@ -39,7 +42,6 @@ class Complaint:
 
     node: str
     operator: str
-    code: str
     reason: str
 
     def __str__(self) -> str:
@@ -49,10 +51,10 @@ class Complaint:
 
     @property
     def _reason(self) -> str:
-        # Of an operator that it does not know the parser reports "false", the text of its own check.
-        if self.reason in ("", _FALSE) or self.code == "UNSUPPORTED_NODE":
-            detail = f" ({self.reason})" if self.reason not in ("", _FALSE) else ""
-            return f"the operator {self.operator or 'of this node'} is not supported{detail}"
+        # Of an operator that it does not know the parser reports "false", the text of its own check, or looks for a
+        # plugin of that name.
+        if self.reason in ("", _FALSE) or _NO_PLUGIN in self.reason:
+            return f"the operator {self.operator or 'of this node'} is not supported"
         return self.reason
 
     @property
@@ -70,11 +72,11 @@ def parse(network: Any, path: Path) -> None:
     Raises:
         InvalidArgumentError: the parser refuses it; the message has every node that it complains about.
     """
-    from repoagent.engines.building.log import logger
-
     with collected() as errors:
         parser = trt.OnnxParser(network, logger)
         if parser.parse_from_file(str(path)):
+            if not network.num_outputs:
+                raise InvalidArgumentError("TensorRT cannot take the model: it has no output")
             return
     complaints = _complaints(parser)
     if not complaints:
@@ -89,11 +91,12 @@ def _complaints(parser: Any) -> list[Complaint]:
     found: dict[Complaint, None] = {}
     for index in range(parser.num_errors):
         error = parser.get_error(index)
-        code = str(error.code()).rpartition(".")[2]
-        found[Complaint(error.node_name(), error.node_operator(), code, _plain(error.desc()))] = None
+        found[Complaint(error.node_name(), error.node_operator(), _plain(error.desc()))] = None
     placed = [one for one in found if one.node or one.operator]
     return placed or list(found)
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split()).removeprefix("Assertion failed: ")
+    """Without the source of the check that failed: ``check && "what is wrong"``."""
+    text = " ".join(text.split()).removeprefix("Assertion failed: ")
+    return quoted[1] if (quoted := _QUOTED.search(text)) else text
