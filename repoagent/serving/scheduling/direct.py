@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
+from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
-from repoagent.serving.requests.senders import submit_and_wait
+from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
+from repoagent.serving.scheduling.in_place import InPlace
 from repoagent.serving.scheduling.limited import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
@@ -76,7 +78,7 @@ class ResizableScheduler(ModelScheduler, Protocol):
         """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing."""
 
 
-class DirectScheduler:
+class DirectScheduler(InPlace):
     """First come, first served; every request is executed by itself."""
 
     def __init__(
@@ -86,12 +88,10 @@ class DirectScheduler:
         statistics: ModelStatistics,
         clock: Clock | None = None,
     ) -> None:
-        self._model_name = model_name
-        self._instances = tuple(instances)
         self._clock = clock or MonotonicClock()
-        self._refuser = Refuser(statistics, self._clock)
+        super().__init__(model_name, new_pool(instances), Refuser(statistics, self._clock))
+        self._instances = tuple(instances)
         self._run_time = common_run_time(instance.run_time for instance in instances)
-        self._pool = new_pool(instances)
         self._line: SimpleQueue[Entry | None] = SimpleQueue()
         self._waiting: dict[Entry, Entry] = {}
         """What nobody has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
@@ -107,7 +107,6 @@ class DirectScheduler:
             self._refuser.answer,
         )
         self._workers: list[threading.Thread] = []
-        self._closed = False
 
     @property
     def waiting(self) -> int:
@@ -118,15 +117,7 @@ class DirectScheduler:
         return run_time.brief or (patient and run_time.short and self._pool.has_idle and not self._waiting)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
-        if instance is None:
-            raise self._refuser.count(self._refusal(request))
-        try:
-            if request.cancelled or self._closed:
-                raise self._refuser.count(self._refusal(request))
-            return instance.call(request)
-        finally:
-            self._pool.give(instance)
+        return self._call(self._take(request), request)
 
     def submit(self, request: InferRequest) -> None:
         if self._waiting or not self._execute_now(request):
@@ -238,12 +229,6 @@ class DirectScheduler:
             and self._clock.now_ns() - request.arrival_ns > request.asked.timeout_us * 1000
         )
 
-    def _refusal(self, request: InferRequest) -> Refusal:
-        """Why ``request`` is not executed."""
-        if request.cancelled:
-            return Refusal.cancelled(request)
-        return Refusal.unloaded(request, self._model_name) if self._closed else Refusal.expired(request)
-
     @property
     def resizable(self) -> bool:
         return not self._pool.for_one
@@ -288,17 +273,12 @@ class NativeScheduler(DirectScheduler):
         return submit_and_wait(self._execute_here, request, self._model_name)
 
     def _execute_here(self, request: InferRequest) -> None:
-        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
-        if instance is None:
-            self._refuser.answer(self._refusal(request))
-            return
         try:
-            if request.cancelled or self._closed:
-                self._refuser.answer(self._refusal(request))
-            else:
-                instance.execute((request,))
-        finally:
-            self._pool.give(instance)
+            instance = self._take(request)
+        except RepoAgentError as error:
+            answer_error(request, error)
+        else:
+            self._execute_on(instance, request)
 
 
 class DeferringScheduler(DirectScheduler):

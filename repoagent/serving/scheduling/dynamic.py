@@ -12,6 +12,7 @@ from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.clock import Clock
+from repoagent.serving.scheduling.in_place import InPlace
 from repoagent.serving.scheduling.limited import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.rules import BatchRule
@@ -25,7 +26,7 @@ __all__ = ["DynamicBatchScheduler"]
 _IN_PLACE_NS: Final = 30_000
 
 
-class DynamicBatchScheduler:
+class DynamicBatchScheduler(InPlace):
     """Batches of requests, made by a :class:`BatchQueue` and executed by :class:`BatchWorkers`.
 
     Where requests are not to wait for others, one that finds an instance idle and nothing waiting needs no batch: it is
@@ -43,17 +44,15 @@ class DynamicBatchScheduler:
         rule: BatchRule,
         clock: Clock,
     ) -> None:
-        self._model_name = model_name
+        super().__init__(model_name, new_pool(instances), Refuser(statistics, clock))
         self._instances = tuple(instances)
         self._plain = settings.plain
         self._delayed = settings.delay_ns > 0
         self._timed = any(policy.timeout_ns for policy in (settings.policy, *settings.level_policies.values()))
         self._clock = clock
-        self._refuser = Refuser(statistics, clock)
         self._lock = threading.Lock()
         self._queue = BatchQueue(settings, rule)
         self._run_time = common_run_time(instance.run_time for instance in instances)
-        self._pool = new_pool(instances)
         thread_name = f"repoagent-{model_name}"
         self._assistant = self._new_assistant(f"{thread_name}-assistant") if settings.max_batch_size > 1 else None
         self._workers = BatchWorkers(
@@ -75,7 +74,6 @@ class DynamicBatchScheduler:
             lambda _now_ns: self._queue.sweep(),
             self._refuser.answer,
         )
-        self._closed = False
 
     def _new_assistant(self, name: str) -> Assistant | None:
         """An assistant for the workers, if the instances can be assisted."""
@@ -104,43 +102,20 @@ class DynamicBatchScheduler:
 
     def infer(self, request: InferRequest) -> InferResponse:
         if self._plain and self._quick and not len(self._queue):
-            return self._call(self._stand_in_line(request), request)
+            # Its line is over sooner than being woken up by another thread's batch. It knows neither priorities nor
+            # queue policies, so it is only for models without them.
+            return self._call(self._take(request), request)
         instance = self._idle_instance()
         if instance is None:
             return submit_and_wait(self._enqueue, request, self._model_name)
         return self._call(instance, request)
 
-    def _stand_in_line(self, request: InferRequest) -> Instance:
-        """Wait for an instance of a quick model: that is over sooner than being woken up by somebody else's batch.
-
-        The line knows neither priorities nor queue policies, so it is only for models without them.
-        """
-        instance = self._pool.take(request.asked.timeout_us / 1e6 if request.asked.timeout_us else None, request)
-        if instance is None:
-            refusal = Refusal.cancelled(request) if request.cancelled else Refusal.expired(request)
-            raise self._refuser.count(refusal)
-        return instance
-
-    def _call(self, instance: Instance, request: InferRequest) -> InferResponse:
-        try:
-            if request.cancelled or self._closed:
-                raise self._refuser.count(self._refusal(request))
-            return instance.call(request)
-        finally:
-            self._pool.give(instance)
-
     def submit(self, request: InferRequest) -> None:
         instance = self._idle_instance() if self._run_time.quick and self._quick else None
         if instance is None:
             self._enqueue(request)
-            return
-        try:
-            if request.cancelled or self._closed:
-                self._refuser.answer(self._refusal(request))
-            else:
-                instance.execute((request,))
-        finally:
-            self._pool.give(instance)
+        else:
+            self._execute_on(instance, request)
 
     def _idle_instance(self) -> Instance | None:
         """An instance, if requests need not wait for others and nothing waits; None otherwise."""
@@ -159,9 +134,6 @@ class DynamicBatchScheduler:
             else:
                 refusal = Refusal.full(request)
         self._refuser.answer(refusal)
-
-    def _refusal(self, request: InferRequest) -> Refusal:
-        return Refusal.cancelled(request) if request.cancelled else Refusal.unloaded(request, self._model_name)
 
     @property
     def resizable(self) -> bool:
