@@ -87,3 +87,9 @@ class AdapterRows:
             if weights is not None and site in weights:
                 rank = weights[site][0].shape[1]
                 a[row, :, :rank], b[row, :rank] = weights[site]
+
+
+def lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
+    names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
+    return {name: (inputs[f"lora.{name}.a"].shape[1], inputs[f"lora.{name}.b"].shape[2]) for name in names}

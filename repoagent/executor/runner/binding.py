@@ -1,12 +1,12 @@
-"""Runs bound to arrays by their addresses."""
+"""Runs bound to arrays by their addresses, and what the two forms of graph are fed in their own ways."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Run", "bind_input", "bind_output"]
+__all__ = ["FormFeeds", "Run", "bind_input", "bind_output"]
 
 
 @dataclass(slots=True)
@@ -26,3 +26,29 @@ def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
 
 def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+class FormFeeds(Protocol):
+    """The inputs by which one form of graph is told where each row stands.
+
+    ``reads_masked``: what lies behind a row's end enters the arithmetic, with a weight of zero. That is no harm unless
+    it is no number: zero times NaN is NaN.
+    """
+
+    reads_masked: bool
+
+    def arrays(self, batch: int, width: int) -> dict[str, npt.NDArray[Any]]:
+        """New arrays by input name for runs of ``batch`` rows and ``width`` columns."""
+
+    def fill(
+        self,
+        arrays: dict[str, npt.NDArray[Any]],
+        lengths: npt.NDArray[np.int64],
+        longest: int,
+        width: int,
+        counts: npt.NDArray[np.int64] | int = 1,
+    ) -> None:
+        """Say that the rows hold ``lengths`` tokens before the run, and that their first ``counts`` columns count.
+
+        ``longest``: the largest of the lengths.
+        """

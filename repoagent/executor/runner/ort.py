@@ -13,27 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.runner import surgery
-from repoagent.executor.runner.adapter_rows import AdapterRows
-from repoagent.executor.runner.binding import Run, bind_input, bind_output
-from repoagent.executor.runner.feeds import FormFeeds
+from repoagent.executor.runner.adapter_rows import AdapterRows, lora_sites
+from repoagent.executor.runner.binding import FormFeeds, Run, bind_input, bind_output
 from repoagent.executor.runner.logit_rows import LogitRows
-from repoagent.executor.runner.memory import check_cache_fits, does_not_fit
-from repoagent.executor.runner.options import DEFAULT_SEQ_LEN, RunnerOptions
+from repoagent.executor.runner.memory import bytes_per_token, new_slab, sequence_length
+from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.pieces import is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.prompts import group_prompts
 from repoagent.executor.runner.protocol import (
-    AdapterWeights,
     DecodeRound,
     LoraShape,
     RunnerInfo,
     Segment,
-    Seq,
     StepResult,
 )
+from repoagent.executor.runner.sequences import OrtSequences
 from repoagent.executor.runner.session import make_session
-from repoagent.executor.runner.slab import Slab
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
-from repoagent.executor.types.errors import CheckError, EngineError
+from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["OrtRunner"]
 
@@ -60,7 +57,7 @@ class _Layout:
     result: StepResult
 
 
-class OrtRunner:
+class OrtRunner(OrtSequences):
     """A ModelRunner over a session and a slab; what differs between the two graph forms is in ``feeds``."""
 
     _mixed = False  # whether its graph is changed by mix_runs
@@ -72,85 +69,26 @@ class OrtRunner:
         inputs = {item.name: item for item in self._session.get_inputs()}
         self._takes_positions = "position_ids" in inputs
         dtype = np.dtype(_DTYPES[inputs[spec.past(0)[0]].type])
-        length = _sequence_length(spec, options, inputs[spec.past(0)[0]].shape[2])
-        self._slab = _slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
-        sites = _lora_sites(inputs)
-        self._adapters = AdapterRows(sites, options.max_sequences, dtype)
-        self._info = RunnerInfo(
+        length = sequence_length(spec, options, inputs[spec.past(0)[0]].shape[2])
+        slab = new_slab(spec, options.max_sequences, length, dtype, wipe=feeds.reads_masked)
+        sites = lora_sites(inputs)
+        adapters = AdapterRows(sites, options.max_sequences, dtype)
+        info = RunnerInfo(
             vocab_size=spec.vocab_size,
             max_seq_len=length,
             max_sequences=options.max_sequences,
-            kv_bytes_per_token=_bytes_per_token(spec, dtype),
+            kv_bytes_per_token=bytes_per_token(spec, dtype),
             dtype=dtype.name,
             end_ids=spec.end_ids,
             extra_outputs=options.extra_outputs,
             lora=LoraShape(spec.layers, spec.kv_heads * spec.head_size, sites) if sites else None,
             hidden_size=spec.hidden_size if surgery.PROMPT_ROWS in inputs else None,
         )
+        super().__init__(slab, adapters, info)
         self._no_embeddings = np.zeros((0, 2), np.int64), np.zeros((0, spec.hidden_size), dtype)
         self._rows_out = LogitRows(options.max_sequences, spec.vocab_size)
         self._decode_runs: dict[tuple[int, int, bool], Run] = {}
         self._layout: _Layout | None = None
-
-    @property
-    def info(self) -> RunnerInfo:
-        """See ModelRunner."""
-        return self._info
-
-    def open(self) -> Seq | None:
-        """See ModelRunner."""
-        return self._slab.take()
-
-    def free(self, seq: Seq) -> None:
-        """See ModelRunner."""
-        row = self._slab.row(seq)
-        self._slab.free(seq)
-        if self._info.lora is not None:
-            self._adapters.put(row, None)
-            if row < self._slab.used:  # the last row lies there now
-                self._bind_anew(self._adapters.move(self._slab.used, row))
-
-    def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
-        """See AdaptableRunner."""
-        self._bind_anew(self._adapters.put(self._slab.row(seq), weights))
-        self._layout = None
-
-    def _bind_anew(self, replaced: bool) -> None:
-        if replaced:
-            self.forget_bindings()
-
-    def length(self, seq: Seq) -> int:
-        """See ModelRunner."""
-        return int(self._slab.lengths[self._slab.row(seq)])
-
-    def truncate(self, seq: Seq, length: int) -> None:
-        """See ModelRunner."""
-        row = self._slab.row(seq)
-        self._slab.lengths[row] = min(length, int(self._slab.lengths[row]))
-        self._layout = None
-
-    def fork(self, seq: Seq) -> Seq | None:
-        """See ModelRunner."""
-        copy = self._slab.take()
-        if copy is not None:
-            self._slab.copy(self._slab.row(seq), self._slab.row(copy), 0, self.length(seq))
-            if self._info.lora is not None:
-                self._bind_anew(self._adapters.put(self._slab.row(copy), self._adapters.held(self._slab.row(seq))))
-        return copy
-
-    def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
-        """See ModelRunner."""
-        self._slab.reorder([self._slab.row(seq) for seq in seqs], parents, common)
-        self._layout = None
-
-    def export_kv(self, seq: Seq, start: int, stop: int) -> npt.NDArray[Any]:
-        """See ModelRunner."""
-        return self._slab.export(self._slab.row(seq), start, stop)
-
-    def import_kv(self, seq: Seq, blob: npt.NDArray[Any], tokens: int) -> None:
-        """See ModelRunner."""
-        self._slab.load(self._slab.row(seq), blob, tokens)
-        self._layout = None
 
     def close(self) -> None:
         """See ModelRunner."""
@@ -376,57 +314,10 @@ class OrtRunner:
             bind_input(run.binding, surgery.PROMPT_PLACES, self._no_embeddings[0])
             bind_input(run.binding, surgery.PROMPT_ROWS, self._no_embeddings[1])
 
+    def forget_layout(self) -> None:
+        self._layout = None
+
     def forget_bindings(self) -> None:
         """Drop the kept runs; they point at arrays that are about to be replaced."""
         self._decode_runs.clear()
         self._layout = None
-
-
-def _sequence_length(spec: DecoderSpec, options: RunnerOptions, capacity: int | str | None) -> int:
-    """How many tokens a sequence may hold. A graph of a fixed ``capacity`` leaves no choice.
-
-    Raises ``CheckError`` where the options or the folder contradict the graph.
-    """
-    if not isinstance(capacity, int):
-        return min(options.max_seq_len or DEFAULT_SEQ_LEN, spec.context_length)
-    length = capacity - 1
-    if not 1 <= length <= spec.context_length:
-        raise CheckError(
-            f"{spec.place}: the graph's caches have {capacity} tokens, and {CONFIG_NAME} has a context length of "
-            f"{spec.context_length}: expected 2 to {spec.context_length + 1}; build the decoder again"
-        )
-    if options.max_seq_len not in (None, length):
-        raise CheckError(
-            f"{spec.place}: the graph's caches have {capacity} tokens, so that a sequence holds {length}, but "
-            f"max_seq_len is {options.max_seq_len}: leave it out, or build the decoder with "
-            f"capacity={(options.max_seq_len or 0) + 1}"
-        )
-    return length
-
-
-def _bytes_per_token(spec: DecoderSpec, dtype: np.dtype[Any]) -> int:
-    return 2 * spec.layers * spec.kv_heads * spec.head_size * dtype.itemsize
-
-
-def _slab(spec: DecoderSpec, sequences: int, length: int, dtype: np.dtype[Any], *, wipe: bool) -> Slab:
-    size = _bytes_per_token(spec, dtype)
-    check_cache_fits(sequences, length, size)
-    try:
-        # One token more than a sequence may hold: rows that sit out a decode run are written there.
-        return Slab(
-            layers=spec.layers,
-            rows=sequences,
-            kv_heads=spec.kv_heads,
-            tokens=length + 1,
-            head_size=spec.head_size,
-            dtype=dtype,
-            wipe=wipe,
-        )
-    except (MemoryError, ValueError) as error:  # NumPy has a ValueError for more than can be addressed
-        raise does_not_fit(sequences, length, size) from error
-
-
-def _lora_sites(inputs: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """(inputs, outputs) of the layers for which the graph takes adapters: lora.LAYER.a and lora.LAYER.b."""
-    names = [name[len("lora.") : -len(".a")] for name in inputs if name.startswith("lora.") and name.endswith(".a")]
-    return {name: (inputs[f"lora.{name}.a"].shape[1], inputs[f"lora.{name}.b"].shape[2]) for name in names}

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from repoagent.errors import CancelledError, InternalError, RepoAgentError, UnavailableError
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
-from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, StateTable, VersionStatus
+from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, VersionStatus
+from repoagent.serving.lifecycle.pending_load import PendingLoad
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
 from repoagent.serving.lifecycle.slot_context import LoadOrder, SlotContext
+from repoagent.serving.lifecycle.slot_states import SlotStates
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.serving.versions.reuse import Built, Present
@@ -28,20 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelSlot"]
 
 logger = logging.getLogger(__name__)
-
-
-class _PendingLoad:
-    """A load that has been asked for and has not ended."""
-
-    def __init__(self, *, follows_unload: bool) -> None:
-        self.follows_unload = follows_unload
-        """An unload that was asked for before it had not ended."""
-        self.cancelled = threading.Event()
-        self.reason = ""
-
-    def cancel(self, reason: str) -> None:
-        self.reason = self.reason or reason
-        self.cancelled.set()
 
 
 class ModelSlot:
@@ -68,30 +56,20 @@ class ModelSlot:
         self._queue = queue
         self._lock = threading.Lock()
         self._released = threading.Condition(self._lock)
-        self._pending: set[_PendingLoad] = set()
+        self._pending: set[PendingLoad] = set()
         self._unloads = 0
         """How many unloads have been asked for and have not ended."""
-        self._states = StateTable(name)
-        self._owners: dict[int, LoadedModel] = {}
-        self._progress = ""
-        """How far the agents of the load are that is under way."""
+        self._states = SlotStates(name, self._lock)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def statuses(self) -> list[tuple[int | None, VersionStatus]]:
-        """The versions and their states; see :class:`~repoagent.serving.lifecycle.model_states.StateTable`.
-
-        The reason of one that is being loaded is how far its agents are, once they report that.
-        """
-        statuses, progress = self._states.statuses(), self._progress
-        if not progress:
-            return statuses
-        loading = VersionStatus(ModelState.LOADING, progress)
-        return [(number, loading if one.state is ModelState.LOADING else one) for number, one in statuses]
+        """The versions and their states; see :meth:`SlotStates.statuses`."""
+        return self._states.statuses()
 
     def status(self, version: int) -> VersionStatus:
         """The state of one version."""
-        return self._states.get(version)
+        return self._states.status(version)
 
     @property
     def present(self) -> bool:
@@ -119,7 +97,7 @@ class ModelSlot:
     def load(self, order: LoadOrder) -> "Future[LoadReport]":
         """Queue a load; the result is its report, or the error that a client is to see."""
         with self._lock:
-            pending = _PendingLoad(follows_unload=self._unloads > 0)
+            pending = PendingLoad(follows_unload=self._unloads > 0)
             self._pending.add(pending)
         try:
             future = self._queue.submit(lambda: self._load(order, pending))
@@ -129,7 +107,7 @@ class ModelSlot:
         future.add_done_callback(lambda _: self._over(pending))  # Also of one that never had its turn.
         return future
 
-    def _over(self, pending: _PendingLoad) -> None:
+    def _over(self, pending: PendingLoad) -> None:
         with self._lock:
             self._pending.discard(pending)
 
@@ -219,7 +197,7 @@ class ModelSlot:
 
     # -- on the pool, one at a time -------------------------------------------------------------------------------
 
-    def _load(self, order: LoadOrder, pending: _PendingLoad) -> "LoadReport":
+    def _load(self, order: LoadOrder, pending: PendingLoad) -> "LoadReport":
         try:
             report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
@@ -233,9 +211,9 @@ class ModelSlot:
         self.failed = False
         return report
 
-    def _load_if_needed(self, order: LoadOrder, pending: _PendingLoad) -> "LoadReport":
+    def _load_if_needed(self, order: LoadOrder, pending: PendingLoad) -> "LoadReport":
         if pending.cancelled.is_set():
-            raise self._outdated(pending)
+            raise pending.outdated(self.name)
         current = self.loaded
         if order.needed and current is not None and current.overridden:
             return current.chain.report
@@ -255,26 +233,26 @@ class ModelSlot:
             fingerprint = source.fingerprint()
         except RepoAgentError as error:  # There is such a model, but not one that can be read.
             if self.loaded is None:
-                self._start_loading()
-                self._move(None, ModelState.UNAVAILABLE, str(error))
+                self._states.start_loading()
+                self._states.move(None, ModelState.UNAVAILABLE, str(error))
             raise self._poll_failure(error) from error
         if order.files is None:
             self.attempted = fingerprint
         return source, fingerprint
 
     def _replace(
-        self, source: "ModelSource", override: "ModelConfig | None", key: object, pending: _PendingLoad
+        self, source: "ModelSource", override: "ModelConfig | None", key: object, pending: PendingLoad
     ) -> "LoadReport":
         logger.info("loading: %s", self.name)
         if self.loaded is None:
-            self._start_loading()
+            self._states.start_loading()
         try:
             chain = self._context.run_chain(source, override, pending.cancelled, self._note_progress)
         except RepoAgentError as error:
             self.report = error.report
             raise self._reported(self._refused(error, pending)) from error
         finally:
-            self._progress = ""
+            self._states.progress = ""
         try:
             model, built = self._build(chain, key, pending, overridden=override is not None)
         except Exception as error:
@@ -285,7 +263,7 @@ class ModelSlot:
         return chain.report
 
     def _build(
-        self, chain: "LoadedChain", key: object, pending: _PendingLoad, *, overridden: bool
+        self, chain: "LoadedChain", key: object, pending: PendingLoad, *, overridden: bool
     ) -> tuple[LoadedModel, Built]:
         builder = self._context.builder
         config = builder.configuration(self.id.name, chain.config)
@@ -293,12 +271,12 @@ class ModelSlot:
         versions = builder.plan(self.id, config, chain.files)
         if self.loaded is None:
             for version in versions:
-                self._move(version, ModelState.LOADING)
+                self._states.move(version, ModelState.LOADING)
         present = Present(self.loaded.versions if self.loaded is not None else {}, contents_of(chain))
         built = builder.build(self.id, config, chain.files, versions, pending.cancelled.is_set, present)
         if pending.cancelled.is_set():
             built.discard()
-            raise self._outdated(pending)
+            raise pending.outdated(self.name)
         return LoadedModel(chain, built.versions, key, overridden=overridden), built
 
     def _switch(self, model: LoadedModel, built: Built) -> None:
@@ -308,7 +286,7 @@ class ModelSlot:
             old, self.loaded = self.loaded, model
             self._released.notify_all()
         for version in model.versions:
-            self._make_ready(version, model)
+            self._states.make_ready(version, model)
         leaving = old.without(model) if old is not None else None
         if old is not None and leaving is not None:
             self._let_go(old, leaving)
@@ -335,8 +313,7 @@ class ModelSlot:
             self._context.changed(self.name)
             return
         self.loaded = model
-        with self._lock:
-            self._owners.update(dict.fromkeys(model.versions, model))
+        self._states.own(model.versions, model)
         leaving = old.without(model)
         leaving.retire()
         self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, lambda: None, tell_agents=False)
@@ -370,71 +347,38 @@ class ModelSlot:
         return self._unload(force=False, reason=UNLOADED)
 
     def _let_go(self, old: LoadedModel, leaving: Departure) -> None:
-        for version in old.versions:
-            if self._owners.get(version) is old:
-                self._move(version, ModelState.UNLOADING)
+        self._states.leave(old)
         leaving.retire()
         old.chain.unload()
 
     def _finish(self, old: LoadedModel, leaving: Departure, reason: str = UNLOADED) -> threading.Event:
         def gone() -> None:
-            with self._lock:
-                for version in old.versions:
-                    if self._owners.get(version) is old:
-                        del self._owners[version]
-                        self._states.move(version, ModelState.UNAVAILABLE, reason)
+            self._states.gone(old, reason)
             logger.info("successfully unloaded '%s'", self.name)
 
         return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, gone)
 
     def _note_progress(self, progress: "Progress") -> None:
-        self._progress = progress.summary
+        self._states.progress = progress.summary
 
-    # -- states and errors ------------------------------------------------------------------------------------------
-
-    def _move(self, version: int | None, state: ModelState, reason: str = "") -> None:
-        with self._lock:
-            if state is ModelState.LOADING and version is not None:
-                self._owners.pop(version, None)
-            self._states.move(version, state, reason)
-
-    def _start_loading(self) -> None:
-        with self._lock:
-            # What an earlier life left behind is told anew by this one.
-            self._states.forget(ModelState.UNAVAILABLE)
-            self._states.move(None, ModelState.LOADING)
-
-    def _make_ready(self, version: int, model: LoadedModel) -> None:
-        with self._lock:
-            state = self._states.get(version).state
-            if state not in (ModelState.READY, ModelState.LOADING):
-                self._states.move(version, ModelState.LOADING)
-            if state is not ModelState.READY:
-                self._states.move(version, ModelState.READY)
-            self._owners[version] = model
+    # -- errors ---------------------------------------------------------------------------------------------------
 
     def _reported(self, error: RepoAgentError) -> RepoAgentError:
         error.report = self.report
         return error
 
-    def _outdated(self, pending: _PendingLoad) -> CancelledError:
-        if pending.reason != UNLOADED:
-            return CancelledError(f"load failed for model '{self.name}': {pending.reason}\n")
-        return CancelledError(
-            f"load failed for model '{self.name}': Newer operation has been applied to the model lifecycle, current "
-            "load operation is out-dated.\n"
-        )
-
     def _poll_failure(self, error: RepoAgentError) -> InternalError:
         return InternalError(f"failed to load '{self.name}', failed to poll from model repository: {error}")
 
-    def _refused(self, error: RepoAgentError, pending: _PendingLoad) -> RepoAgentError:
+    def _refused(self, error: RepoAgentError, pending: PendingLoad) -> RepoAgentError:
         """The error for a load that ended in its agents, after noting the state."""
         if self.loaded is None:
-            self._move(None, ModelState.UNAVAILABLE, pending.reason if pending.cancelled.is_set() else str(error))
-        return self._outdated(pending) if pending.cancelled.is_set() else self._poll_failure(error)
+            self._states.move(
+                None, ModelState.UNAVAILABLE, pending.reason if pending.cancelled.is_set() else str(error)
+            )
+        return pending.outdated(self.name) if pending.cancelled.is_set() else self._poll_failure(error)
 
-    def _failed(self, error: Exception, pending: _PendingLoad) -> RepoAgentError:
+    def _failed(self, error: Exception, pending: PendingLoad) -> RepoAgentError:
         """The error for a load that ended after its agents, after noting the states."""
         failure = as_repoagent_error(error, self.name)
         if self.loaded is None:
@@ -442,10 +386,7 @@ class ModelSlot:
             general = failure.reason if isinstance(failure, BuildError) else str(failure)
             # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
             others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
-            for version, status in self._states.statuses():
-                if status.state is ModelState.LOADING:
-                    reason = reasons.get(version, others) if version is not None else others
-                    self._move(version, ModelState.UNAVAILABLE, reason)
+            self._states.fail(reasons, others)
         if pending.cancelled.is_set():
-            return self._outdated(pending)
+            return pending.outdated(self.name)
         return failure if isinstance(failure, BuildError) else self._poll_failure(failure)
