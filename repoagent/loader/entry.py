@@ -2,22 +2,24 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from repoagent.api.actions import Action
 from repoagent.api.agent import Agent
 from repoagent.api.hooks import ActionEvent
-from repoagent.errors import AgentRefusedError
+from repoagent.errors import AgentError, AgentRefusedError, CancelledError
 from repoagent.loader.agent_model import EntryModel
 from repoagent.loader.agent_pool import AgentPool
-from repoagent.loader.calls import call_agent
+from repoagent.loader.calls import call_agent, reason_of
 from repoagent.loader.chain_states import STATE_OF_ACTION, Lifecycle, State
 from repoagent.loader.context import LoadContext
 from repoagent.loader.plan import PlannedAgent
-from repoagent.loader.recording import Measured, measured
 from repoagent.loader.report import EntryRecorder
 
-__all__ = ["ChainEntry", "open_entry"]
+__all__ = ["ChainEntry", "Measured", "measured", "open_entry"]
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -144,3 +146,32 @@ def _release(pool: AgentPool, name: str, recorder: EntryRecorder) -> None:
             pool.release(name)
     except AgentRefusedError as error:
         logger.debug("the agent is gone all the same: %s", error)
+
+
+@dataclass(slots=True)
+class Measured:
+    """How a call went; complete when its block has been left."""
+
+    seconds: float = 0.0
+    outcome: str = "ok"
+    error: str | None = None
+
+
+@contextmanager
+def measured(recorder: EntryRecorder, action: str, *, only_failures: bool = False) -> Iterator[Measured]:
+    """Time a block and add the line for ``action``; with ``only_failures`` a block that goes well leaves none.
+
+    Exceptions pass through.
+    """
+    result = Measured()
+    started = time.monotonic()
+    try:
+        yield result
+    except BaseException as error:
+        result.outcome = "cancelled" if isinstance(error, CancelledError) else "failed"
+        result.error = error.reason if isinstance(error, AgentError) else reason_of(error)
+        raise
+    finally:
+        result.seconds = time.monotonic() - started
+        if result.error is not None or not only_failures:
+            recorder.finish(action, result.outcome, result.seconds, result.error)

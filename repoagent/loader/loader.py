@@ -21,13 +21,12 @@ from repoagent.loader.load_counter import LoadCounter
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.report import LoadReport, ReportBuilder
-from repoagent.loader.unload_requests import request_unload
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "request_unload"]
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -230,3 +229,24 @@ def _unexpected(error: Exception, report: ReportBuilder) -> InternalError:
 
 def _tell_nobody(_event_name: str, _event: object) -> None:
     """There are no plug-ins."""
+
+
+def request_unload(handler: Callable[[str, str], None] | None, model: str, reason: str) -> None:
+    """Call ``handler(model, reason)`` soon, and return at once.
+
+    The agent may be in the middle of a call that an unload has to wait for, so the handler gets a thread of its own.
+    """
+    if handler is None:
+        logger.warning("model '%s' should be unloaded, which nobody here does: %s", model, reason)
+        return
+    logger.info("model '%s' is to be unloaded: %s", model, reason)
+    threading.Thread(
+        target=_handle, args=(handler, model, reason), name=f"repoagent-unload-{model}", daemon=True
+    ).start()
+
+
+def _handle(handler: Callable[[str, str], None], model: str, reason: str) -> None:
+    try:
+        handler(model, reason)
+    except Exception:
+        logger.exception("model '%s' could not be unloaded as its agent asked", model)

@@ -1,5 +1,7 @@
 """Running agents on models through the real loader, in private places that are looked through afterwards."""
 
+import io
+import logging
 import os
 import shutil
 import tempfile
@@ -24,7 +26,6 @@ from repoagent.storage import Cache, KeyProvider, ModelFiles, ModelSource, Works
 from repoagent.testing.faults import FaultInjection
 from repoagent.testing.keys import SCHEME, FakeKeys
 from repoagent.testing.leftovers import workspace_leftovers
-from repoagent.testing.log import captured_log
 from repoagent.testing.patching import storage_points
 from repoagent.testing.watching import TestedAgents
 
@@ -207,3 +208,20 @@ def _read_all(files: ModelFiles, directory: str = "") -> Iterator[tuple[str, byt
 
 def _is_directory(files: ModelFiles, path: str) -> bool:
     return files.local_path(path).is_dir()
+
+
+@contextmanager
+def captured_log() -> Iterator[io.StringIO]:
+    """For a block, every log record of every level goes into the stream too, tracebacks included."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield stream
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from repoagent.api import Action, AgentModel
-from repoagent.loader.unload_requests import request_unload
+from repoagent.loader.loader import request_unload
 
 Requests = queue.SimpleQueue[tuple[str, str]]
 

@@ -18,8 +18,7 @@ from repoagent.executor.runner.binding import FormFeeds, Run, bind_input, bind_o
 from repoagent.executor.runner.logit_rows import LogitRows
 from repoagent.executor.runner.memory import bytes_per_token, new_slab, sequence_length
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.pieces import is_single, places_wanted, rows_asked, rows_wanted
-from repoagent.executor.runner.prompts import group_prompts
+from repoagent.executor.runner.pieces import group_prompts, is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.protocol import (
     DecodeRound,
     LoraShape,

@@ -10,8 +10,7 @@ from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.plan import POLICY, ChainPlanner, ConfigPlanner, PlannedAgent
-from repoagent.loader.policy.allowed_agents import objection
-from repoagent.loader.policy.allowed_backends import backend_objections
+from repoagent.loader.policy.allowed import backend_objections, objection
 from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 from repoagent.storage.secrets.environment import mark_secret
 

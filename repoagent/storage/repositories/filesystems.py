@@ -1,17 +1,38 @@
 """From a repository URL to an fsspec filesystem that sees changes at once."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.installing import install_hint
-from repoagent.storage.repositories.patient_filesystem import PatientFilesystem
 from repoagent.storage.repositories.remote_calls import RemoteCalls
 from repoagent.storage.repositories.socket_timeouts import limit_attempts, with_timeouts
 from repoagent.storage.repositories.url import RepositoryUrl
 
 __all__ = ["TIMEOUT", "is_local", "open_filesystem", "open_patiently"]
+
+_LIMITED: Final = frozenset(
+    {
+        "checksum",
+        "created",
+        "du",
+        "exists",
+        "find",
+        "glob",
+        "info",
+        "isdir",
+        "isfile",
+        "ls",
+        "modified",
+        "size",
+        "sizes",
+    }
+)
+"""What asks a store about names: the answer is small, so its time is limited."""
+_HERE: Final = frozenset({"clear_instance_cache", "current", "invalidate_cache", "to_dict", "to_json", "walk"})
+"""What asks nothing, or hands out answers one by one."""
 
 TIMEOUT: Final = 15.0
 """Seconds that a remote filesystem has for an answer, unless the operator says otherwise."""
@@ -108,3 +129,24 @@ def _missing(protocol: str, error: ImportError) -> str:
     extra = _EXTRAS.get(protocol)
     how = f"; {install_hint('repoagent-core', extra)}" if extra else f": {error}"
     return f"the {protocol}:// filesystem needs a package that is not installed{how}"
+
+
+class PatientFilesystem:
+    """An fsspec filesystem whose calls go through ``calls``. Everything else is that of ``fs``."""
+
+    def __init__(self, fs: Any, calls: RemoteCalls) -> None:
+        self._fs = fs
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._fs, name)
+        if name.startswith("_") or name in _HERE or not callable(value):
+            return value
+        return self._through_calls(value, limited=name in _LIMITED)
+
+    def _through_calls(self, method: Callable[..., Any], *, limited: bool) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self._calls.run(partial(method, *arguments, **options), limited=limited)
+
+        return call

@@ -15,9 +15,8 @@ from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, f
 from repoagent.storage.repositories.listing import list_directories, list_files
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 from repoagent.storage.repositories.versions import version_numbers
-from repoagent.storage.workspaces.private_memory import new_memory_filesystem
 
-__all__ = ["MemorySource", "ModelSource", "open_source"]
+__all__ = ["MemorySource", "ModelSource", "new_memory_filesystem", "open_source"]
 
 
 class ModelSource:
@@ -143,3 +142,12 @@ def open_source(
     parsed = parse_url(url) if isinstance(url, str) else url
     fs, _ = open_patiently(parsed, storage_options, filesystems)
     return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text)
+
+
+def new_memory_filesystem() -> Any:
+    """Return a new, empty fsspec memory filesystem with a store of its own."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    # fsspec keeps the store on the class, and instances in a cache: a class each avoids both.
+    kind = type("PrivateMemoryFileSystem", (MemoryFileSystem,), {"store": {}, "pseudo_dirs": [""], "cachable": False})
+    return kind()

@@ -17,7 +17,7 @@ from repoagent.storage.workspaces import tmpfs
 from repoagent.storage.workspaces.core_dumps import forbid_core_dumps
 from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
 from repoagent.storage.workspaces.private import default_workspace_path, private_directory
-from repoagent.storage.workspaces.process_root import ProcessRoot, sweep_memory, sweep_root
+from repoagent.storage.workspaces.process_dir import ProcessRoot, sweep_memory, sweep_root
 
 __all__ = ["Workspace", "WorkspaceRoot"]
 

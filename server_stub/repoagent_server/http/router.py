@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
-from repoagent_server.handlers.restrictions import Api, Restrictions
+from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response
-from repoagent_server.http.restricted import Guard
 
 __all__ = ["Match", "Params", "Route", "Router"]
 
@@ -18,6 +17,22 @@ Params = Mapping[str, str]
 
 Inline = Callable[[Request, Params], Response]
 Deferred = Callable[[Request, Params, Exchange], None]
+
+
+class Guard:
+    """A restriction, ready to be compared with requests."""
+
+    __slots__ = ("_name", "_restriction")
+
+    def __init__(self, restriction: Restriction) -> None:
+        self._restriction = restriction
+        self._name = restriction.header.lower().encode()
+
+    def refusal(self, request: Request) -> str | None:
+        """Why ``request`` is not let in, or None if it has the header with the value that it must have."""
+        if self._restriction.admits(request.header(self._name)):
+            return None
+        return f"This API is restricted, expecting header '{self._restriction.header}'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import click
 
+from repoagent.api.hooks import LoadEvent, hookimpl
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
@@ -28,7 +29,6 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.progress import EndOfLoads
 from repoagent_server.program.ready import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, stop_signals
 from repoagent_server.program.tables import table
@@ -255,3 +255,18 @@ def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> 
         front.drain(timeout)
     logger.info("All models are unloaded, the server has stopped")
     return 0
+
+
+class EndOfLoads:
+    """An observer that takes a load off the line when it has ended."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+
+    @hookimpl
+    def load_finished(self, event: LoadEvent) -> None:
+        self._line.finished(event.model)
+
+    @hookimpl
+    def unload_finished(self, event: LoadEvent) -> None:
+        self._line.finished(event.model)

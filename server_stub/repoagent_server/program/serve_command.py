@@ -8,7 +8,6 @@ import click
 
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
-from repoagent_server.flags.deprecated_flags import take_strictness
 from repoagent_server.flags.flags import (
     HEADER_PATTERN,
     LEVEL,
@@ -19,7 +18,7 @@ from repoagent_server.flags.flags import (
     merge_settings,
     number,
 )
-from repoagent_server.flags.former_trace_flags import former_trace_flags, take_former_trace_flags
+from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
 from repoagent_server.flags.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings

@@ -1,6 +1,8 @@
 """One text, or several, that the executor generates for a row of a request."""
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +13,6 @@ from repoagent.serving.backends.llm.llm_metrics import performance
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.stopping import StopWords
 from repoagent.serving.backends.llm.text_outputs import TextOutput, TextOutputs
-from repoagent.serving.backends.llm.token_log_probs import token_log_probs
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.requests.tensor import Array
 
@@ -133,3 +134,30 @@ def _has_news(result: Result, outputs: TextOutputs) -> bool:
     """Whether there is anything to tell: not if all that came is a part of a character."""
     more = result.log_probs, result.generation_logits, result.request_perf_metrics
     return any(output.text for output in outputs.texts) or any(item is not None for item in more)
+
+
+def token_log_probs(
+    tokenizer: Tokenizer,
+    tokens: Iterable[int],
+    log_probs: Iterable[float],
+    others: Iterable[Sequence[tuple[int, float]]],
+) -> list[str]:
+    """One object for each of ``tokens``; ``others``: for each, the likeliest ones with theirs, the likeliest first."""
+    return [
+        json.dumps(
+            {
+                **_entry(tokenizer, token, value),
+                "top_logprobs": [_entry(tokenizer, other, its) for other, its in alternatives],
+            }
+        )
+        for token, value, alternatives in zip(tokens, log_probs, others, strict=True)
+    ]
+
+
+def _entry(tokenizer: Tokenizer, token: int, value: float) -> dict[str, Any]:
+    data = tokenizer.bytes_of(token)
+    return {
+        "token": data.decode(errors="replace"),
+        "logprob": value if math.isfinite(value) else -9999.0,
+        "bytes": list(data),
+    }

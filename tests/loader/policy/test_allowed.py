@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.loader.discovery import AgentInfo
-from repoagent.loader.policy.allowed_agents import objection
+from repoagent.loader.policy.allowed import objection
 from repoagent.loader.policy.code import code_of
 from repoagent.loader.policy.rules import AllowedAgent
 

@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.executor.builder import Form
 from repoagent.executor.runner.ort import OrtRunner
-from repoagent.executor.runner.prompts import group_prompts
+from repoagent.executor.runner.pieces import group_prompts
 from repoagent.executor.runner.protocol import Logits, Segment, Seq
 
 
