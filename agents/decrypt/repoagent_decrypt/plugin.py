@@ -10,7 +10,7 @@ __all__ = ["register_commands", "register_key_providers"]
 @hookimpl
 def register_key_providers() -> Mapping[str, str]:
     """Where keys can be besides ``env:``, ``file:`` and ``exec:``."""
-    schemes = ("awskms", "azurekv", "gcpkms", "kbs", "vault")
+    schemes = ("awskms", "azurekv", "gcpkms", "kbs", "tpm", "vault")
     return {scheme: f"repoagent_decrypt.providers.{scheme}:fetch" for scheme in schemes}
 
 
