@@ -19,6 +19,7 @@ __all__ = ["Http2Transport"]
 
 _BACKLOG: Final = 2048
 _STALL_SECONDS: Final = 60.0
+"""For at least this long, at most for twice as long, a client may be silent in the middle of something."""
 _HANDSHAKE_SECONDS: Final = 20.0
 _NEW_SECONDS: Final = 0.1
 _PART_SECONDS: Final = 1.0
@@ -27,10 +28,9 @@ _POLL_SECONDS: Final = 0.005
 
 
 class Http2Transport:
-    """A :class:`~repoagent_server.grpc.transport.Transport`. ``stall_seconds``: how long a client may be silent
-    in the middle of something."""
+    """A :class:`~repoagent_server.grpc.transport.Transport`."""
 
-    def __init__(self, served: Served, stall_seconds: float = _STALL_SECONDS) -> None:
+    def __init__(self, served: Served) -> None:
         self._options = options = served.options
         self._loop = asyncio.get_running_loop()
         self._dispatcher = Dispatcher(
@@ -46,7 +46,7 @@ class Http2Transport:
         )
         self._times = _times(options)
         self._tls = options.tls_context()
-        self._connections = Connections(self._loop, stall_seconds)
+        self._connections = Connections(self._loop, _STALL_SECONDS)
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
 

@@ -15,15 +15,7 @@ from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.stream import Stream
 
-PATH = "/inference.GRPCInferenceService/ModelInfer"
-HEADERS = [
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", PATH),
-    (":authority", "localhost"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-]
+from .raw_client import HEADERS
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """The builtin transport on a real socket: what the tests that run over both transports do not see."""
 
 import asyncio
+import contextlib
 import gzip
 import http.client
 import socket
@@ -10,16 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from hpack import Decoder, Encoder
 from hyperframe.frame import (
     DataFrame,
-    Frame,
     GoAwayFrame,
     HeadersFrame,
     PingFrame,
@@ -38,9 +37,8 @@ from repoagent.limits import Limits
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-from .conftest import HEADERS, data_frame, headers_frame, message
-
-METHOD: Final = f"/{SERVICE}/ModelInfer"
+from .conftest import data_frame, headers_frame, message
+from .raw_client import HEADERS, METHOD, Raw
 
 
 @pytest.fixture
@@ -53,73 +51,6 @@ def infer_message(model: str = "ident", values: int = 1, **fields: Any) -> servi
     asked.inputs.add(name="INPUT0", datatype="FP32", shape=[1, values])
     asked.raw_input_contents.append(np.arange(values, dtype=np.float32).tobytes())
     return asked
-
-
-class Raw:
-    """A client by hand, over a socket."""
-
-    def __init__(self, address: Any) -> None:
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        self.socket = socket.socket(family)
-        self.socket.settimeout(60)
-        self.socket.connect(address)
-        self.encoder = Encoder()
-        self.decoder = Decoder()
-        self._rest = b""
-        self.send(PREFACE, SettingsFrame())
-
-    def send(self, *pieces: bytes | Frame) -> None:
-        self.socket.sendall(b"".join(p.serialize() if isinstance(p, Frame) else p for p in pieces))
-
-    def begin(self, stream: int, *more: tuple[str, str], path: str = METHOD, end: bool = False) -> None:
-        fields = [(name, path if name == ":path" else value) for name, value in HEADERS]
-        flags = ("END_HEADERS", "END_STREAM") if end else ("END_HEADERS",)
-        self.send(headers_frame(stream, *flags, fields=[*fields, *more], encoder=self.encoder))
-
-    def frame(self) -> Frame | None:
-        """The next one; None at the end of the connection."""
-        while True:
-            if len(self._rest) >= 9:
-                frame, length = Frame.parse_frame_header(memoryview(self._rest[:9]))
-                if len(self._rest) >= 9 + length:
-                    frame.parse_body(memoryview(self._rest[9 : 9 + length]))
-                    self._rest = self._rest[9 + length :]
-                    return frame
-            try:
-                received = self.socket.recv(1 << 16)
-            except ConnectionError:
-                return None
-            if not received:
-                return None
-            self._rest += received
-
-    def next(self, kind: type[Frame]) -> Any:
-        """The next frame of a kind."""
-        while (frame := self.frame()) is not None:
-            if isinstance(frame, kind):
-                return frame
-        raise AssertionError(f"the connection ended without a {kind.__name__}")
-
-    def decoded(self, frame: HeadersFrame) -> dict[str, str]:
-        return {str(name): str(value) for name, value in self.decoder.decode(frame.data)}
-
-    def fields(self) -> dict[str, str]:
-        """Of the next HEADERS."""
-        return self.decoded(self.next(HeadersFrame))
-
-    def status(self) -> tuple[str, str]:
-        """Of the call that ends next."""
-        while "grpc-status" not in (fields := self.fields()):
-            pass
-        return fields["grpc-status"], fields.get("grpc-message", "")
-
-    def ended(self) -> int:
-        """Read to the end of the connection; the code of the last GOAWAY, -1 if there was none."""
-        code = -1
-        while (frame := self.frame()) is not None:
-            if isinstance(frame, GoAwayFrame):
-                code = frame.error_code
-        return code
 
 
 @pytest.fixture
@@ -502,3 +433,33 @@ def test_requests_that_wait_in_a_reserve_are_refused_and_given_back(core: Any) -
         raw.send(data_frame(21, message(infer_message().SerializeToString()), "END_STREAM"))
         assert raw.status()[0] == "0"
     frontend.stop()
+
+
+@pytest.mark.parametrize("begun", ["nothing", "preface", "headers", "message", "unread"])
+def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
+    start_grpc: Any, begun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent_server.grpc.http2.transport._STALL_SECONDS", 0.1)
+    port = start_grpc()
+    idle, watching = Raw(("127.0.0.1", port)), Raw(("127.0.0.1", port))
+    watching.begin(1, path=f"/{SERVICE}/ModelStreamInfer")
+    stalled = socket.create_connection(("127.0.0.1", port), timeout=60)
+    with closing(stalled), closing(idle.socket), closing(watching.socket):
+        greeting = PREFACE + SettingsFrame(settings={4: 0}).serialize()
+        call = greeting + headers_frame(1).serialize()
+        asked = data_frame(1, message(infer_message().SerializeToString()), "END_STREAM").serialize()
+        pieces = {
+            "nothing": b"",
+            "preface": PREFACE[:5],
+            "headers": call[:-20],
+            "message": call + asked[:-3],
+            "unread": call + asked,
+        }
+        stalled.sendall(pieces[begun])
+        with contextlib.suppress(ConnectionError):
+            while stalled.recv(1 << 16):
+                pass
+        # Those that have finished what they began may wait: for a new call, or within a stream.
+        for raw in (idle, watching):
+            raw.send(PingFrame(0, b"12345678"))
+            assert raw.next(PingFrame).opaque_data == b"12345678"

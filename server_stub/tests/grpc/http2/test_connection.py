@@ -20,7 +20,8 @@ from hyperframe.frame import ContinuationFrame, PingFrame, SettingsFrame
 from repoagent_server.grpc.http2.control import CONNECTION_WINDOW, MAX_FRAME, MAX_STREAMS, STREAM_WINDOW
 from repoagent_server.grpc.http2.frames import PREFACE
 
-from .conftest import HEADERS, Client, Server, data_frame, headers_frame, message
+from .conftest import Client, Server, data_frame, headers_frame, message
+from .raw_client import HEADERS
 
 
 def of(kind: type, events: list[Any]) -> list[Any]:

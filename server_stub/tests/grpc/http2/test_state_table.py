@@ -23,7 +23,8 @@ from hyperframe.frame import (
 from repoagent_server.grpc.http2.control import STREAM_WINDOW
 from repoagent_server.grpc.http2.frames import PREFACE
 
-from .conftest import HEADERS, Server, data_frame, headers_frame, message
+from .conftest import Server, data_frame, headers_frame, message
+from .raw_client import HEADERS
 
 CODES: Final = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED",

@@ -1,0 +1,81 @@
+"""How much memory a tensor takes on its way through gRPC, in a server of its own: finding F1."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+import pytest
+from repoagent_server.shared.grpc_options import TRANSPORTS
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+SIZE: Final = 96 << 20
+_PROGRAM: Final = "from repoagent.cli.main import main; main()"
+_MODEL: Final = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array + 1)]) for array in arrays]
+"""
+
+
+@pytest.fixture(params=TRANSPORTS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, int, int]]:
+    """What carries gRPC, the port, and the process."""
+    folder = tmp_path / "models" / "plus"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(_MODEL)
+    tensor = "data_type: TYPE_FP32 dims: [-1]"
+    (folder / "config.pbtxt").write_text(
+        f'backend: "python"\ninput {{ name: "INPUT0" {tensor} }}\noutput {{ name: "OUTPUT0" {tensor} }}\n'
+    )
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-c", _PROGRAM, "serve", "--model-repository", str(tmp_path / "models")]
+    command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
+    command += [f"--grpc-transport={request.param}", f"--workspace-directory={tmp_path / 'w'}"]
+    command += [f"--grpc-max-message-size={2 * SIZE}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        while not ready.exists():
+            assert process.stdout.readline(), process.wait()
+        yield request.param, int(json.loads(ready.read_text())["grpc"]["port"]), process.pid
+        process.terminate()
+        process.wait(60)
+
+
+def peak(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory cannot be reset")
+def test_a_large_tensor_takes_at_most_three_times_its_size(server: tuple[str, int, int]) -> None:
+    """Where the transport is grpcio, its own copies are beyond our reach."""
+    carrier, port, pid = server
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        def ask(count: int) -> Any:
+            asked = service_pb2.ModelInferRequest(model_name="plus", id="7")
+            asked.inputs.add(name="INPUT0", datatype="FP32", shape=[count])
+            asked.raw_input_contents.append(np.ones(count, np.float32).tobytes())
+            return stub.ModelInfer(asked)
+
+        ask(1 << 10)
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        before = peak(pid)
+        answer = np.frombuffer(ask(SIZE // 4).raw_output_contents[0], np.float32)
+        assert answer.size == SIZE // 4
+        assert (answer == 2).all()
+        ratio = (peak(pid) - before) / SIZE
+        assert ratio <= (3.0 if carrier == "builtin" else 7.0), ratio
+        print(f"{carrier}: {ratio:.2f} bytes per byte")

@@ -1,0 +1,5 @@
+"""The builtin gRPC transport over the core of the front ends' hostile tests."""
+
+from tests.hostile.front_ends.conftest import core
+
+__all__ = ["core"]
