@@ -41,7 +41,7 @@ demo: $(STAMP)
 	$(BIN)/python $(EXAMPLE)/demo.py
 
 serve: $(STAMP)
-	$(BIN)/repoagent serve --model-repository $(EXAMPLE)/repository
+	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository
 
 # As many tests at once as there are processors; the tests of one file run in one process, in order. `make test WORKERS=0`
 # runs them in pytest's own process.

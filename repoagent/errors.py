@@ -19,6 +19,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidTransitionError",
     "NotFoundError",
+    "OverloadedError",
     "RepoAgentError",
     "UnavailableError",
     "UnknownError",
@@ -91,6 +92,10 @@ class UnavailableError(RepoAgentError):
     """Not now: the server is stopping, a queue is full, a model is not ready."""
 
     code = ErrorCode.UNAVAILABLE
+
+
+class OverloadedError(UnavailableError):
+    """A queue is full: the same request may succeed in a moment."""
 
 
 class UnsupportedError(RepoAgentError):

@@ -56,6 +56,8 @@ class _HttpOptions:
     """Let clients register POSIX shared memory. A region is known to all front ends of the server that let them."""
     allowed_hosts: tuple[str, ...] = ()
     """Further names of the server, as ``--http-allowed-host``."""
+    allow_openai: bool = False
+    """Serve OpenAI's API, as ``--allow-openai``."""
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -171,6 +173,7 @@ class KServeHttp(_Service):
             forward_headers=options.header_forward_pattern,
             regions=_regions(self._server, options.allow_client_shm),
             limits=self._server.options.limits,
+            openai=options.allow_openai,
         )
         return HttpFrontend(endpoint, service)
 
@@ -205,6 +208,7 @@ def asgi_app(
     max_body: int = DEFAULT_MAX_BODY,
     forward_headers: str = "",
     allow_client_shm: bool = False,
+    allow_openai: bool = False,
 ) -> AsgiApp:
     """The HTTP API of a running server as an ASGI application, to mount in one of FastAPI or Starlette::
 
@@ -217,6 +221,7 @@ def asgi_app(
         max_body: The largest body of a request, in bytes.
         forward_headers: Which headers of inference requests reach the model as parameters: a regular expression.
         allow_client_shm: Whether clients may register POSIX shared memory.
+        allow_openai: Whether OpenAI's API is served, below ``/v1``.
 
     Raises:
         InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is no regular expression.
@@ -229,6 +234,7 @@ def asgi_app(
         forward_headers=forward_headers,
         regions=_regions(server, allow_client_shm),
         limits=server.options.limits,
+        openai=allow_openai,
     )
     return AsgiApp(service, max_body=max_body)
 

@@ -1,6 +1,13 @@
 """Errors of the executor. Each is a ``RuntimeError``, as callers of TensorRT-LLM's bindings expect."""
 
-from repoagent.errors import ConfigError, InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.errors import (
+    ConfigError,
+    InternalError,
+    InvalidArgumentError,
+    OverloadedError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 __all__ = [
     "CheckError",
@@ -29,7 +36,7 @@ class ExecutorStoppedError(UnavailableError, RuntimeError):
     """The executor was shut down; the call can never succeed."""
 
 
-class QueueFullError(UnavailableError, RuntimeError):
+class QueueFullError(OverloadedError, RuntimeError):
     """The queue limit is reached; the call may succeed later."""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, OverloadedError, RepoAgentError, UnavailableError
 from repoagent.serving.measuring.statistics import FailureReason
 from repoagent.serving.requests.request import InferRequest
 
@@ -60,7 +60,7 @@ class Refusal:
     def full(cls, request: InferRequest) -> "Refusal":
         """For a request that found the queue full."""
         text = f"[request id: {request.asked.id or '<id_unknown>'}] Exceeds maximum queue size"
-        return cls(request, UnavailableError(text), FailureReason.REJECTED)
+        return cls(request, OverloadedError(text), FailureReason.REJECTED)
 
     @classmethod
     def unloaded(cls, request: InferRequest, model_name: str) -> "Refusal":

@@ -81,7 +81,7 @@ class ServedModel:
         self._backend_model = backend_model
         self._scheduler = scheduler
         checker = RequestChecker(context.name, context.config)
-        self.check: Final = checker.check
+        self._check: Final = checker.check
         """Refuses requests that do not fit the model; see :meth:`RequestChecker.check`."""
         self._size_if_valid = checker.size_if_valid
         self._gate = Gate()
@@ -135,7 +135,7 @@ class ServedModel:
                 "use 'infer' of a Model, or 'submit'"
             )
         if self._size_if_valid(request) is None:
-            self.check(request)
+            self._check(request)
         if not self._enter():
             raise RetiredError(self.name)
         try:
@@ -159,6 +159,20 @@ class ServedModel:
             request.trace = None
             trace.end(request, time.monotonic_ns())
 
+    def check(self, request: InferRequest) -> None:
+        """Refuse ``request`` if it would be refused before its execution.
+
+        Raises:
+            InvalidArgumentError: it does not fit the model.
+            UnsupportedError: the model is decoupled, and the request refuses such.
+        """
+        self._check_decoupled(request)
+        self._check(request)
+
+    def _check_decoupled(self, request: InferRequest) -> None:
+        if self.decoupled and request.refuses_decoupled:
+            raise UnsupportedError(request.refuses_decoupled)
+
     def submit(self, request: InferRequest) -> None:
         """Check and queue ``request``; whatever happens to it, its sender hears.
 
@@ -168,10 +182,9 @@ class ServedModel:
         request.arrival_ns = time.monotonic_ns()
         request.classes = self.classes
         try:
-            if self.decoupled and request.refuses_decoupled:
-                raise UnsupportedError(request.refuses_decoupled)
+            self._check_decoupled(request)
             if self._size_if_valid(request) is None:
-                self.check(request)
+                self._check(request)
         except RepoAgentError as error:
             answer_error(request, error, str(self.version))
             return

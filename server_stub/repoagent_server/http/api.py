@@ -16,6 +16,7 @@ from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
+from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory
@@ -38,6 +39,7 @@ def api_service(
     forward_headers: str = "",
     regions: Regions = NO_REGIONS,
     limits: Limits = DEFAULT_LIMITS,
+    openai: bool = False,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -49,6 +51,7 @@ def api_service(
         restrictions: What needs a header.
         regions: The shared memory that clients may register.
         limits: How much one request may hold.
+        openai: Whether OpenAI's API is served, below ``/v1``.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -63,6 +66,8 @@ def api_service(
         generate = GenerateRoutes(inference, max_input_size, long)
         infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
+        if openai:
+            routes += OpenAiRoutes(inference, long).routes()
         if metrics is not None:
             routes.append(_metrics_route(metrics))
         return HttpService(Router(routes, restrictions or {}), loop, pools)

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Final, TypeVar
 
 from repoagent.errors import CancelledError
-from repoagent_server.http.messages import Exchange, Request
+from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.service import answer_to
 
 __all__ = ["LongWork"]
@@ -36,15 +36,20 @@ class LongWork:
         then: Callable[[_T], None],
         request: Request,
         exchange: Exchange,
+        refuse: Callable[[Exception], Response] | None = None,
     ) -> None:
         """Call ``work`` on the thread, with what it should call now and then, and ``then`` on the loop.
 
-        What it is given raises once the client has gone. An error, of either, is the answer to ``request``.
+        What it is given raises once the client has gone. An error, of either, is the answer to ``request``, which
+        ``refuse`` writes.
         """
         gone = threading.Event()
         exchange.on_cancel = gone.set
 
         turn = time.monotonic()
+
+        def answer(error: Exception) -> None:
+            exchange.respond(answer_to(error, request) if refuse is None else refuse(error))
 
         def look() -> None:
             nonlocal turn
@@ -63,11 +68,11 @@ class LongWork:
             try:
                 then(future.result())
             except Exception as error:
-                exchange.respond(answer_to(error, request))
+                answer(error)
 
         try:
             future = self._pool.submit(attempt)
         except RuntimeError as error:  # this machine has no thread left
-            exchange.respond(answer_to(error, request))
+            answer(error)
             return
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(deliver, done))

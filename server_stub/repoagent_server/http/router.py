@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
-from repoagent_server.http.messages import Exchange, Request, Response
+from repoagent_server.http.messages import Exchange, Request, Response, error_response
 
 __all__ = ["Match", "Params", "Route", "Router"]
 
@@ -58,6 +58,8 @@ class Route:
     """What it belongs to when parts of the API are restricted."""
     guard: Guard | None = None
     """Set by the router where that part is restricted."""
+    refuse: Callable[[str, int], Response] = error_response
+    """How its errors are written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,14 @@ class HttpService:
         """What a request is answered that is not let in."""
         foreign = self.origins.refusal(request, route) if self.origins is not None else None
         if foreign is not None:
-            return error_response(foreign, 403)
+            return route.refuse(foreign, 403)
         restricted = route.guard.refusal(request) if route.guard is not None else None
         if restricted is not None:
-            return error_response(restricted, 403)
+            return route.refuse(restricted, 403)
         if request.method not in route.methods:
-            return error_response("Method Not Allowed", 405)
+            return route.refuse("Method Not Allowed", 405)
         if self.stopping and not route.while_stopping:
-            return error_response(STOPPING, 503)
+            return route.refuse(STOPPING, 503)
         return None
 
     def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:

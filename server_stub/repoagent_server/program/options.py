@@ -75,6 +75,7 @@ class ServeOptions:
     http_allowed_host: tuple[str, ...] = ()
     http_header_forward_pattern: str = ""
     http_restrictions: Restrictions = field(default_factory=dict)
+    allow_openai: bool = False
     allow_grpc: bool = True
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     grpc_restrictions: Restrictions = field(default_factory=dict)

@@ -184,6 +184,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
             forward_headers=options.http_header_forward_pattern,
             regions=regions,
             limits=options.limits,
+            openai=options.allow_openai,
         )
         endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
         fronts[_HTTP] = HttpFrontend(endpoint, api)

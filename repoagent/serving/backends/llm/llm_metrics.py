@@ -32,6 +32,14 @@ _FAMILIES: Final = (
     ("nv_trt_llm_general_metrics", "General TRT LLM metrics", "general_type", ("iteration_counter",)),
 )
 
+#: What gateways read, under the names of vLLM: they are those of the protocol of llm-d and of Kubernetes' gateways.
+_GATEWAY: Final = (
+    ("vllm:num_requests_waiting", "Number of requests that wait."),
+    ("vllm:num_requests_running", "Number of requests in the last iteration."),
+    ("vllm:kv_cache_usage_perc", "KV cache usage; 1 means all of it."),
+)
+_CACHE_INFO: Final = "vllm:cache_config_info"
+
 #: Families of histograms, and what each counts as its only label says.
 _LENGTHS: Final = (("nv_llm_input_token_len", "total_input_tokens"), ("nv_llm_output_token_len", "total_output_tokens"))
 _BUCKETS: Final = (10, 50, 100, 500, 1000)
@@ -68,10 +76,19 @@ class LlmMetrics:
             self._add(name, description, MetricKind.GAUGE, label, values)
             for name, description, label, values in _FAMILIES
         ]
+        self._gateway = [self._put(name, text, {}) for name, text in _GATEWAY]
+        self._informed = False
         self._lengths = [
             self._add(name, "TRT LLM response metrics", MetricKind.HISTOGRAM, "response_metric_type", (kind,))[0]
             for name, kind in _LENGTHS
         ]
+
+    def _put(self, name: str, description: str, labels: dict[str, str]) -> Metric:
+        """A gauge under a name of vLLM, whose label of the model is another one."""
+        family = REGISTRY.family(name, description, MetricKind.GAUGE)
+        metric = family.add({"model_name": self._own["model"], "version": self._own["version"], **labels})
+        self._families.append((family, [metric]))
+        return metric
 
     def _add(
         self, name: str, description: str, kind: MetricKind, label: str, values: Sequence[str]
@@ -108,6 +125,13 @@ class LlmMetrics:
         for metrics, numbers in zip(self._gauges, rows, strict=True):
             for metric, number in zip(metrics, numbers, strict=True):
                 metric.set(number)
+        used = cache.used_num_blocks / max(1, cache.max_num_blocks)
+        for metric, number in zip(self._gateway, (waiting, batch.num_scheduled_requests, used), strict=True):
+            metric.set(number)
+        if not self._informed:
+            self._informed = True
+            labels = {"block_size": str(cache.tokens_per_block), "num_gpu_blocks": str(cache.max_num_blocks)}
+            self._put(_CACHE_INFO, "The blocks of the KV cache.", labels).set(1)
 
     def rest(self, stats: IterationStats) -> None:
         """Show that nothing runs since the iteration of ``stats``: what is given up gets no further one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.errors import CancelledError, OverloadedError, RepoAgentError, UnavailableError
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 
@@ -47,18 +47,22 @@ class Lane:
         request.on_cancel = lambda: self._give_up(job, CancelledError("request cancelled"))
         refusal = self._add(job)
         if refusal is not None:
-            answer_error(request, UnavailableError(refusal), self._version)
+            answer_error(request, refusal, self._version)
         elif request.cancelled:
             request.on_cancel()
 
-    def _add(self, job: _Job) -> str | None:
+    def _add(self, job: _Job) -> RepoAgentError | None:
         with self._changed:
             if self._closed:
-                return f"'{self._name}' is unloaded"
+                return UnavailableError(f"'{self._name}' is unloaded")
             if len(self._jobs) >= _MOST_WAITING:
-                return f"'{self._name}' has {_MOST_WAITING} long requests that wait, please try again later"
+                return OverloadedError(
+                    f"'{self._name}' has {_MOST_WAITING} long requests that wait, please try again later"
+                )
             if self._idle <= len(self._jobs) and self._threads < self._most and not self._start() and not self._threads:
-                return f"'{self._name}' cannot start a thread for a long request, please try again later"
+                return OverloadedError(
+                    f"'{self._name}' cannot start a thread for a long request, please try again later"
+                )
             self._jobs.append(job)
             self._changed.notify()
         return None

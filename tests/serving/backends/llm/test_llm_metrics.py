@@ -5,6 +5,14 @@ from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 
+def for_gateways() -> dict[str, float]:
+    names = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info")
+    found = {name: list(REGISTRY.series(f"vllm:{name}")) for name in names}
+    return {
+        name: metric.value for name, series in found.items() for metric in series if metric.labels["model_name"] == "g"
+    }
+
+
 def shown(family: str, label: str) -> dict[str, float]:
     return {metric.labels[label]: metric.value for metric in REGISTRY.series(family) if metric.labels["model"] == "g"}
 
@@ -41,7 +49,16 @@ def test_an_iteration_is_shown() -> None:
             "paused_requests": 1,
         }
         assert shown("nv_trt_llm_general_metrics", "general_type") == {"iteration_counter": 12}
+        assert for_gateways() == {
+            "num_requests_waiting": 2,
+            "num_requests_running": 4,
+            "kv_cache_usage_perc": 0.25,
+            "cache_config_info": 1,
+        }
+        (info,) = REGISTRY.series("vllm:cache_config_info")
+        assert info.labels == {"model_name": "g", "version": "1", "block_size": "32", "num_gpu_blocks": "40"}
         metrics.rest(stats)
+        assert for_gateways()["num_requests_running"] == for_gateways()["kv_cache_usage_perc"] == 0
         assert shown("nv_trt_llm_request_metrics", "request_type")["active"] == 0
         assert shown("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type") == {
             "max": 40,
@@ -53,3 +70,4 @@ def test_an_iteration_is_shown() -> None:
     finally:
         metrics.close()
     assert not shown("nv_trt_llm_request_metrics", "request_type")
+    assert not for_gateways()

@@ -1,0 +1,146 @@
+"""Answers to OpenAI's API: what several requests to the core have brought, as one document or as events."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Array
+from repoagent_server.http.load_report import load_report
+from repoagent_server.http.messages import EVENTS, Exchange, Response, json_response
+from repoagent_server.openai.answer import Answer
+from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_of, embeddings_document
+from repoagent_server.openai.errors import error_object, status_of
+from repoagent_server.shared import mailbox
+
+__all__ = ["DocumentGroup", "Group", "Part", "StreamGroup", "VectorGroup", "openai_error"]
+
+logger: Final = logging.getLogger(__name__)
+
+_RETRY: Final = ((b"Retry-After", b"1"),)
+_BUSY: Final = 429
+
+
+def openai_error(error: Exception | str, status: int | None = None) -> Response:
+    """An error in OpenAI's form. A fault of ours is logged."""
+    if not isinstance(error, RepoAgentError | str):
+        logger.error("a request to OpenAI's API failed: %s", error, exc_info=error)
+        error = InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
+    if status is None:
+        status = 400 if isinstance(error, str) else status_of(error)
+    response = json_response(error_object(error, status), status)
+    if status == _BUSY:
+        response.headers = _RETRY
+    return response
+
+
+class Group:
+    """Several requests to the core with one answer. What comes after an error is dropped."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.requests: Sequence[InferRequest] = ()
+        self.failed = False
+
+    def cancel(self) -> None:
+        """The client has gone, or does not want the rest."""
+        for request in self.requests:
+            request.cancel()
+
+    def deliver(self, number: int, response: InferResponse | None, final: bool) -> None:
+        """Take a response to request ``number``."""
+        if self.failed:
+            return
+        try:
+            if response is not None and response.error is not None:
+                raise response.error
+            self._take(number, response, final)
+        except Exception as error:
+            self.failed = True
+            if len(self.requests) > 1:
+                self.cancel()
+            self._fail(error)
+
+    def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: Exception) -> None:
+        self._exchange.respond(openai_error(error))
+
+
+class Part(mailbox.Answer):
+    """The sender of one of the requests that an answer is made of."""
+
+    __slots__ = ("_group", "_number")
+
+    def __init__(self, box: mailbox.Mailbox, group: Group, number: int) -> None:
+        super().__init__(box)
+        self._group = group
+        self._number = number
+
+    def deliver(self, response: InferResponse | None, final: bool) -> None:
+        self._group.deliver(self._number, response, final)
+
+
+class DocumentGroup(Group):
+    """Texts as one document."""
+
+    def __init__(self, answer: Answer, exchange: Exchange, report: bytes | None) -> None:
+        super().__init__(exchange)
+        self._answer = answer
+        self._report = report
+
+    def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
+        self._answer.take(number, response, final=final)
+        if self._answer.over:
+            self._exchange.respond(Response(200, self._answer.document(), headers=load_report(self._report)))
+
+
+class StreamGroup(Group):
+    """Texts as events, each sent when it comes; the first response sets the status."""
+
+    def __init__(self, answer: Answer, exchange: Exchange, report: bytes | None) -> None:
+        super().__init__(exchange)
+        self._answer = answer
+        self._report = report
+        self._begun = False
+
+    def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
+        events = self._answer.take(number, response, final=final)
+        if not self._begun and (events or self._answer.over):
+            self._begun = True
+            headers = [(b"Cache-Control", b"no-cache"), *load_report(self._report)]
+            self._exchange.begin(Response(200, content_type=EVENTS, headers=headers))
+        if events:
+            self._exchange.write(events)
+        if self._answer.over:
+            self._exchange.end()
+
+    def _fail(self, error: Exception) -> None:
+        response = openai_error(error)
+        if not self._begun:
+            self._exchange.respond(response)
+            return
+        self._exchange.write(b"data: %b\n\n" % bytes(response.body))
+        self._exchange.end()
+
+
+class VectorGroup(Group):
+    """Embeddings as one document."""
+
+    def __init__(self, asked: EmbeddingRequest, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._asked = asked
+        self._vectors: dict[int, Array] = {}
+        self._open = len(asked.texts)
+
+    def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
+        if response is not None:
+            self._vectors[number] = embedding_of(response)
+        self._open -= final
+        if not self._open:
+            if len(self._vectors) < len(self._asked.texts):
+                raise InternalError(f"model '{self._asked.model}' has answered without an output")
+            vectors = [self._vectors[index] for index in range(len(self._vectors))]
+            self._exchange.respond(Response(200, embeddings_document(self._asked, vectors)))

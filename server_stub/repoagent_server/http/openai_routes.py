@@ -1,0 +1,182 @@
+"""``/v1``: OpenAI's API."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent_server.codec.json_text import loads
+from repoagent_server.codec.long_json import LONG_JSON
+from repoagent_server.handlers.inference import Inference
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.load_report import wanted_report
+from repoagent_server.http.long_work import LongWork
+from repoagent_server.http.messages import Exchange, Request, Response, json_response
+from repoagent_server.http.openai_answers import DocumentGroup, Group, Part, StreamGroup, VectorGroup, openai_error
+from repoagent_server.http.router import Params, Route
+from repoagent_server.openai.answer import Answer
+from repoagent_server.openai.ask import Ask
+from repoagent_server.openai.chat_form import ChatForm
+from repoagent_server.openai.chat_request import read_chat
+from repoagent_server.openai.completion_form import CompletionForm
+from repoagent_server.openai.completion_request import read_completion
+from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, read_embedding
+from repoagent_server.openai.model_list import ModelList, metadata_of
+from repoagent_server.openai.tensors import asked_of
+from repoagent_server.openai.tools import Tools
+
+__all__ = ["OpenAiRoutes"]
+
+_T = TypeVar("_T")
+_GET: Final = frozenset({b"GET"})
+_POST: Final = frozenset({b"POST"})
+_PROBE: Final = "the model may answer more than once"
+_IDENTITY: Final = (b"", b"identity")
+
+
+class OpenAiRoutes:
+    """The routes. One per event loop."""
+
+    def __init__(self, inference: Inference, long: LongWork) -> None:
+        self._inference = inference
+        self._long = long
+        self._models = ModelList(inference.core)
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        looks = partial(Route, methods=_GET, api=Api.MODEL_REPOSITORY, refuse=openai_error)
+        asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, refuse=openai_error)
+        return [
+            asks("/v1/chat/completions", deferred=self.chat),
+            asks("/v1/completions", deferred=self.completions),
+            asks("/v1/embeddings", deferred=self.embeddings),
+            looks("/v1/models", blocking=self.models),
+            looks("/v1/models/(?P<model>.+)", blocking=self.model),
+        ]
+
+    def models(self, _: Request, __: Params) -> Response:
+        """``GET /v1/models``."""
+        return json_response(self._models.all())
+
+    def model(self, _: Request, params: Params) -> Response:
+        """``GET /v1/models/M``."""
+        try:
+            return json_response(self._models.one(params["model"]))
+        except RepoAgentError as error:
+            return openai_error(error)
+
+    def chat(self, request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /v1/chat/completions``."""
+
+        def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            asked = read_chat(document)
+            metadata = metadata_of(self._inference.core, asked.model)
+            answer = Answer(
+                asked.model,
+                ChatForm(log_probs=asked.log_probs),
+                prompts=1,
+                count=asked.sampling.count,
+                stop=asked.sampling.stop,
+                tools=asked.tools,
+                stream=asked.sampling.stream,
+                include_usage=asked.sampling.include_usage,
+            )
+            return answer, self._requests([asked.ask], asked.model, metadata), asked.sampling.stream
+
+        self._read_and(read, self._generate(request, exchange), request, exchange)
+
+    def completions(self, request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /v1/completions``."""
+
+        def read(document: object) -> tuple[Answer, list[Asked], bool]:
+            asked = read_completion(document)
+            metadata = metadata_of(self._inference.core, asked.model)
+            answer = Answer(
+                asked.model,
+                CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count),
+                prompts=len(asked.asks),
+                count=asked.sampling.count,
+                stop=asked.sampling.stop,
+                tools=Tools(),
+                stream=asked.sampling.stream,
+                include_usage=asked.sampling.include_usage,
+            )
+            return answer, self._requests(asked.asks, asked.model, metadata), asked.sampling.stream
+
+        self._read_and(read, self._generate(request, exchange), request, exchange)
+
+    def embeddings(self, request: Request, _: Params, exchange: Exchange) -> None:
+        """``POST /v1/embeddings``."""
+
+        def read(document: object) -> tuple[EmbeddingRequest, list[Asked]]:
+            asked = read_embedding(document)
+            return asked, embedding_requests(asked, metadata_of(self._inference.core, asked.model))
+
+        def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
+            asked, requests = found
+            self._submit(VectorGroup(asked, exchange), requests, request, exchange)
+
+        self._read_and(read, submit, request, exchange)
+
+    def _requests(self, asks: Sequence[Ask], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
+        """The requests to ``model``. One that answers each request once has its text whole in a stream, too."""
+        requests = [asked_of(ask, model, metadata) for ask in asks]
+        if asks[0].stream and not self._streams(requests[0]):
+            requests = [asked_of(replace(ask, stream=False), model, metadata) for ask in asks]
+        return requests
+
+    def _streams(self, asked: Asked) -> bool:
+        """Whether the model may answer ``asked`` more than once."""
+        try:
+            self._inference.check(InferRequest(asked, refuses_decoupled=_PROBE))
+        except RepoAgentError as error:
+            return error.message == _PROBE
+        return False
+
+    def _generate(self, request: Request, exchange: Exchange) -> Callable[[tuple[Answer, list[Asked], bool]], None]:
+        def submit(found: tuple[Answer, list[Asked], bool]) -> None:
+            answer, requests, stream = found
+            report = wanted_report(request)
+            kind = StreamGroup if stream else DocumentGroup
+            self._submit(kind(answer, exchange, report), requests, request, exchange)
+
+        return submit
+
+    def _read_and(
+        self, read: Callable[[object], _T], submit: Callable[[_T], None], request: Request, exchange: Exchange
+    ) -> None:
+        """Read the request, a long one on a thread, and go on; an error is the answer."""
+
+        def reading(_: Callable[[], None] | None = None) -> _T:
+            if (request.frame.encoding or b"").lower() not in _IDENTITY:
+                raise InvalidArgumentError("Unsupported content-encoding, only 'identity' is supported.")
+            return read(_parsed(request))
+
+        if len(request.body) >= LONG_JSON:
+            self._long.do(reading, submit, request, exchange, openai_error)
+            return
+        try:
+            submit(reading())
+        except Exception as error:
+            exchange.respond(openai_error(error))
+
+    def _submit(self, group: Group, requests: Sequence[Asked], request: Request, exchange: Exchange) -> None:
+        context = self._inference.context(lambda: request.headers)
+        box = self._inference.mailbox
+        group.requests = [
+            self._inference.prepare(asked, Part(box, group, number), context) for number, asked in enumerate(requests)
+        ]
+        exchange.on_cancel = group.cancel
+        for one in group.requests:
+            if group.failed:
+                break
+            self._inference.submit(one)
+
+
+def _parsed(request: Request) -> Any:
+    try:
+        return loads(request.body)
+    except InternalError as error:  # Of the client, in this API.
+        raise InvalidArgumentError(f"the body of the request is not valid JSON: {error.message}") from None

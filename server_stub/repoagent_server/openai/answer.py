@@ -1,0 +1,113 @@
+"""The answer to one request: the texts of all its prompts, as one document or as a stream of chunks."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from repoagent.serving.requests.request import InferResponse
+from repoagent_server.codec.json_text import dumps
+from repoagent_server.openai.choice import Choice, Delta
+from repoagent_server.openai.outputs import Piece, pieces_of
+from repoagent_server.openai.stop_words import StopWords
+from repoagent_server.openai.tools import Tools
+from repoagent_server.openai.usage import Usage
+
+__all__ = ["Answer", "Form"]
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Form(Protocol):
+    """What a route's responses are made of."""
+
+    prefix: str
+    whole: str
+    part: str
+
+    def chunks(self, choice: Choice, delta: Delta) -> list[dict[str, Any]]: ...
+
+    def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]: ...
+
+
+class Answer:
+    """Takes the responses of ``prompts`` requests, each with ``count`` choices."""
+
+    def __init__(
+        self,
+        model: str,
+        form: Form,
+        *,
+        prompts: int,
+        count: int,
+        stop: Sequence[str],
+        tools: Tools,
+        stream: bool,
+        include_usage: bool,
+    ) -> None:
+        self._form = form
+        self._count = count
+        self._stream = stream
+        self._include_usage = include_usage
+        self._choices = [Choice(index, StopWords(stop), tools) for index in range(prompts * count)]
+        self._deltas: list[list[Delta]] = [[] for _ in self._choices]
+        self._usage = Usage()
+        self._counted: set[int] = set()
+        self._open = prompts
+        self._head = {
+            "id": form.prefix + secrets.token_hex(12),
+            "object": form.part if stream else form.whole,
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+        }
+
+    @property
+    def over(self) -> bool:
+        """Whether every prompt has had its last response."""
+        return not self._open
+
+    def take(self, prompt: int, response: InferResponse | None, *, final: bool) -> bytes:
+        """Take a response to prompt number ``prompt``; the events that it makes in a stream."""
+        pieces = [] if response is None else pieces_of(response)
+        events: list[dict[str, Any]] = []
+        for piece in pieces:
+            if piece.sequence < self._count:
+                self._usage.count(piece, first=prompt not in self._counted)
+                self._counted.add(prompt)
+                events += self._add(self._choices[prompt * self._count + piece.sequence], piece)
+        if final:
+            self._open -= 1
+            for choice in self._choices[prompt * self._count : (prompt + 1) * self._count]:
+                if choice.reason is None:  # A model that says nothing of how its texts end.
+                    events += self._add(choice, Piece(0, "", "stop"))
+        written = b"".join(self._event([event]) for event in events)
+        return written + self._end() if self._stream and not self._open else written
+
+    def document(self) -> bytes:
+        """The whole response."""
+        choices = [
+            self._form.choice(choice, deltas) for choice, deltas in zip(self._choices, self._deltas, strict=True)
+        ]
+        return dumps({**self._head, "choices": choices, "usage": self._usage.document()})
+
+    def _add(self, choice: Choice, piece: Piece) -> list[dict[str, Any]]:
+        if choice.reason is not None:
+            return []
+        delta = choice.take(piece.text, piece.log_probs, piece.reason)
+        if not self._stream:
+            self._deltas[choice.index].append(delta)
+            return []
+        chunks = self._form.chunks(choice, delta)
+        choice.begun |= bool(chunks)
+        return chunks
+
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+        document = {**self._head, "choices": choices}
+        if self._include_usage:
+            document["usage"] = usage
+        return b"data: %b\n\n" % dumps(document)
+
+    def _end(self) -> bytes:
+        usage = self._event([], self._usage.document()) if self._include_usage else b""
+        return usage + DONE

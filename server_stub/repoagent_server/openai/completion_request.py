@@ -1,0 +1,85 @@
+"""``/v1/completions``: the request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent_server.openai.ask import Ask
+from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.response_format import response_guide
+from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
+
+__all__ = ["CompletionRequest", "read_completion"]
+
+_MAX_TOKENS: Final = 16
+_MOST_PROMPTS: Final = 1024
+_MOST_ALTERNATIVES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """``asks``: one for each prompt. ``echoes``: what goes before the text of each."""
+
+    model: str
+    asks: list[Ask]
+    echoes: list[str]
+    sampling: Sampling
+    log_probs: bool
+
+
+def read_completion(document: object) -> CompletionRequest:
+    """Read the body of a request.
+
+    Raises:
+        InvalidArgumentError: something makes no sense, or cannot be honoured.
+    """
+    fields = Fields(document)
+    model = fields.required("model")
+    sampling = read_sampling(fields)
+    fields.refuse("suffix", "models here continue a text, and fill no gap", "")
+    best = fields.whole("best_of", 1, MOST_TOKENS)
+    if best is not None and best != sampling.count:
+        raise fields.wrong("best_of", "cannot be honoured: it must equal 'n'")
+    alternatives = fields.whole("logprobs", 0, _MOST_ALTERNATIVES)
+    echo = fields.truth("echo")
+    if echo and alternatives is not None:
+        raise fields.wrong("echo", "cannot be honoured together with 'logprobs'")
+    prompts = _prompts(fields)
+    if echo and any("tokens" in prompt for prompt in prompts):
+        raise fields.wrong("echo", "cannot be honoured with a prompt of tokens")
+    values: Mapping[str, Any] = {
+        "max_tokens": fields.whole("max_tokens", 1, MOST_TOKENS),
+        "usual_tokens": _MAX_TOKENS,
+        "sampling": sampling.values,
+        "seed": sampling.seed,
+        "guide": response_guide(fields),
+        "top_log_probs": alternatives,
+        "stream": sampling.stream,
+    }
+    asks = [Ask(**prompt, **values) for prompt in prompts]
+    return CompletionRequest(
+        model, asks, [ask.text or "" if echo else "" for ask in asks], sampling, alternatives is not None
+    )
+
+
+def _prompts(fields: Fields) -> list[dict[str, Any]]:
+    """A string, an array of strings, of tokens, or of arrays of tokens."""
+    given = fields.get("prompt")
+    if type(given) is str:
+        return [{"text": given}]
+    if type(given) is list and given:
+        if _are_tokens(given):
+            return [{"tokens": given}]
+        if len(given) > _MOST_PROMPTS:
+            raise fields.wrong("prompt", f"must have at most {_MOST_PROMPTS} prompts")
+        if all(type(item) is str for item in given):
+            return [{"text": item} for item in given]
+        if all(type(item) is list and item and _are_tokens(item) for item in given):
+            return [{"tokens": item} for item in given]
+    raise fields.wrong(
+        "prompt", "must be a string, an array of strings, an array of tokens, or one of arrays of tokens"
+    )
+
+
+def _are_tokens(items: list[Any]) -> bool:
+    return all(type(item) is int and 0 <= item <= MOST_TOKENS for item in items)

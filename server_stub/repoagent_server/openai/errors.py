@@ -1,0 +1,54 @@
+"""Errors in OpenAI's form."""
+
+from typing import Any, Final
+
+from repoagent.errors import ErrorCode, InvalidArgumentError, NotFoundError, OverloadedError, RepoAgentError
+from repoagent_server.shared.told import told
+
+__all__ = ["FieldError", "ModelNotFoundError", "error_object", "status_of"]
+
+_STATUS: Final[dict[ErrorCode, int]] = {
+    ErrorCode.UNKNOWN: 400,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID_ARG: 400,
+    ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.UNSUPPORTED: 400,
+    ErrorCode.ALREADY_EXISTS: 400,
+    ErrorCode.CANCELLED: 400,
+}
+_BUSY: Final = 429
+_TYPES: Final[dict[int, str]] = {
+    400: "invalid_request_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+
+
+class FieldError(InvalidArgumentError):
+    """A field of the request makes no sense, or cannot be honoured."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"'{field}' {text}")
+        self.field = field
+
+
+class ModelNotFoundError(NotFoundError):
+    """The model that a request names is not there."""
+
+
+def status_of(error: RepoAgentError) -> int:
+    """The HTTP status of ``error``; a full queue is 429."""
+    return _BUSY if isinstance(error, OverloadedError) else _STATUS[error.code]
+
+
+def error_object(error: RepoAgentError | str, status: int) -> dict[str, Any]:
+    """What a response of ``status``, or an event, has of ``error``."""
+    field = error.field if isinstance(error, FieldError) else None
+    code = "model_not_found" if isinstance(error, ModelNotFoundError) else None
+    text = error if isinstance(error, str) else told(error)
+    return {"error": {"message": text, "type": _TYPES.get(status, "server_error"), "param": field, "code": code}}

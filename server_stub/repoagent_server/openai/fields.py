@@ -1,0 +1,99 @@
+"""Reading the fields of a request. What is null counts as not given, as in OpenAI's API."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from repoagent.errors import InvalidArgumentError
+from repoagent_server.openai.errors import FieldError
+
+__all__ = ["Fields"]
+
+
+class Fields:
+    """The members of a JSON object. Each method raises :class:`FieldError`, which names the field."""
+
+    def __init__(self, document: object, path: str = "") -> None:
+        if type(document) is not dict:
+            what = f"'{path}'" if path else "the body of the request"
+            raise FieldError(path, "must be an object") if path else InvalidArgumentError(f"{what} must be an object")
+        self.values: Mapping[str, Any] = document
+        self._path = path
+
+    def name(self, field: str) -> str:
+        """The full name of a field."""
+        return f"{self._path}.{field}" if self._path else field
+
+    def get(self, field: str) -> Any:
+        """The value as it is; None where there is none."""
+        return self.values.get(field)
+
+    def wrong(self, field: str, text: str) -> FieldError:
+        """The error for a field."""
+        return FieldError(self.name(field), text)
+
+    def truth(self, field: str, default: bool = False) -> bool:
+        value = self.get(field)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise self.wrong(field, "must be true or false")
+        return value
+
+    def whole(self, field: str, low: int, high: int) -> int | None:
+        value = self.get(field)
+        if value is None:
+            return None
+        if type(value) is float and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            raise self.wrong(field, f"must be a whole number from {low} to {high}")
+        return value
+
+    def real(self, field: str, low: float, high: float) -> float | None:
+        value = self.get(field)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+            raise self.wrong(field, f"must be a number from {low:g} to {high:g}")
+        return float(value)
+
+    def text(self, field: str) -> str | None:
+        value = self.get(field)
+        if value is not None and type(value) is not str:
+            raise self.wrong(field, "must be a string")
+        return value
+
+    def required(self, field: str) -> str:
+        value = self.text(field)
+        if value is None:
+            raise self.wrong(field, "is required")
+        return value
+
+    def texts(self, field: str, most: int) -> list[str]:
+        """A string, or a list of at most ``most`` of them."""
+        value = self.get(field)
+        if value is None:
+            return []
+        found = [value] if type(value) is str else value
+        if type(found) is not list or len(found) > most or any(type(item) is not str for item in found):
+            raise self.wrong(field, f"must be a string, or an array of at most {most} strings")
+        return [item for item in found if item]
+
+    def object(self, field: str) -> "Fields | None":
+        value = self.get(field)
+        return None if value is None else Fields(value, self.name(field))
+
+    def objects(self, field: str) -> "list[Fields]":
+        value = self.get(field)
+        if value is None:
+            return []
+        if type(value) is not list:
+            raise self.wrong(field, "must be an array")
+        return [Fields(item, f"{self.name(field)}[{number}]") for number, item in enumerate(value)]
+
+    def refuse(self, field: str, text: str, *allowed: Any) -> None:
+        """Refuse a field that cannot be honoured, unless it has one of the values ``allowed``."""
+        value = self.get(field)
+        if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
+            raise self.wrong(field, f"cannot be honoured: {text}")

@@ -1,0 +1,98 @@
+"""The fields that chats and completions share: how a text is sampled, and where it ends."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent_server.openai.fields import Fields
+
+__all__ = ["MOST_CHOICES", "MOST_TOKENS", "Sampling", "read_sampling"]
+
+MOST_CHOICES: Final = 128
+MOST_TOKENS: Final = 2**31 - 1
+_MOST_STOPS: Final = 1024
+_MOST_BIASES: Final = 1024
+_SERVICE: Final = "the server has one tier"
+_STORE: Final = "nothing is stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """``values``: those that are given, by vLLM's names. ``seed``: one for a request without."""
+
+    values: dict[str, Any]
+    stop: tuple[str, ...]
+    count: int
+    seed: int | None
+    stream: bool
+    include_usage: bool
+
+
+def read_sampling(fields: Fields) -> Sampling:
+    """Read and check them.
+
+    Raises:
+        FieldError: a value makes no sense, or cannot be honoured.
+    """
+    found: dict[str, Any] = {
+        "temperature": fields.real("temperature", 0, 2),
+        "top_p": fields.real("top_p", 0, 1),
+        "presence_penalty": fields.real("presence_penalty", -2, 2),
+        "frequency_penalty": fields.real("frequency_penalty", -2, 2),
+        "seed": _seed(fields),
+        # vLLM's, which its users send through the client's extra_body.
+        "top_k": fields.whole("top_k", -1, MOST_TOKENS),
+        "min_p": fields.real("min_p", 0, 1),
+        "repetition_penalty": fields.real("repetition_penalty", 0.001, 1000),
+        "min_tokens": fields.whole("min_tokens", 0, MOST_TOKENS),
+        "ignore_eos": fields.truth("ignore_eos") or None,
+        "stop_token_ids": _tokens(fields, "stop_token_ids"),
+        "logit_bias": _bias(fields),
+        "stop": fields.texts("stop", _MOST_STOPS) or None,
+    }
+    count = fields.whole("n", 1, MOST_CHOICES) or 1
+    found["n"] = count if count > 1 else None
+    values = {name: value for name, value in found.items() if value is not None}
+    if values.get("top_p") == 0:
+        values["top_k"] = 1  # OpenAI's way to say: the likeliest
+        del values["top_p"]
+    stream = fields.truth("stream")
+    fields.refuse("service_tier", _SERVICE, "auto", "default")
+    fields.refuse("store", _STORE, False)
+    seed = None if "seed" in values or values.get("temperature") == 0 else secrets.randbits(63)
+    return Sampling(values, tuple(values.get("stop", ())), count, seed, stream, _include_usage(fields, stream))
+
+
+def _seed(fields: Fields) -> int | None:
+    """Negative ones are 64 bits like any other."""
+    seed = fields.whole("seed", -(2**63), 2**64 - 1)
+    return None if seed is None else seed % 2**64
+
+
+def _include_usage(fields: Fields, stream: bool) -> bool:
+    options = fields.object("stream_options")
+    if options is None:
+        return False
+    if not stream:
+        raise fields.wrong("stream_options", "is only allowed when 'stream' is true")
+    return options.truth("include_usage")
+
+
+def _tokens(fields: Fields, name: str) -> list[int] | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not list or len(value) > _MOST_STOPS or any(type(item) is not int for item in value):
+        raise fields.wrong(name, f"must be an array of at most {_MOST_STOPS} tokens")
+    return value
+
+
+def _bias(fields: Fields) -> dict[str, float] | None:
+    given = fields.object("logit_bias")
+    if given is None or not given.values:
+        return None
+    if len(given.values) > _MOST_BIASES:
+        raise fields.wrong("logit_bias", f"must have at most {_MOST_BIASES} tokens")
+    if not all(name.isascii() and name.isdigit() for name in given.values):
+        raise fields.wrong("logit_bias", "must be an object of token ids and numbers")
+    return {name: given.real(name, -100, 100) or 0.0 for name in given.values}

@@ -1,0 +1,52 @@
+"""Embeddings of any model with one input of texts and one output of FP32, and the list of models."""
+
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, NotFoundError, OpenAI
+
+
+@pytest.mark.parametrize("form", ["float", "base64", None])
+def test_texts_become_vectors(form: Any, client: OpenAI) -> None:
+    more = {} if form is None else {"encoding_format": form}
+    made = client.embeddings.create(model="letters", input=["banana", "", "a" * 100], **more)
+    vectors = [item.embedding for item in made.data]
+    if form == "base64":
+        import base64
+
+        import numpy as np
+
+        vectors = [np.frombuffer(base64.b64decode(str(text)), np.float32).tolist() for text in vectors]
+    assert vectors == [[6, 3], [0, 0], [100, 100]]
+    assert [item.index for item in made.data] == [0, 1, 2]
+    assert client.embeddings.create(model="letters", input="aa").data[0].embedding == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("input", []), ("input", None), ("input", [1, 2]), ("input", ["x"] * 2049), ("encoding_format", "hex")],
+)
+def test_a_field_that_makes_no_sense_is_named(field: str, value: Any, http: httpx.Client) -> None:
+    response = http.post("/v1/embeddings", json={"model": "letters", "input": "x", field: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+def test_other_sizes_and_other_models_are_refused(client: OpenAI) -> None:
+    assert len(client.embeddings.create(model="letters", input="x", dimensions=2).data) == 1
+    with pytest.raises(BadRequestError, match="vectors of model 'letters' have 2"):
+        client.embeddings.create(model="letters", input="x", dimensions=3)
+    with pytest.raises(BadRequestError, match="model 'sums' makes no embeddings"):
+        client.embeddings.create(model="sums", input="x")
+
+
+def test_models_are_listed_that_can_be_asked(client: OpenAI) -> None:
+    names = {model.id for model in client.models.list()}
+    assert names == {"sums", "once", "narrow", "parrot", "letters", "chain"}
+    model = client.models.retrieve("sums")
+    assert (model.id, model.object, model.owned_by) == ("sums", "model", "repoagent")
+    assert model.created > 1_600_000_000
+    with pytest.raises(NotFoundError) as caught:
+        client.models.retrieve("none")
+    assert caught.value.code == "model_not_found"
