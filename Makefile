@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers soak clean lock
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table soak clean lock
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -114,6 +114,27 @@ bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
 
+# The table of docs/measurements/serving.md, and the plot of the README: ours, a stock Triton (its wheel needs no GPU) and
+# MLServer, each in an environment of its own; perf_analyzer comes with an old wheel of tritonclient. It takes about
+# twelve minutes of a machine that does nothing else; BENCH_TABLE="--quick --write build/table/measurements" tries it.
+TRITON := .venvs/triton
+PERF_ANALYZER := .venvs/perf_analyzer
+BENCH_TABLE ?= --write docs/measurements
+
+$(TRITON)/.installed:
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/python -m pip install --quiet --disable-pip-version-check "numpy<2" nvidia-pytriton==0.7.0
+	$(TRITON)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(PERF_ANALYZER) tritonclient==2.51.0
+	@touch $@
+
+$(MLSERVER)/bin/mlserver:
+	$(PYTHON) -m venv $(MLSERVER)
+	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
+
+bench-table: $(STAMP) $(TRITON)/.installed $(MLSERVER)/bin/mlserver
+	command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } || echo "wrk is missing: load_http.py takes its place"
+	$(BIN)/python benchmarks/bench_table.py $(BENCH_TABLE)
+
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
 BENCHMARKS := interop footprint index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share
 
@@ -126,4 +147,4 @@ soak: $(STAMP)
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(MODEL_SIGNING) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

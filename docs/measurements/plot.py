@@ -1,10 +1,11 @@
 """Draw the plots of docs/measurements from the data beside them: ``python docs/measurements/plot.py``.
 
-Each ``data/NAME.csv`` becomes ``../img/NAME.svg``: a bar for every column of numbers in every row, grouped by the
-first column. Standard library only, so that anyone can draw them again.
+Each ``data/NAME.csv``, or each that is named, becomes ``img/NAME.svg`` beside the directory of its page: a bar for each
+column of numbers in every row, grouped by the first column. Standard library only, so that anyone can draw them again.
 """
 
 import csv
+import sys
 from collections.abc import Iterator
 from html import escape
 from itertools import groupby
@@ -13,6 +14,8 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 COLOURS: Final = ("#9aa5b1", "#2f7ed8", "#2a9d63", "#d98324")
+UNIT: Final = "requests per second, by connections"
+UNITS: Final = {"many_models": "milliseconds per model, by the number of models"}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 740, 320, 64, 46, 62
 BAR, GAP, SPACE = 24, 10, 44
 
@@ -68,13 +71,19 @@ def _bars(row: dict[str, str], series: list[str], x: float, scale: float, detail
     yield f'<text x="{middle:.0f}" y="{base + 18}" text-anchor="middle" fill="#52606d">{escape(detail)}</text>'
 
 
+def unit_of(source: Path) -> str:
+    """What the numbers of a file are."""
+    return UNITS.get(source.stem, UNIT)
+
+
 def main() -> None:
-    """Draw every plot."""
-    for source in sorted((HERE / "data").glob("*.csv")):
+    """Draw every plot, or those of the files that are named."""
+    named = [Path(name) for name in sys.argv[1:]]
+    for source in named or sorted((HERE / "data").glob("*.csv")):
         with source.open(newline="") as lines:
             rows = list(csv.DictReader(lines))
-        target = HERE.parent / "img" / f"{source.stem}.svg"
-        target.write_text(draw(rows, "requests per second, by connections"))
+        target = source.absolute().parents[2] / "img" / f"{source.stem}.svg"
+        target.write_text(draw(rows, unit_of(source)))
         print(f"{source.name} -> {target.name}")
 
 

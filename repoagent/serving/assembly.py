@@ -15,6 +15,7 @@ from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
+from repoagent.serving.lifecycle.freed_memory import give_back_soon
 from repoagent.serving.lifecycle.load_pool import LoadPool, pausing
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.lifecycle.model_slot import ModelSlot
@@ -90,7 +91,7 @@ def assemble(
         RepoAgentError: something named by ``options`` is not there or not usable; nothing is left open.
     """
     life = ServerLife()
-    load_pool, unload_pool = LoadPool(options.load_threads), LoadPool(_UNLOAD_THREADS)
+    load_pool, unload_pool = LoadPool(options.load_threads, give_back_soon), LoadPool(_UNLOAD_THREADS, give_back_soon)
     # A slot is made when its model is first asked for: there is a context by then.
     table = ModelTable(lambda name: ModelSlot(name, context, SerialQueue(load_pool, unload_pool)))
     dependencies = Dependencies(table.members)
@@ -107,7 +108,7 @@ def assemble(
             loader,
             _model_builder(options, registry, loader, ensembles),
             dependencies,
-            Retirements(),
+            Retirements(give_back_soon),
             options.drain_timeout_seconds,
             changed=followers.changed,
             on_progress=options.on_progress,

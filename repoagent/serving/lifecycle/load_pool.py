@@ -25,10 +25,14 @@ class Submitter(Protocol):
 
 
 class LoadPool:
-    """At most ``size`` jobs are at work at once. A job that waits for other jobs does not count as long as it waits."""
+    """At most ``size`` jobs are at work at once. A job that waits for other jobs does not count as long as it waits.
 
-    def __init__(self, size: int) -> None:
+    ``on_idle`` is called by the last thread before it ends, when there is nothing more to do.
+    """
+
+    def __init__(self, size: int, on_idle: Callable[[], object] = lambda: None) -> None:
         self._size = size
+        self._on_idle = on_idle
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._jobs: deque[Callable[[], None]] = deque()
@@ -81,6 +85,8 @@ class LoadPool:
             except BaseException:
                 logger.exception("a job of the pool raised")
             following = self._next()
+        if not self._threads:
+            self._on_idle()
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:

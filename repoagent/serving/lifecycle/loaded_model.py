@@ -94,9 +94,11 @@ class Departure:
 
 
 class Retirements:
-    """Models on their way out. One that is idle goes at once; one that is busy is waited for on a thread."""
+    """Models on their way out. One that is idle goes at once; one that is busy is waited for on a thread, which calls
+    ``on_idle`` when no other one does."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_idle: Callable[[], object] = lambda: None) -> None:
+        self._on_idle = on_idle
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
 
@@ -139,6 +141,8 @@ class Retirements:
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
+            if not self._threads:
+                self._on_idle()
 
     def wait(self, deadline: float) -> bool:
         """Wait for all of them until ``deadline`` (``time.monotonic``); False if some are not done."""

@@ -65,3 +65,13 @@ def test_a_closed_pool_drops_what_has_not_begun() -> None:
         pool.submit(lambda: None)
     pool.close(wait=True)
     assert not ran.is_set()
+
+
+def test_the_last_thread_says_when_there_is_nothing_more_to_do() -> None:
+    idle, done = threading.Event(), []
+    pool = LoadPool(2, idle.set)
+    for number in range(20):
+        pool.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert idle.wait(60)
+    pool.close(wait=True)
+    assert sorted(done) == list(range(20))

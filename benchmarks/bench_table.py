@@ -1,0 +1,154 @@
+"""The table beside the peers: this project, a stock Triton and MLServer under the same load, in one run.
+
+    make bench-table                                        # installs the peers, measures, writes docs/measurements
+    make bench-table BENCH_TABLE="--quick --write build"    # one short round, written elsewhere
+    python benchmarks/bench_table.py --rounds 5 --minutes 12
+
+Every server runs the same Python identity model (FP32, 16 values); MLServer a runtime that does the same. They are
+asked in turns, round after round: HTTP by wrk, gRPC by perf_analyzer, on the same cores. A measurement during which
+other processes took more than 0.12 core is repeated, as long as there is time left; the medians of the quiet ones
+count, and a cell without any says so. A peer that is not installed is left out and named; the exit status is then 1.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+
+from table_load import Case, Sample, perf_analyzer, take
+from table_page import Table, show, write
+from table_servers import Missing, Server, mlserver, repoagent, triton
+
+QUIET_CORES = 0.12
+PROCESS = "--backend-config=python,execution=process"
+OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
+TRITON, MLSERVER = "Triton", "MLServer"
+CASES = [
+    *(Case(form, connections) for form in ("json", "binary", "grpc") for connections in (1, 8, 32)),
+    *(Case("stream", connections) for connections in (1, 8)),
+]
+ASKED = {
+    "json": (OURS, OURS_APART, OURS_SPINNING, TRITON, MLSERVER),
+    "binary": (OURS, OURS_APART, TRITON),
+    "grpc": (OURS, OURS_APART, TRITON),
+    "stream": (OURS, TRITON),
+}
+
+
+def main() -> int:
+    options = arguments()
+    deadline = time.monotonic() + options.minutes * 60
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        servers, missing = start(Path(scratch), stack, options)
+        analyzer = None
+        try:
+            analyzer = perf_analyzer(options.triton, options.wheels)
+        except Missing as error:
+            missing["perf_analyzer"] = str(error)
+        samples = measure(servers, analyzer, options, deadline)
+    table = Table(
+        samples={key: quiet(found) for key, found in samples.items()},
+        noisy={key for key, found in samples.items() if not any(one.others <= QUIET_CORES for one in found)},
+        versions={server.name: server.version for server in servers.values()},
+        machine=f"{os.cpu_count()} cores ({processor()}), {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}",
+        seconds=options.seconds,
+    )
+    show(table)
+    if options.write:
+        write(table, options.write)
+    for name, remedy in missing.items():
+        print(f"MISSING {name}: {remedy}")
+    return 1 if missing else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="quiet measurements of each cell")
+    parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
+    parser.add_argument("--minutes", type=float, default=12, help="nothing is repeated after that")
+    parser.add_argument("--quick", action="store_true", help="one round of one second, whatever others do")
+    parser.add_argument("--forms", nargs="+", default=list(ASKED), choices=list(ASKED), help="only these")
+    parser.add_argument("--write", type=Path, help="write serving.md, its data and its plot below this directory")
+    parser.add_argument("--triton", type=Path, default=Path(".venvs/triton"), help="where nvidia-pytriton is installed")
+    parser.add_argument("--mlserver", type=Path, default=Path(".venvs/mlserver"), help="where MLServer is installed")
+    parser.add_argument(
+        "--wheels", type=Path, default=Path(".venvs/perf_analyzer"), help="where tritonclient's wheel is"
+    )
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.minutes = 1, 1, 0
+    options.triton, options.mlserver = options.triton.absolute(), options.mlserver.absolute()
+    options.wheels = options.wheels.absolute()
+    return options
+
+
+def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple[dict[str, Server], dict[str, str]]:
+    """The servers that there are, and how to get the others."""
+    spinning = [PROCESS, "--backend-config=python,spin-microseconds=400"]
+    contexts: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
+        OURS: partial(repoagent, OURS),
+        OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS]),
+        OURS_SPINNING: partial(repoagent, OURS_SPINNING, flags=spinning),
+        TRITON: partial(triton, TRITON, environment=options.triton),
+        MLSERVER: partial(mlserver, MLSERVER, environment=options.mlserver),
+    }
+    servers, missing = {}, {}
+    for number, (name, context) in enumerate(contexts.items()):
+        folder = scratch / str(number)
+        folder.mkdir()
+        try:
+            servers[name] = stack.enter_context(context(folder))
+        except Missing as error:
+            missing[name] = str(error)
+    return servers, missing
+
+
+def measure(
+    servers: dict[str, Server], analyzer: Path | None, options: argparse.Namespace, deadline: float
+) -> dict[tuple[Case, str], list[Sample]]:
+    """Rounds until every cell has enough quiet samples, or the time is over; the first round is always whole."""
+    samples: dict[tuple[Case, str], list[Sample]] = defaultdict(list)
+    cells = [
+        (case, name)
+        for case in CASES
+        for name in ASKED[case.form]
+        if name in servers and case.form in options.forms and (analyzer or case.form in ("json", "binary"))
+    ]
+    everything = list(servers.values())
+    for case, name in cells:
+        take(case, servers[name], everything, 1, analyzer)  # What is warmed up by the first requests is no figure.
+    while open_cells := [cell for cell in cells if len(quiet(samples[cell], only=True)) < options.rounds]:
+        for case, name in open_cells:
+            if samples[case, name] and time.monotonic() > deadline:
+                return samples
+            sample = take(case, servers[name], everything, options.seconds, analyzer)
+            samples[case, name].append(sample)
+            print(
+                f"{case.form} {case.connections} {name}: {sample.rate:,.0f}/s, others {sample.others:.2f}", flush=True
+            )
+        if options.quick:
+            break
+    return samples
+
+
+def quiet(samples: list[Sample], *, only: bool = False) -> list[Sample]:
+    """Those that others did not disturb; if there are none, all, unless ``only`` they are wanted."""
+    found = [sample for sample in samples if sample.others <= QUIET_CORES]
+    return found if found or only else samples
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
