@@ -14,6 +14,7 @@ from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
+from repoagent.executor.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
 from repoagent.executor.runner.trial import try_runner
 from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.errors import CheckError
@@ -63,6 +64,8 @@ def _open(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
 
 
 def _make(spec: DecoderSpec, options: RunnerOptions) -> ModelRunner:
+    if spec.filename.endswith(PLAN_SUFFIX):
+        return TensorRtRunner(spec, options)
     if options.mixed:
         return OrtMixedRunner(spec, options)
     return (OrtStdRunner if spec.standard else OrtGqaRunner)(spec, options)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from repoagent.engines.standin import StandInPlatform
 from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.options import RunnerOptions
@@ -14,6 +15,8 @@ from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
+from repoagent.executor.runner.tensorrt import TensorRtRunner
+from tests.executor.plan_folders import plan_folder
 from tests.executor.reference import Reference
 
 MakeFolder = Callable[..., Path]
@@ -60,6 +63,41 @@ def decoder_folder(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.T
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def decoder_plan(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """``decoder_plan(kind, precision, capacity, *profiles)``: a folder with a plan of the stand-in."""
+    root = tmp_path_factory.mktemp("plans")
+
+    def make(
+        kind: str, precision: Precision = Precision.FP32, capacity: int = 65, *profiles: Any, name: str = ""
+    ) -> Path:
+        folder = root / f"{kind}-{precision.name}-{capacity}-{name}"
+        if not folder.exists():
+            plan_folder(checkpoint(kind), folder, precision, capacity, *profiles)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def open_plan(decoder_plan: MakeFolder) -> Iterator[Callable[..., TensorRtRunner]]:
+    """``open_plan(kind, precision, *profiles, **options)``: a runner over the stand-in, with 64 tokens a sequence."""
+    opened: list[TensorRtRunner] = []
+
+    def make(
+        kind: str = "llama", precision: Precision = Precision.FP32, *profiles: Any, name: str = "", **options: Any
+    ) -> TensorRtRunner:
+        settings = {"max_sequences": 4, **options}
+        folder = decoder_plan(kind, precision, 65, *profiles, name=name)
+        opened.append(TensorRtRunner(folder, RunnerOptions(**settings), platform=StandInPlatform()))
+        return opened[-1]
+
+    yield make
+    for runner in opened:
+        runner.close()
+        assert runner._device.allocations == 0  # type: ignore[attr-defined]
 
 
 @pytest.fixture

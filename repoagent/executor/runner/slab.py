@@ -4,6 +4,7 @@ A window of rows of one layer is contiguous, so it can be bound by its address. 
 front: freeing one moves the last row into the hole.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,22 +13,20 @@ import numpy.typing as npt
 
 from repoagent.executor.runner.protocol import Seq
 
-__all__ = ["Slab"]
+__all__ = ["Slab", "SlabRows"]
 
 
-class Slab:
-    """Rows of keys and values. Memory that was never written costs nothing but address space.
+class SlabRows(ABC):
+    """Which sequence lies in which row, and how long it is. Where the rows themselves are, its kinds know.
 
     ``wipe``: what one sequence left behind is cleared before another can come near it.
     """
 
-    def __init__(
-        self, *, layers: int, rows: int, kv_heads: int, tokens: int, head_size: int, dtype: Any, wipe: bool = False
-    ) -> None:
-        self.data: npt.NDArray[Any] = np.zeros((layers, 2, rows, kv_heads, tokens, head_size), dtype)
+    def __init__(self, rows: int, *, wipe: bool) -> None:
         self.lengths: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._wipes = wipe
         # Of each row, how far it may have been written.
-        self._written: npt.NDArray[np.int64] | None = np.zeros(rows, np.int64) if wipe else None
+        self._written: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self._rows: list[Seq] = []
         self._row_of: dict[Seq, int] = {}
         self._next = 0
@@ -71,17 +70,34 @@ class Slab:
 
     def note(self, start: int, stop: int, tokens: int) -> None:
         """A run writes ``tokens`` tokens behind each of the rows [start, stop)."""
-        if self._written is not None:
+        if self._wipes:
             written = self._written[start:stop]
             np.maximum(written, self.lengths[start:stop] + tokens, out=written)
 
+    @abstractmethod
     def _wipe(self, row: int, start: int) -> None:
-        if self._written is not None:
+        """Clear what may be written of a row from token ``start`` on."""
+
+    @abstractmethod
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copy tokens [start, stop) of a row; the target's length becomes ``stop``."""
+
+
+class Slab(SlabRows):
+    """Rows of keys and values on the host. Memory that was never written costs nothing but address space."""
+
+    def __init__(
+        self, *, layers: int, rows: int, kv_heads: int, tokens: int, head_size: int, dtype: Any, wipe: bool = False
+    ) -> None:
+        super().__init__(rows, wipe=wipe)
+        self.data: npt.NDArray[Any] = np.zeros((layers, 2, rows, kv_heads, tokens, head_size), dtype)
+
+    def _wipe(self, row: int, start: int) -> None:
+        if self._wipes:
             self.data[:, :, row, :, start : self._written[row]] = 0
             self._written[row] = start
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copy tokens [start, stop) of a row; the target's length becomes ``stop``."""
         self.data[:, :, target, :, start:stop] = self.data[:, :, source, :, start:stop]
         self.lengths[target] = stop
         self.note(target, target + 1, 0)

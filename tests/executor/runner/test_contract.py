@@ -1,4 +1,4 @@
-"""What every runner must do: the fake one and both ONNX Runtime ones."""
+"""What every runner must do: the fake one, those on ONNX Runtime, and that of TensorRT plans over the stand-in."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +11,26 @@ from repoagent.executor.builder import Form, Precision
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.protocol import DecodeRound, Logits, ModelRunner, Segment, Seq
+from repoagent.executor.runner.tensorrt import TensorRtRunner
 from repoagent.executor.types.errors import EngineError
+from tests.executor.plan_folders import prefill_and_decode
 
 PROMPT = np.arange(3, 23, dtype=np.int32)
 EXACT = 2e-5  # chunked and whole runs may differ in the last bits
 
 
 @pytest.fixture(
-    params=["fake", "gqa", "std", "gqa-gpt2", "gqa-int4", "gqa-int8", "gqa-fp16", "mixed", "mixed-qwen3", "mixed-gpt2"]
+    params=[
+        *("fake", "gqa", "std", "gqa-gpt2", "gqa-int4", "gqa-int8", "gqa-fp16"),
+        *("mixed", "mixed-qwen3", "mixed-gpt2"),
+        *("plan", "plan-gpt2", "plan-fp16", "plan-qwen3-profiles"),
+    ]
 )
-def runner(request: pytest.FixtureRequest, open_runner: Callable[..., OrtRunner]) -> ModelRunner:
+def runner(
+    request: pytest.FixtureRequest,
+    open_runner: Callable[..., OrtRunner],
+    open_plan: Callable[..., TensorRtRunner],
+) -> ModelRunner:
     """A runner with four sequences of 64 tokens."""
     made: dict[str, Callable[[], ModelRunner]] = {
         "fake": lambda: FakeRunner(vocab_size=96, max_seq_len=64, max_sequences=4),
@@ -33,6 +43,10 @@ def runner(request: pytest.FixtureRequest, open_runner: Callable[..., OrtRunner]
         "mixed": lambda: open_runner("llama", mixed=True),
         "mixed-qwen3": lambda: open_runner("qwen3", mixed=True),
         "mixed-gpt2": lambda: open_runner("gpt2", mixed=True),
+        "plan": lambda: open_plan("llama"),
+        "plan-gpt2": lambda: open_plan("gpt2"),
+        "plan-fp16": lambda: open_plan("llama", Precision.FP16),
+        "plan-qwen3-profiles": lambda: open_plan("qwen3", Precision.FP32, *prefill_and_decode(4, 7), name="two"),
     }
     return made[request.param]()
 

@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, Platform
 from repoagent.errors import UnavailableError, UnsupportedError
 from repoagent.serving.backends.tensorrt.graphs import GraphRule
-from repoagent.serving.backends.tensorrt.profiles import Profiles
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.engines.probing import probe
+from repoagent.engines import platforms
 from repoagent.engines.protocol import Platform
-from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError
 
 __all__ = ["Settings", "find_platform"]
 
@@ -55,9 +55,4 @@ def find_platform(settings: Settings) -> Platform:
         from repoagent.engines.standin import StandInPlatform
 
         return StandInPlatform()
-    found = probe()
-    if not found.usable:
-        raise UnsupportedError(f"TensorRT plans cannot run here: {found.problem}")
-    from repoagent.engines.cuda.platform import CudaPlatform
-
-    return CudaPlatform(found)
+    return platforms.find_platform()

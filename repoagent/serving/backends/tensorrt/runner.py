@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Device, Engine, Shape, ShapeRange, Stream
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.tensorrt.graphs import GraphRule
-from repoagent.serving.backends.tensorrt.profiles import Profiles
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
 from repoagent.serving.backends.tensorrt.slot import Layout, Slot
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+from repoagent.engines.memory import Grown, Pair
 from repoagent.engines.protocol import Context, Device, Engine, Event, Graph, Shape, TensorSpec
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.tensorrt.memory import Grown, Pair
 from repoagent.serving.requests.tensor import Array
 
 __all__ = ["Layout", "Slot", "Transfer"]

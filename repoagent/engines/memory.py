@@ -1,4 +1,4 @@
-"""The memory of one instance for one run at a time: page-locked on the host, and on the device."""
+"""The memory of a tensor on both sides: page-locked on the host, and on the device."""
 
 from repoagent.engines.protocol import Device, HostMemory, Shape
 
