@@ -24,6 +24,7 @@ __all__ = ["main", "program"]
 _OWN: Final[Mapping[str, CommandSpec]] = {
     "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and begin agents."),
     "check": CommandSpec("repoagent.cli.check:check", "Parse a model, run its agents without serving it, report."),
+    "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what of this machine can be used, and each gap."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
     "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
 }

@@ -1,0 +1,93 @@
+"""What the backend ``tensorrt`` adds to a bare ``session.run`` of ONNX Runtime, for a small model over the stand-in.
+
+Both compute the same model with the same runtime, in turns; the difference is the backend and the stand-in. A GPU has
+costs of its own, which this does not show.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+from repoagent.config import normalize, read_text
+from repoagent.engines.protocol import Profile, ShapeRange
+from repoagent.engines.standin import StandInPlan, StandInPlatform
+from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage import MemoryFiles
+
+WIDTH = 64
+
+
+def _model() -> bytes:
+    weights = np.random.default_rng(1).standard_normal((WIDTH, 10)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
+        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.reshape(-1).tolist())],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _runner(model: bytes, text: str) -> Callable[[], object]:
+    plan = StandInPlan(model, [Profile({"x": ShapeRange((1, WIDTH), (8, WIDTH), (8, WIDTH))})]).to_bytes()
+    backend = TensorRtBackend(platform=StandInPlatform())
+    files = MemoryFiles({"1/model.plan": plan}, lambda: (_ for _ in ()).throw(AssertionError))
+    config = normalize(read_text('backend: "tensorrt" ' + text), model_name="m", gpus=None)
+    backend.auto_complete(config, files, 1)
+    config = normalize(config, gpus=backend.gpus())
+    runner = backend.load(config, files, 1).create_instance(InstanceSpec("m_0", "GPU"))
+    inputs = {"x": Tensor.of(np.ones((1, WIDTH), np.float32))}
+    return lambda: runner.run(inputs, ())
+
+
+def _bare(model: bytes) -> Callable[[], object]:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    array = np.ones((1, WIDTH), np.float32)
+    return lambda: session.run(["y"], {"x": array})
+
+
+def _microseconds(call: Callable[[], object], calls: int) -> float:
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times) / 1000
+
+
+def main() -> None:
+    """Print the medians of several rounds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    model = _model()
+    calls = {
+        "session.run": _bare(model),
+        "tensorrt, one run at a time": _runner(model, "max_batch_size: 1"),
+        "tensorrt, two runs on their way": _runner(model, "max_batch_size: 8 dynamic_batching { }"),
+        "tensorrt, CUDA graphs": _runner(model, "max_batch_size: 1 optimization { cuda { graphs: true } }"),
+    }
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(arguments.rounds):
+        for name, call in calls.items():
+            rounds[name].append(_microseconds(call, arguments.calls))
+    bare = min(rounds["session.run"])
+    for name, found in rounds.items():
+        print(f"{name:34} {min(found):7.1f} us   {min(found) - bare:+7.1f} us")
+
+
+if __name__ == "__main__":
+    main()
