@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.beneath import open_beneath
+from repoagent.engines.cuda.finding import find_platform
 from repoagent.engines.elements import ElementType
 from repoagent.engines.memory import Pair
-from repoagent.engines.platforms import find_platform
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform, Shape, TensorSpec
 from repoagent.errors import RepoAgentError

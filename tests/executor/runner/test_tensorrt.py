@@ -172,6 +172,6 @@ def _tokens(executor: Executor, request_id: int) -> list[list[int]]:
 
 
 def test_without_a_usable_tensorrt_the_reason_is_given(decoder_plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.engines.platforms.probe", lambda: Findings(problem="CUDA finds no usable driver"))
+    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings(problem="CUDA finds no usable driver"))
     with pytest.raises(Exception, match="TensorRT plans cannot run here: CUDA finds no usable driver"):
         load_runner(read_spec(decoder_plan("llama")), ExecutorConfig(max_batch_size=2))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.engines import platforms
+from repoagent.engines.cuda import finding
 from repoagent.engines.protocol import Platform
 from repoagent.errors import InvalidArgumentError
 
@@ -55,4 +55,4 @@ def find_platform(settings: Settings) -> Platform:
         from repoagent.engines.standin import StandInPlatform
 
         return StandInPlatform()
-    return platforms.find_platform()
+    return finding.find_platform()

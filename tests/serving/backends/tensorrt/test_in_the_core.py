@@ -148,7 +148,7 @@ PROBLEMS = [
 def test_the_server_survives_and_the_refusal_states_why(
     new_server: Any, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
-    monkeypatch.setattr("repoagent.engines.platforms.probe", lambda: Findings("tensorrt", "11.1", (), problem))
+    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), problem))
     server = new_server()
     server.write("m", plan(matmul(), rows(1, 4, x=(4,))))
     with pytest.raises(RepoAgentError) as caught:
