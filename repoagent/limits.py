@@ -35,6 +35,8 @@ class Limits:
         64 * _MIB, "The largest file of a model that is read whole as text (labels, manifests, JSON), in bytes."
     )
     key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
+    download_bytes: int = _limit(1 << 40, "The largest file that an agent may download, in bytes.")
+    download_files: int = _limit(100_000, "The most files of one download.")
     instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
     sequence_slots: int = _limit(65536, "The most sequences at once of one version of a model, over all instances.")
     warmup_requests: int = _limit(10_000, "The most requests of one warm-up sample of a model.")

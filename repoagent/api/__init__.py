@@ -1,6 +1,6 @@
 """All that the author of an agent imports. Nothing heavy comes with it.
 
-``ModelConfig`` is loaded on first use, because it needs protobuf.
+``ModelConfig``, ``WebClient`` and ``WebAnswer`` are loaded on first use: they need protobuf, and ssl.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from repoagent.api.converters import (
     Product,
     Progressing,
 )
+from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import AgentModel, Cache, Parameters
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.beneath import (
@@ -44,6 +45,7 @@ from repoagent.errors import (
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+    from repoagent.web import WebAnswer, WebClient
 
 from repoagent.installing import install_hint
 
@@ -72,11 +74,14 @@ __all__ = [
     "Parameters",
     "Product",
     "Progressing",
+    "RemoteFile",
     "RepoAgentError",
     "UnavailableError",
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
+    "WebAnswer",
+    "WebClient",
     "held_beneath",
     "install_hint",
     "list_beneath",
@@ -93,4 +98,8 @@ def __getattr__(name: str) -> Any:
         from repoagent.config import ModelConfig
 
         return ModelConfig
+    if name in ("WebAnswer", "WebClient"):
+        import repoagent.web
+
+        return getattr(repoagent.web, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from repoagent.api.actions import ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
+from repoagent.api.downloads import RemoteFile
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.limits import Limits
+    from repoagent.web import WebClient
 
 __all__ = ["AgentModel", "Cache", "Parameters"]
 
@@ -196,6 +198,56 @@ class AgentModel(Protocol):
 
         Files arrive in parallel and are checked for size. Nothing may be written into it.
         """
+
+    def download(
+        self,
+        what: str | Sequence[RemoteFile],
+        into: Path,
+        *,
+        include: Sequence[str] = (),
+        digests: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        allow: Sequence[str] = (),
+    ) -> Mapping[str, str]:
+        """Put remote files below the directory ``into``; path -> ``sha256:HEX`` of each.
+
+        Files come in parallel, in ranges where the server takes them, continued after a kill, and once per machine:
+        they are kept in the cache. Below a directory that ``cache.get_or_build`` gave they are read-only links,
+        elsewhere private copies. A confidential load keeps nothing. What is not public is never asked unless the
+        operator named it (``REPOAGENT_FETCH_HOSTS``), and redirects obey the same rule.
+
+        Args:
+            what: A URL of a file or a directory (s3, gs, az, as, http, https, or of a plug-in), or a list of files.
+            into: An existing directory.
+            include: Shell patterns of paths; without any, all files.
+            digests: Path -> digest that the file must have. A path that is not there is an error.
+            options: Keyword arguments of the store's fsspec filesystem, such as credentials.
+            allow: Hosts (``host:port``) that need not be public. Never take them from a model.
+
+        Raises:
+            InvalidArgumentError: a digest is wrong, a host may not be asked, or a limit is passed.
+            UnavailableError: the source does not answer or changed meanwhile, the disk is full, or the server is
+                offline (``REPOAGENT_OFFLINE``) and the cache does not have a file.
+            UnsafePathError: a name leaves ``into``.
+            CancelledError: the load was cancelled.
+        """
+
+    def list_remote(
+        self,
+        url: str,
+        *,
+        include: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        allow: Sequence[str] = (),
+    ) -> Sequence[RemoteFile]:
+        """The files at ``url``, with sizes and tags, for :meth:`download`. Arguments and errors are the same."""
+
+    def web(self, *, allow: Sequence[str] = ()) -> "WebClient":
+        """A client for small requests, such as those of a hub's API, under the rules of :meth:`download`."""
+
+    @property
+    def offline(self) -> bool:
+        """Whether the operator allows no downloads (``REPOAGENT_OFFLINE``)."""
 
     def key(self, uri: str) -> bytes:
         """The secret that ``uri`` refers to: ``env:NAME``, ``file:/path``, ``exec:command``, or a plug-in's scheme.

@@ -3,10 +3,11 @@
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
+from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
 from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InvalidArgumentError, UnavailableError
@@ -14,10 +15,14 @@ from repoagent.limits import Limits
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
 from repoagent.loader.converting.conversion import LoadConversion
+from repoagent.loader.downloads import check_same, is_offline, with_digests
 from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
+
+if TYPE_CHECKING:
+    from repoagent.web import WebClient
 
 __all__ = ["EntryModel"]
 
@@ -145,6 +150,44 @@ class EntryModel:
     def localize(self) -> Path:
         """:attr:`location` as a directory of this machine."""
         return self._load.localize(self._source)
+
+    def download(
+        self,
+        what: str | Sequence[RemoteFile],
+        into: Path,
+        *,
+        include: Sequence[str] = (),
+        digests: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        allow: Sequence[str] = (),
+    ) -> Mapping[str, str]:
+        """Bring remote files here."""
+        downloads = self._load.downloads()
+        files = downloads.listing(what, include, options or {}, allow) if isinstance(what, str) else what
+        found = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
+        if isinstance(what, str):
+            check_same(what, files, downloads.listing(what, include, options or {}, allow))
+        return found
+
+    def list_remote(
+        self,
+        url: str,
+        *,
+        include: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
+        allow: Sequence[str] = (),
+    ) -> Sequence[RemoteFile]:
+        """The files at a URL."""
+        return self._load.downloads().listing(url, include, options or {}, allow)
+
+    def web(self, *, allow: Sequence[str] = ()) -> "WebClient":
+        """A client for small requests."""
+        return self._load.downloads().client(allow)
+
+    @property
+    def offline(self) -> bool:
+        """Whether nothing may be downloaded."""
+        return is_offline()
 
     def key(self, uri: str) -> bytes:
         """The secret behind a reference."""

@@ -15,8 +15,10 @@ from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.directories import Directories
+from repoagent.loader.downloads import Downloads
 from repoagent.loader.reread import Move, reread
 from repoagent.storage.cache.cache import Cache, CacheScope
+from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import KeyProvider
 from repoagent.storage.transfer.fetch import Fetcher
@@ -60,6 +62,7 @@ class Services:
     converters: Converters = field(default_factory=lambda: Converters({}))
     limits: Limits = DEFAULT_LIMITS
     config_variables: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = TIMEOUT
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
 
@@ -172,6 +175,19 @@ class LoadContext:
                 cancelled=lambda: self.cancelled,
             )
         return self._fetchers[source]
+
+    def downloads(self) -> Downloads:
+        """What brings files that an agent asks for here; a confidential load keeps none of them in the cache."""
+        limits = self.services.limits
+        return Downloads(
+            None if self.directories.confidential else self._cache,
+            self.services.filesystems,
+            limits.download_bytes,
+            limits.download_files,
+            lambda done, total: self._download_progress(done, total, "download"),
+            lambda: self.cancelled,
+            self.services.timeout,
+        )
 
     def _download_directory(self, size: int) -> Path:
         return self.directories.get(f"download-{next(self._numbers)}", size_hint=size)

@@ -22,6 +22,7 @@ from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.report import LoadReport, ReportBuilder
 from repoagent.storage.cache.cache import Cache
+from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
@@ -51,6 +52,7 @@ class Loader:
             on a thread of its own, so it may unload the model there and then. Without it, requests are only logged.
         limits: What one load may take.
         config_variables: What ``${NAME}`` stands for in configuration files.
+        timeout: Seconds that a server may be silent when an agent downloads something.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Loader:
         on_unload_request: Callable[[str, str], None] | None = None,
         limits: Limits = DEFAULT_LIMITS,
         config_variables: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -79,6 +82,7 @@ class Loader:
             converters=Converters(converters or {}),
             limits=limits,
             config_variables=config_variables or {},
+            timeout=timeout,
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )

@@ -206,6 +206,7 @@ def open_loader(
         on_unload_request=on_unload_request,
         limits=options.limits,
         config_variables=options.config_variables,
+        timeout=options.repository_timeout_seconds,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader

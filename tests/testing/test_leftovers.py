@@ -47,6 +47,6 @@ def test_a_cache_is_whole_until_somebody_touches_it(tmp_path: Path) -> None:
     (path.parent / f".{path.name}.0123456789abcdef").mkdir()
     assert cache_faults(tmp_path / "cache") == [
         f".{path.name}.0123456789abcdef: left by a builder",
-        f"{path.name}: 3 bytes, expected 5",
+        f"{path.name}: 3 bytes of its own, expected 5",
         f"objects/{path.name}/a: writable",
     ]

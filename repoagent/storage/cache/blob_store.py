@@ -134,7 +134,7 @@ class BlobStore:
 
     def _has(self, name: str, size: int | None) -> bool:
         try:
-            return size is None or (self._blobs / name).stat().st_size == size
+            return (self._blobs / name).stat().st_size == size or size is None
         except FileNotFoundError:
             return False
 

@@ -71,6 +71,11 @@ def open_filesystem(
     """
     import fsspec
 
+    if url.protocol == "oci" and "oci" not in (filesystems or {}):
+        raise UnsupportedError(
+            "'oci://' names a container registry here, not Oracle's object storage as in fsspec; the agent 'fetch' "
+            "reads registries, and a plug-in can register another filesystem for oci"
+        )
     # Listings are never cached: a polling server would not see a model arrive.
     options = {"use_listings_cache": False, **url.options, **(storage_options or {})}
     target = (filesystems or {}).get(url.protocol)

@@ -12,7 +12,7 @@ from repoagent.storage.paths.paths import check_tree
 from repoagent.storage.repositories.filesystems import is_local
 from repoagent.storage.repositories.fingerprint import FileEntry
 
-__all__ = ["list_directories", "list_files"]
+__all__ = ["list_directories", "list_files", "single_file"]
 
 # Where the filesystems keep what changes with the content, the surest first.
 _TAGS: Final = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "blob_id", "generation", "LastModified",
@@ -44,6 +44,14 @@ def list_files(fs: Any, root: str) -> list[FileEntry]:
     entries = sorted(_walk_local(Path(root)) if is_local(fs) else _find(fs, root))
     check_tree(entry.path for entry in entries)
     return entries
+
+
+def single_file(fs: Any, name: str) -> FileEntry | None:
+    """The file ``name``, if it is one. Filesystem errors as they come."""
+    fs.invalidate_cache()
+    if not fs.isfile(name):
+        return None
+    return _entry(fs, name, fs.info(name), name.rstrip("/").rpartition("/")[2])
 
 
 def _walk_local(root: Path) -> Iterator[FileEntry]:

@@ -8,6 +8,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import hide
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.paths import check_component, is_text
+from repoagent.storage.repositories.credentials import with_credentials
 from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import list_directories
 from repoagent.storage.repositories.remote_calls import RemoteCalls
@@ -56,7 +57,7 @@ class Repository:
             InvalidArgumentError: the URL cannot be read.
             UnsupportedError: the filesystem's package is missing; the message says what to install.
         """
-        parsed = parse_url(url)
+        parsed = with_credentials(parse_url(url))
         return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout))
 
     def hurry(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from repoagent.errors import UnavailableError
 from repoagent.web import WebClient, WebError, WebResponse
 
-__all__ = ["SEGMENT", "ByteStream", "ChangedError", "Opener", "fsspec_opener", "web_opener"]
+__all__ = ["SEGMENT", "ByteStream", "ChangedError", "Opener", "fsspec_opener", "web_opener", "web_status"]
 
 SEGMENT: Final = 8 << 20
 """What is asked for at once: a lost connection costs at most this."""
@@ -109,6 +109,18 @@ def web_opener(client: WebClient, url: str, headers: Callable[[bool], Mapping[st
                 return
 
     return open_
+
+
+def web_status(client: WebClient, url: str) -> tuple[int | None, str]:
+    """The size and the tag of a file on a web server, as far as it reports them.
+
+    Raises:
+        WebError: the server does not answer, or has no such file.
+        OSError: likewise.
+    """
+    with client.get(url, headers={"Range": "bytes=0-0"}) as response:
+        stream = _WebStream(response, 0)
+        return stream.size, stream.tag
 
 
 class _WebStream:
