@@ -97,7 +97,11 @@ def test_a_list_of_files_comes_with_headers_that_are_renewed(run: Any, server: F
 def test_within_a_build_of_the_cache_files_are_links(run: Any, server: FileServer) -> None:
     def load(model: AgentModel) -> None:
         file = RemoteFile("1/w", f"{server.url}/m/w.onnx", digest="sha256:" + hashlib.sha256(CONTENT).hexdigest())
-        tree = model.cache.get_or_build("k", lambda target: model.download([file], target) and None)  # type: ignore[func-returns-value]
+
+        def build(target: Path) -> None:
+            model.download([file], target)
+
+        tree = model.cache.get_or_build("k", build)
         assert (tree / "1/w").stat().st_nlink == 2
         model.update_location(tree)
 
