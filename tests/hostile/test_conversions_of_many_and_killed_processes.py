@@ -1,6 +1,7 @@
 """Conversions by many processes at once, by processes that are killed, and of what reaches out of the model."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
@@ -18,6 +20,7 @@ from tests.loader.converting.samples import CONVERTERS
 _PROGRAM: Final = """
 import json, sys
 from pathlib import Path
+from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting, converting
 from tests.loader.converting.samples import CONVERTERS
@@ -118,3 +121,44 @@ def test_the_process_that_builds_inherits_no_setting_of_the_server(
     monkeypatch.setenv("REPOAGENT_SECRET", "s3cret")
     converting.run(mark=str(marks), then="environment")
     assert "REPOAGENT_SECRET" not in json.loads((marks / "environment").read_text())
+
+
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [
+        ("garbage", "a line of a converter's process cannot be read"),
+        ("flood", "reports more than 4194304 bytes at once"),
+    ],
+)
+def test_a_process_that_writes_nonsense_is_ended_and_refuses_the_load(
+    then: str, text: str, converting: Converting
+) -> None:
+    outcome = converting.run(then=then)
+    assert text in str(outcome.error)
+    assert outcome.left == ()
+
+
+def test_what_a_process_reports_is_one_short_line(converting: Converting) -> None:
+    outcome = converting.run(then="forge")
+    assert outcome.error is None
+    seen: list[str] = []
+    source = open_source("m", str(converting.model("xyz")))
+    chain = converting.harness.loader.load(source, on_progress=lambda step: seen.append(step.what))
+    chain.fail(RuntimeError("enough"))
+    assert any("a line" in what for what in seen)
+    assert all(len(what) <= 200 and "\n" not in what for what in seen)
+
+
+def test_the_end_of_a_build_kills_no_process_that_has_its_number_by_then(
+    converting: Converting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the group is killed the process itself must not have been collected yet."""
+    real, states = os.killpg, []
+
+    def killpg(group: int, number: int) -> None:
+        states.append(Path(f"/proc/{group}/stat").read_text().rpartition(")")[2].split()[0])
+        real(group, number)
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    assert converting.run().error is None
+    assert states == ["Z"]

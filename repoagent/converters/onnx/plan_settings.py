@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.converters.choices import number, truth
 from repoagent.engines.building.settings import BatchRange, GivenProfile, PlanSettings
@@ -11,7 +11,7 @@ from repoagent.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["plan_settings"]
+__all__ = ["builder_settings", "plan_settings"]
 
 _MOST_PROFILES: Final = 64
 _MOST_WORKSPACE: Final = 1 << 50
@@ -26,11 +26,19 @@ def plan_settings(config: "ModelConfig | None", options: Mapping[str, str]) -> P
     Raises:
         InvalidArgumentError: an option has no sensible value.
     """
+    return builder_settings(
+        options, batch=_batch(config), dims=_dims(config), samples=_samples(config), profiles=_profiles(options)
+    )
+
+
+def builder_settings(options: Mapping[str, str], **shapes: Any) -> PlanSettings:
+    """The settings of any plan, and those of ``shapes``.
+
+    Raises:
+        InvalidArgumentError: an option has no sensible value.
+    """
     return PlanSettings(
-        batch=_batch(config),
-        dims=_dims(config),
-        samples=_samples(config),
-        profiles=_profiles(options),
+        **shapes,
         workspace=number(options, "workspace", 1, _MOST_WORKSPACE),
         level=number(options, "optimization_level", 0, 5),
         tf32=truth(options, "tf32"),

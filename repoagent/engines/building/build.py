@@ -79,7 +79,9 @@ def _new_builder() -> Any:
 
 
 def _input(tensor: Any) -> NetworkInput:
-    return NetworkInput(tensor.name, tuple(tensor.shape), bool(tensor.is_shape_tensor))
+    shape = tuple(tensor.shape)
+    names = tuple(tensor.get_dimension_name(axis) for axis in range(len(shape)))
+    return NetworkInput(tensor.name, shape, bool(tensor.is_shape_tensor), names)
 
 
 def _config(builder: Any, settings: PlanSettings) -> Any:

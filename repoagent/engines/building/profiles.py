@@ -22,6 +22,8 @@ class NetworkInput:
     name: str
     shape: tuple[int, ...]
     is_shape_tensor: bool = False
+    names: tuple[str | None, ...] = ()
+    """What the model calls its dimensions, where it does."""
 
     @property
     def varies(self) -> bool:
@@ -43,6 +45,9 @@ def profiles_for(inputs: Sequence[NetworkInput], settings: PlanSettings) -> Prof
     Raises:
         InvalidArgumentError: nothing states how far a dimension varies, or what was given does not fit the model.
     """
+    if settings.symbols:
+        varying = [one for one in inputs if one.varies]
+        return Profiles(tuple(Profile({one.name: _named(one, sizes) for one in varying}) for sizes in settings.symbols))
     if settings.profiles:
         return Profiles(tuple(_checked(inputs, given, index) for index, given in enumerate(settings.profiles)))
     batch = settings.batch
@@ -58,6 +63,19 @@ def profiles_for(inputs: Sequence[NetworkInput], settings: PlanSettings) -> Prof
         return Profiles((), notes)
     shapes = {one.name: _derived(one, batch, settings) for one in varying}
     return Profiles((Profile(shapes),), notes)
+
+
+def _named(one: NetworkInput, sizes: Mapping[str, tuple[int, int, int]]) -> ShapeRange:
+    ranges = []
+    for axis, size in enumerate(one.shape):
+        name = one.names[axis] if axis < len(one.names) else None
+        if size == -1 and name not in sizes:
+            raise InvalidArgumentError(
+                f"dimension {axis} of input '{one.name}' varies, and is none of {', '.join(sizes)}"
+            )
+        ranges.append((size, size, size) if size != -1 else sizes[str(name)])
+    least, best, most = zip(*ranges, strict=True)
+    return ShapeRange(least, best, most)
 
 
 def _only_batches(inputs: Iterable[NetworkInput], settings: PlanSettings) -> bool:

@@ -32,6 +32,8 @@ class PlanSettings:
     """Dims of inputs in warm-up samples, without the batch."""
     profiles: Sequence[GivenProfile] = ()
     """Given ones; the rest above is then not looked at."""
+    symbols: Sequence[Mapping[str, tuple[int, int, int]]] = ()
+    """Profiles by the names that the model has for its dimensions: least, best and most of each."""
     workspace: int | None = None
     """Bytes of device memory that kernels may use; None: all."""
     level: int | None = None
@@ -49,7 +51,9 @@ class PlanSettings:
         """The inverse of :meth:`to_json`."""
         batch = values["batch"]
         profiles = [{name: _range(given) for name, given in profile.items()} for profile in values["profiles"]]
-        return cls(**{**values, "batch": BatchRange(**batch) if batch else None, "profiles": profiles})
+        symbols = [{name: tuple(sizes) for name, sizes in one.items()} for one in values["symbols"]]
+        made = {"batch": BatchRange(**batch) if batch else None, "profiles": profiles, "symbols": symbols}
+        return cls(**{**values, **made})
 
 
 def _range(given: Sequence[Sequence[int]]) -> Range:

@@ -23,6 +23,11 @@ LINE_BYTES: Final = 4 << 20
 """The longest line that is read: what a build has to report is small."""
 
 
+_WHAT_CHARACTERS: Final = 200
+_NOTE_CHARACTERS: Final = 2000
+_MOST_NOTES: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
     """What is to be built: the converter as ``"module:attribute"``, and the arguments of its ``build``."""
@@ -85,9 +90,15 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
         body = json.loads(line)
         if "progress" in body:
             done, total, what = body["progress"]
-            return ProgressEvent(int(done), None if total is None else int(total), str(what))
+            return ProgressEvent(int(done), None if total is None else int(total), _line(what, _WHAT_CHARACTERS))
         if "code" in body:
             return FailureEvent(error_of(ErrorCode(body["code"]), str(body["message"])), str(body["trace"]))
-        return Product(dict(body["annotations"]), tuple(map(str, body["notes"])))
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        notes = [_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
+        return Product(dict(body["annotations"]), tuple(notes))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"a line of a converter's process cannot be read: {error}") from error
+
+
+def _line(text: object, most: int) -> str:
+    """``text`` as one line of a report or a log: a model may have put its names into it."""
+    return "".join(one if one.isprintable() else " " for one in str(text)[:most])

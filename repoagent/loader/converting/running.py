@@ -7,7 +7,8 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -49,22 +50,25 @@ def build_in_child(
             process = _start(order, scratch, label, write_end)
         finally:
             os.close(write_end)
-        try:
-            with process:
-                try:
-                    return _Watch(process, events.fileno(), label, progress, cancelled).result()
-                except BaseException:
-                    _kill(process)
-                    raise
-        finally:
-            _kill(process)  # of its group there may be more
+        with process, _group_ends(process):
+            return _Watch(process, events.fileno(), label, progress, cancelled).result()
+
+
+@contextlib.contextmanager
+def _group_ends(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Kill whatever is left of the group, before the process is collected: until then its number is nobody else's."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "subprocess.Popen[bytes]":
     file = scratch / "order.json"
     file.write_text(order.to_json(), encoding="utf-8")
     # The same modules are found, in the same order; a converter's package need not be installed.
-    path = os.pathsep.join(entry for entry in sys.path if entry)
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
     # Libraries keep caches and databases in the home directory: those of a build go with it.
     places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(scratch))
     environment = child_environment({**places, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"})
@@ -83,11 +87,6 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
             )
     except OSError as error:
         raise InternalError(f"{label} cannot be started: {error.strerror or error}") from error
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Watch:
@@ -135,7 +134,7 @@ class _Watch:
                 for key, _ in ready:
                     if not self._take(key.fd):
                         selector.unregister(key.fd)
-                if not ready and self._process.poll() is not None:
+                if not ready and self._status() is not None:
                     return
 
     def _take(self, fd: int) -> bool:
@@ -164,11 +163,17 @@ class _Watch:
                 self._end = event
 
     def _wait(self) -> int:
-        while True:
-            try:
-                return self._process.wait(_TICK_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._check()
+        while (status := self._status()) is None:
+            self._check()
+            time.sleep(_TICK_SECONDS)
+        return status
+
+    def _status(self) -> int | None:
+        """How the process ended, as :attr:`subprocess.Popen.returncode`; None if it has not. It is not collected."""
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _check(self) -> None:
         if self._cancelled():

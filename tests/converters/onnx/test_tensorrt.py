@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.api import ConversionPlan, ConversionSource, Product
 from repoagent.config import read_text
-from repoagent.converters.onnx import tensorrt
+from repoagent.converters import plans
 from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.probing import Findings, Gpu
@@ -26,9 +26,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``here(*flavours, version, gpus)``: what is installed, and in the machine."""
 
     def here(*flavours: Flavour, version: str = "1.7.1.116", gpus: tuple[Gpu, ...] = ()) -> None:
-        monkeypatch.setattr(tensorrt, "installed", lambda: list(flavours))
-        monkeypatch.setattr(tensorrt, "installed_version", lambda _: version)
-        monkeypatch.setattr(tensorrt, "probe", lambda: Findings("x", version, gpus, "" if gpus else "no driver"))
+        monkeypatch.setattr(plans, "installed", lambda: list(flavours))
+        monkeypatch.setattr(plans, "installed_version", lambda _: version)
+        monkeypatch.setattr(plans, "probe", lambda: Findings("x", version, gpus, "" if gpus else "no driver"))
 
     here(Flavour.RTX)
     return here

@@ -4,6 +4,7 @@ The stubs are made from ``tensorrt-11.4.txt`` and ``tensorrt-rtx-1.7.txt``, list
 bindings themselves. No TensorRT is needed.
 """
 
+import importlib
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from repoagent.engines.flavours import Flavour, module_name
 from tests.engines.api.surface import FILES, Surface, stub_of
 
 pytestmark = pytest.mark.slow
@@ -128,7 +130,10 @@ def test_planted_mistakes_are_all_caught(tmp_path: Path) -> None:
 
 def test_the_bindings_that_are_installed_have_what_the_list_states() -> None:
     """So that the list itself is checked where TensorRT for RTX is installed."""
-    module = pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed (x86-64 only)")
+    name = module_name(Flavour.RTX)
+    if name is None:
+        pytest.skip("TensorRT for RTX is not installed (x86-64 only)")
+    module = importlib.import_module(name)
     surface = _surface("rtx")
     used = {"Builder", "IBuilderConfig", "ICudaEngine", "IExecutionContext", "IRuntimeCache", "OnnxParser", "Runtime"}
     for name in sorted(used):

@@ -100,10 +100,23 @@ def test_given_profiles_that_do_not_fit_are_refused(given: Any, text: str) -> No
     assert text in str(caught.value)
 
 
+def test_profiles_by_the_names_of_dimensions() -> None:
+    named = [NetworkInput("x", (-1, 3, -1), names=("batch", None, "tokens")), FIXED]
+    symbols = [{"batch": (1, 2, 4), "tokens": (1, 1, 1)}, {"batch": (1, 1, 4), "tokens": (2, 8, 16)}]
+    found = profiles_for(named, PlanSettings(symbols=symbols)).profiles
+    assert [one.shapes["x"] for one in found] == [
+        ShapeRange((1, 3, 1), (2, 3, 1), (4, 3, 1)),
+        ShapeRange((1, 3, 2), (1, 3, 8), (4, 3, 16)),
+    ]
+    with pytest.raises(InvalidArgumentError, match="dimension 0 of input 'x' varies, and is none of batch"):
+        profiles_for([NetworkInput("x", (-1,), names=("n",))], PlanSettings(symbols=symbols))
+
+
 def test_settings_survive_json() -> None:
     import json
 
     profiles = [{"x": ((1, 3), (2, 3), (4, 3))}]
-    settings = PlanSettings(BATCH, {"x": [3]}, {"x": [[3]]}, profiles, 1000, 5, tf32=False, capabilities=["8.9"])
+    symbols = [{"batch": (1, 2, 4)}]
+    settings = PlanSettings(BATCH, {"x": [3]}, {"x": [[3]]}, profiles, symbols, 1000, 5, False, ["8.9"])
     assert PlanSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
     assert PlanSettings.from_json(json.loads(json.dumps(PlanSettings().to_json()))).batch is None

@@ -104,6 +104,18 @@ class Upper:
     def _environment(self, options: Mapping[str, Any]) -> None:
         Path(options["mark"], "environment").write_text(json.dumps(sorted(os.environ)))
 
+    def _forge(self, options: Mapping[str, Any]) -> None:
+        """What code that a hostile model has taken over could write."""
+        os.write(int(sys.argv[1]), json.dumps({"progress": [2, 2, "a\nline" * 9999]}).encode() + b"\n")
+
+    def _garbage(self, options: Mapping[str, Any]) -> None:
+        os.write(int(sys.argv[1]), b"\xff not json\n")
+
+    def _flood(self, options: Mapping[str, Any]) -> None:
+        os.write(int(sys.argv[1]), b"x" * 1000)
+        while True:
+            os.write(int(sys.argv[1]), b"x" * (1 << 20))
+
     def _sleep(self, options: Mapping[str, Any]) -> None:
         time.sleep(600)
 

@@ -1,0 +1,1 @@
+"""Converters of decoder folders: a graph, its configuration, and the tokenizer beside them."""

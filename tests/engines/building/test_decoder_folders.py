@@ -1,0 +1,77 @@
+"""A decoder folder becomes one with a plan, through the agent ``convert``."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from repoagent.engines.plan_header import PlanHeader
+from repoagent.executor.runner.spec import read_spec
+from repoagent.testing import AgentHarness, Outcome
+from tests.engines.building.plans import need_tensorrt
+
+Convert = Callable[..., Outcome]
+
+
+@pytest.fixture
+def convert(decoder: Callable[..., Path], tmp_path: Path) -> Iterator[Convert]:
+    """``convert(kind, capacity, **parameters)``: a load of a model of the backend ``llm``."""
+    need_tensorrt()
+    with AgentHarness(tmp_path / "harness") as harness:
+
+        def run(kind: str = "llama", capacity: int | None = 65, **parameters: str) -> Outcome:
+            root = tmp_path / "repository" / "m"
+            (root / "1").mkdir(parents=True)
+            for file in decoder(kind, "fp16", capacity).parent.iterdir():
+                (root / "1" / file.name).write_bytes(file.read_bytes())
+            (root / "1" / "tokenizer.json").write_text("{}")
+            given = {"from": "decoder", "to": "tensorrt", **parameters}
+            texts = ", ".join(f'{{ key: "{key}" value: "{value}" }}' for key, value in given.items())
+            (root / "config.pbtxt").write_text(
+                f'backend: "llm" model_repository_agents {{ agents [ {{ name: "convert" parameters [ {texts} ] }} ] }}'
+            )
+            return harness.run(root)
+
+        yield run
+
+
+def test_the_folder_has_a_plan_in_the_place_of_its_graph(convert: Convert, tmp_path: Path) -> None:
+    outcome = convert(max_sequences="4", max_tokens="16")
+    assert outcome.error is None
+    assert set(outcome.files) == {
+        "1/genai_config.json",
+        "1/model.plan",
+        "1/model.plan.intoto.json",
+        "1/tokenizer.json",
+        "config.pbtxt",
+    }
+    assert PlanHeader.of(outcome.files["1/model.plan"])
+    (tmp_path / "genai_config.json").write_bytes(outcome.files["1/genai_config.json"])
+    spec = read_spec(tmp_path)
+    assert (spec.filename, spec.standard) == ("model.plan", True)
+    assert 'backend: "llm"' in outcome.config
+    subjects = {one["name"]: one for one in json.loads(outcome.files["1/model.plan.intoto.json"])["subject"]}
+    assert subjects.keys() == {"genai_config.json", "model.plan"}
+    steps, prompts = (one["shapes"] for one in subjects["model.plan"]["annotations"]["profiles"])
+    assert steps["input_ids"] == [[1, 1], [4, 1], [4, 1]]
+    assert prompts["input_ids"] == [[1, 1], [1, 16], [4, 16]]
+    assert (steps["logits_index"], prompts["logits_index"]) == ([[1], [4], [4]], [[1], [1], [16]])
+    assert steps["past_key_values.0.key"] == [[1, 2, 65, 16], [4, 2, 65, 16], [4, 2, 65, 16]]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "parameters", "text"),
+    [
+        (None, {}, "build(capacity=N)"),
+        (65, {"max_tokens": "100000"}, "parameter 'max_tokens': 100000 are more than the decoder's context length"),
+        (65, {"max_sequences": "0"}, "parameter 'max_sequences': '0' is not a whole number from 1 to 4096"),
+        (65, {"refit": "true"}, "parameter 'refit': plans with weights that can be exchanged are not supported yet"),
+    ],
+)
+def test_what_cannot_become_a_plan_is_refused(
+    capacity: int | None, parameters: dict[str, str], text: str, convert: Convert
+) -> None:
+    outcome = convert(capacity=capacity, **parameters)
+    assert text in str(outcome.error)
+    assert outcome.left == ()
