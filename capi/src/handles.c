@@ -183,6 +183,11 @@ const char* kind_name(enum kind kind)
       "TRITONREPOAGENT_Agent",
       "TRITONREPOAGENT_AgentModel",
       "submission",
+      "repoagent_tensor",
+      "repoagent_server",
+      "repoagent_model",
+      "repoagent_request",
+      "repoagent_agent",
   };
   return names[kind < sizeof(names) / sizeof(*names) ? kind : 0];
 }

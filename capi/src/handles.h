@@ -23,6 +23,11 @@ enum kind {
   KIND_AGENT,
   KIND_AGENT_MODEL,
   KIND_SUBMISSION,
+  KIND_TENSOR,
+  KIND_API_SERVER,
+  KIND_API_MODEL,
+  KIND_API_REQUEST,
+  KIND_API_AGENT,
 };
 
 // What every object begins with. `destroy` frees the object; it runs when the handle is deleted and nobody borrows it.

@@ -1,5 +1,6 @@
 """C programs with a server in them: they link Triton's library name, and have no environment variable set."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,12 @@ def test_metrics_repositories_load_parameters_and_the_log(embed: Path, repositor
 
 def test_32_threads_whose_callbacks_call_back_in(embed: Path, repository: Path) -> None:
     assert run(embed, "threads", repository) == ["done: 640, wrong: 0, handles: 1"]
+
+
+def test_a_callback_reloads_and_unloads_the_model_that_answers(embed: Path, repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "identity", tmp_path / "identity")
+    printed = run(embed, "reload", tmp_path)
+    assert printed[-2:] == ["reload within a callback: ok", "unload within a callback: ok"]
 
 
 def test_a_program_may_fork_before_its_first_server_and_a_child_of_one_is_refused(

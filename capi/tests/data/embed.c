@@ -574,6 +574,42 @@ static int operate(const char* repository, const char* other)
   return 0;
 }
 
+// A callback that reloads the very model that answers, and one that unloads it.
+static void reload_it(TRITONSERVER_InferenceResponse* response, const uint32_t flags, void* userp)
+{
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/identity/1/changed", (const char*)userp);
+  FILE* file = fopen(path, "w");
+  (void)flags;
+  if (file != NULL) {
+    fputs("changed", file);
+    fclose(file);
+  }
+  show(TRITONSERVER_ServerLoadModel(shared, "identity"), "reload within a callback");
+  show(TRITONSERVER_ServerUnloadModel(shared, "identity"), "unload within a callback");
+  MUST(TRITONSERVER_InferenceResponseDelete(response));
+}
+
+static int reload(const char* repository)
+{
+  struct waiting waiting;
+  shared = start(repository, NULL);
+  MUST(TRITONSERVER_ServerLoadModel(shared, "identity"));
+  MUST(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release_buffer, NULL));
+  TRITONSERVER_InferenceRequest* request = identity_request(shared, "identity");
+  for (int round = 0; round < 20; ++round) {
+    infer(shared, request, NULL);  // until the model is known to be quick, and runs on this thread
+  }
+  prepare(&waiting, request);
+  MUST(TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator, NULL, reload_it, (void*)repository));
+  MUST(TRITONSERVER_ServerInferAsync(shared, request, NULL));
+  wait_for(&waiting);
+  MUST(TRITONSERVER_InferenceRequestDelete(request));
+  MUST(TRITONSERVER_ServerDelete(shared));
+  MUST(TRITONSERVER_ResponseAllocatorDelete(allocator));
+  return 0;
+}
+
 static int signals(const char* repository)
 {
   struct sigaction before[NSIG], after[NSIG];
@@ -616,6 +652,9 @@ int main(int count, char** arguments)
   }
   if (strcmp(mode, "operate") == 0) {
     return operate(arguments[2], arguments[3]);
+  }
+  if (strcmp(mode, "reload") == 0) {
+    return reload(arguments[2]);
   }
   if (strcmp(mode, "signals") == 0) {
     return signals(arguments[2]);

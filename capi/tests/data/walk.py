@@ -26,6 +26,7 @@ HANDLES = {
     "TRITONREPOAGENT_Agent",
     "TRITONREPOAGENT_AgentModel",
 }
+OWN_HANDLES = {"repoagent_tensor", "repoagent_server", "repoagent_model", "repoagent_request", "repoagent_agent"}
 MAY_BE_NULL = {("TRITONSERVER_ServerInferAsync", "trace")}
 """Handles that may be left out."""
 SIZES_OF_OTHERS = {"byte_size"}
@@ -52,8 +53,22 @@ def functions(*headers: Path) -> list[Function]:
     return found
 
 
+def own_functions(directory: Path) -> list[Function]:
+    """Every function of repoagent's own headers, but the one that a macro calls."""
+    found = []
+    for header in sorted(directory.glob("*.h")):
+        text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+        for result, name, rest in re.findall(r"REPOAGENT_API\s+([\w*]+)\s+(repoagent_\w+)\(([^;]*?)\);", text):
+            parts = [re.fullmatch(r"\s*(.*?)\s*(\w+)\s*", part) for part in " ".join(rest.split()).split(",")]
+            pairs = tuple((part[1].replace("const ", "").strip(), part[2]) for part in parts if part and part[1])
+            found.append(Function(name, result, tuple((kind.replace(" const*", "*"), name) for kind, name in pairs)))
+    return [function for function in found if function.name != "repoagent_agent_call"]
+
+
 def kind_of(parameter: str) -> str | None:
     """The handle that a parameter is."""
+    if parameter in OWN_HANDLES:
+        return parameter
     name = parameter.removesuffix("*")
     return name if parameter.endswith("*") and name in HANDLES else None
 
@@ -63,23 +78,28 @@ def good(function: Function, parameter: str, name: str) -> str:
     handle = kind_of(parameter)
     if handle is not None:
         return f"make_{handle}()"
-    if parameter.endswith("Fn_t"):
+    if parameter.endswith(("Fn_t", "_callback")):
         return f"({parameter})nothing"
+    if parameter.endswith("*"):
+        return _pointer(parameter, name)
+    numbers = {
+        "byte_size": {"TRITONSERVER_MessageNewFromSerializedJson": "2", "repoagent_tensor_set_data": "4"},
+        "kind": {"TRITONSERVER_ServerOptionsSetModelLoadDeviceLimit": "TRITONSERVER_INSTANCEGROUPKIND_GPU"},
+    }
+    special = numbers.get(name, {}).get(function.name)
+    return special or TYPES.get(parameter) or ("1" if name in ONES else "0")
+
+
+TYPES = {"repoagent_type": "REPOAGENT_FP32", "TRITONSERVER_DataType": "TRITONSERVER_TYPE_FP32"}
+ONES = {"bucket_count", "config_version", "dim_count", "model_version", "rank", "version"}
+
+
+def _pointer(parameter: str, name: str) -> str:
     if parameter == "char*":
         return '"{}"' if "json" in name or name == "text" else '"m"'
     if name in ("name_mapping", "parameters", "labels"):
         return "NULL"
-    if parameter.endswith("*"):
-        return f"(void*)scratch_{name}"
-    if name == "dim_count" or name == "bucket_count":
-        return "1"
-    if name == "byte_size" and function.name == "TRITONSERVER_MessageNewFromSerializedJson":
-        return "2"
-    if name == "datatype":
-        return "TRITONSERVER_TYPE_FP32"
-    if name == "kind" and "DeviceLimit" in function.name:
-        return "TRITONSERVER_INSTANCEGROUPKIND_GPU"
-    return "1" if name in ("config_version", "model_version", "version") else "0"
+    return f"(void*)scratch_{name}"
 
 
 def wrong(function: Function, parameter: str, name: str) -> list[tuple[str, bool]]:
@@ -94,9 +114,9 @@ def wrong(function: Function, parameter: str, name: str) -> list[tuple[str, bool
             (f"deleted_{handle}()", True),
             ("(void*)0x1235", True),
         ]
-    if parameter.endswith(("*", "Fn_t")):
+    if parameter.endswith(("*", "Fn_t", "_callback")):
         return [("NULL", False)]
-    if name in SIZES_OF_OTHERS:
+    if name in SIZES_OF_OTHERS or name == "milliseconds":
         return []
     if name in ("mapping_count", "parameter_count", "label_count"):
         return [("(uint32_t)-1", True)]
@@ -115,7 +135,8 @@ def calls(function: Function) -> list[tuple[list[str], str]]:
 
 def program(found: list[Function]) -> str:
     """The source of the walk."""
-    lines = ['#include "walk.h"', "int main(void)", "{", "  begin();"]
+    header = "walk_own.h" if found[0].result.startswith("repoagent_") else "walk.h"
+    lines = [f'#include "{header}"', "int main(void)", "{", "  begin();"]
     for function in found:
         for arguments, expected in calls(function):
             lines += _call(function, arguments, expected)
@@ -137,7 +158,11 @@ def _call(function: Function, arguments: list[str], expected: str) -> list[str]:
     text = f"{function.name}({', '.join(arguments)})".replace('"', "'")
     call = f"{function.name}({passed})"
     body = ["  {", *declared, "    ++calls;"]
-    if function.result == "TRITONSERVER_Error*" and not function.name.startswith("TRITONSERVER_ErrorNew"):
+    if function.result == "repoagent_error":
+        body.append(f'    judge({call}, {int(expected == "refuse")}, "{text}");')
+    elif function.result in OWN_HANDLES:
+        body.append(f"    remove_any({call});")
+    elif function.result == "TRITONSERVER_Error*" and not function.name.startswith("TRITONSERVER_ErrorNew"):
         body.append(f'    check({call}, {int(expected == "refuse")}, "{text}");')
     elif function.result == "void":
         body.append(f"    {call};")
@@ -148,7 +173,9 @@ def _call(function: Function, arguments: list[str], expected: str) -> list[str]:
     outs = [
         argument.removeprefix("(void*)")
         for argument, (parameter, _) in zip(arguments, function.parameters, strict=True)
-        if parameter.endswith("**") and argument.startswith("(void*)scratch_") and kind_of(parameter[:-1])
+        if argument.startswith("(void*)scratch_")
+        and (parameter.endswith("**") or parameter[:-1] in OWN_HANDLES)
+        and kind_of(parameter[:-1])
     ]
     # What was made goes first: it may be a metric of the family that was given.
     body += [f"    remove_any(*(void**){name});" for name in outs]

@@ -1,0 +1,63 @@
+// Deletes what is in use: a running request, its input, the model, an answered request whose output is kept.
+#include "check.h"
+#include "repoagent/capi.h"
+
+REPOAGENT_API uint64_t repoagent_living_handles(void);
+
+static int after;
+static int deleted;
+
+static void on_answer(repoagent_request request, repoagent_error error, bool final, void* nothing)
+{
+  (void)request, (void)error, (void)final, (void)nothing;
+  after += deleted;
+}
+
+static repoagent_request send_one(repoagent_model model, float value)
+{
+  static const int64_t shape[] = {1};
+  repoagent_tensor input = repoagent_tensor_create(REPOAGENT_FP32, shape, 1);
+  MADE(input);
+  DONE(repoagent_tensor_set_data(input, &value, sizeof(value)));
+  repoagent_request request = repoagent_request_create(model);
+  MADE(request);
+  DONE(repoagent_request_set_input(request, "INPUT0", input));
+  DONE(repoagent_request_set_callback(request, on_answer, NULL));
+  DONE(repoagent_request_submit(request));
+  DONE(repoagent_tensor_delete(input));
+  return request;
+}
+
+int main(int count, char** arguments)
+{
+  repoagent_tensor output = NULL;
+  void* data = NULL;
+  size_t byte_size = 0;
+  check(count == 2, "usage: in_use REPOSITORY");
+  repoagent_server server = repoagent_server_create();
+  MADE(server);
+  DONE(repoagent_server_set_option(server, "repository", arguments[1]));
+  DONE(repoagent_server_start(server));
+  repoagent_model model = repoagent_model_create(server, "slow", -1);
+  MADE(model);
+  DONE(repoagent_model_load(model));
+  repoagent_request first = send_one(model, 7);
+  repoagent_request running = send_one(model, 8);
+  repoagent_request waiting = send_one(model, 9);
+  check(repoagent_request_submit(running) == REPOAGENT_INVALID_ARGUMENT, "submitted twice");
+  check(repoagent_request_wait(waiting, 1) == REPOAGENT_UNAVAILABLE, "waited too short");
+  DONE(repoagent_request_wait(first, -1));
+  deleted = 1;
+  DONE(repoagent_request_delete(running));
+  DONE(repoagent_request_delete(waiting));
+  check(repoagent_request_delete(waiting) == REPOAGENT_INVALID_ARGUMENT, "deleted twice");
+  DONE(repoagent_model_delete(model));
+  DONE(repoagent_request_get_output(first, NULL, 0, &output, NULL));
+  DONE(repoagent_request_delete(first));
+  DONE(repoagent_server_delete(server)); /* waits for what runs */
+  DONE(repoagent_tensor_get_data(output, &data, &byte_size));
+  printf("calls after the delete: %d\noutput: %g\n", after, (double)*(float*)data);
+  DONE(repoagent_tensor_delete(output));
+  printf("handles: %d\n", (int)repoagent_living_handles());
+  return 0;
+}
