@@ -1,0 +1,111 @@
+"""Every Python distribution builds, says who it is, and works when it is installed from files by its name."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from packaging.metadata import Metadata
+from packaging.requirements import Requirement
+
+TREE = Path(__file__).resolve().parents[1]
+SOURCES = [TREE, TREE / "server_stub", *sorted(path.parent for path in TREE.glob("agents/*/pyproject.toml"))]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a wheel and an sdist of each."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+
+    def build(source: Path) -> None:
+        subprocess.run(command, cwd=source, check=True, capture_output=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(build, SOURCES))
+    return target
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of them are installed from these wheels, by name, with no index in reach."""
+    target = tmp_path_factory.mktemp("installed")
+    names = [metadata.name for _, metadata in _wheels(built)]
+    offline = ["--no-index", "--find-links", str(built), "--no-deps", "--target", str(target), "--quiet"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *offline, *names], check=True, capture_output=True)
+    return target
+
+
+def _wheels(built: Path) -> Iterator[tuple[Path, Metadata]]:
+    for wheel in sorted(built.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            yield wheel, Metadata.from_email(archive.read(name), validate=True)
+
+
+def run(installed: Path, code: str, *arguments: str) -> str:
+    """Run ``code`` with the installed packages before those of this environment."""
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_there_is_a_wheel_and_an_sdist_of_each(built: Path) -> None:
+    assert len(list(built.glob("*.whl"))) == len(list(built.glob("*.tar.gz"))) == len(SOURCES)
+
+
+def test_the_metadata_is_valid_and_has_a_readme_and_a_licence(built: Path) -> None:
+    for wheel, metadata in _wheels(built):
+        assert metadata.name.startswith("repoagent-"), wheel.name
+        assert metadata.summary, wheel.name
+        assert len(metadata.description or "") > 200, wheel.name
+        assert metadata.description_content_type == "text/markdown", wheel.name
+        assert str(metadata.license_expression) == "Apache-2.0", wheel.name
+
+
+def test_each_requires_the_core_of_its_own_release(built: Path) -> None:
+    versions = {metadata.name: str(metadata.version) for _, metadata in _wheels(built)}
+    for wheel, metadata in _wheels(built):
+        for requirement in metadata.requires_dist or ():
+            if requirement.name in versions and requirement.name != metadata.name:
+                assert Requirement(str(requirement)).specifier.contains(versions[requirement.name]), wheel.name
+        assert "repoagent" not in {requirement.name for requirement in metadata.requires_dist or ()}, wheel.name
+
+
+def test_types_and_every_module_are_in_the_wheel(built: Path) -> None:
+    for wheel, _ in _wheels(built):
+        with zipfile.ZipFile(wheel) as archive:
+            names = set(archive.namelist())
+        package = next(name.partition("/")[0] for name in names if name.endswith("/py.typed"))
+        (source,) = [path / package for path in SOURCES if (path / package / "py.typed").exists()]
+        modules = {str(path.relative_to(source.parent)) for path in source.rglob("*.py")}
+        assert modules <= names, wheel.name
+
+
+def test_no_private_key_is_in_an_sdist(built: Path) -> None:
+    for sdist in built.glob("*.tar.gz"):
+        with tarfile.open(sdist) as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                content = file.read() if file is not None else b""
+                assert not re.search(rb"^-----BEGIN [A-Z ]*PRIVATE KEY|^AGE-SECRET-KEY-1", content, re.M), member.name
+
+
+def test_the_program_runs_and_finds_every_agent_and_command(installed: Path) -> None:
+    origin = run(installed, "import repoagent, repoagent_server; print(repoagent.__file__, repoagent_server.__file__)")
+    assert all(path.startswith(str(installed)) for path in origin.split())
+    program = "import sys; from repoagent.cli.main import main; sys.argv[0] = 'repoagent'; main()"
+    agents = run(installed, program, "agents", "list")
+    for source in SOURCES:
+        if source.parent.name == "agents":
+            assert f"\n{source.name} " in f"\n{agents}"
+    assert "serve" in run(installed, program, "--help")
