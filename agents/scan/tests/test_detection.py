@@ -57,7 +57,7 @@ def tar() -> bytes:
         ("model.pt", archive("archive/data.pkl", "archive/data/0"), Format.PICKLE),
         ("weights.npz", archive("a.npy"), Format.ARCHIVE),
         ("x.tar", tar(), Format.ARCHIVE),
-        ("x.gz", gzip.compress(b"x"), Format.ARCHIVE),
+        ("x.gz", gzip.compress(b"x", mtime=0), Format.ARCHIVE),
         ("model.ort", bytes(4) + b"ORTM" + bytes(64), Format.ORT),
         ("model.h5", b"\x89HDF\r\n\x1a\n" + bytes(64), Format.HDF5),
         ("python", Path(sys.executable).resolve().read_bytes()[:4096], Format.NATIVE),
@@ -65,6 +65,7 @@ def tar() -> bytes:
         ("weights.txt", pickle.dumps(print), Format.PICKLE),
         ("half.txt", b"text\xff", Format.UNKNOWN),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_content_decides(name: str, content: bytes, expected: Format) -> None:
     assert detect(name, content) is expected
