@@ -189,7 +189,7 @@ def test_a_gpu_instance_is_refused_by_name(memory_files: FileMaker, add_constant
     files, config = memory_files({"1/model.onnx": add_constant(1)}), ModelConfig(name="m")
     backend = OnnxRuntimeBackend()
     backend.auto_complete(config, files, 1)
-    with pytest.raises(UnsupportedError, match="instance 'm_0' asks for a GPU"):
+    with pytest.raises(UnsupportedError, match="model 'm' asks for a GPU"):
         backend.load(config, files, 1).create_instance(InstanceSpec("m_0", "GPU"))
 
 
