@@ -29,13 +29,15 @@ class Pair:
             return
         size = max(_ROUND_UP, -(-size // _ROUND_UP) * _ROUND_UP)
         self.close()
-        self._host = self._device.allocate_host(size)
+        # The device first, which has less: page-locking memory in vain would take it from everyone meanwhile.
+        address = self._device.allocate(size) if self._on_device else 0
         try:
-            self.address = self._device.allocate(size) if self._on_device else self._host.address
+            self._host = self._device.allocate_host(size)
         except BaseException:
-            self._host.close()
-            self._host = None
+            if self._on_device:
+                self._device.free(address)
             raise
+        self.address = address or self._host.address
         self.size = size
 
     @property

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Final
 
 from repoagent.engines.protocol import Engine, Profile, Shape
 from repoagent.errors import InvalidArgumentError
 
 __all__ = ["Profiles"]
+
+_MOST_DIGITS: Final = 9
+"""Of the number of a profile; Python refuses to read thousands of them."""
 
 
 class Profiles:
@@ -20,9 +24,9 @@ class Profiles:
         """
         count = len(engine.profiles)
         for name in names:
-            if int(name) >= count:
+            if len(name) > _MOST_DIGITS or int(name) >= count:
                 raise InvalidArgumentError(
-                    f"instance_group names profile {name}, and the plan has {count}: 0 to {count - 1}"
+                    f"instance_group names profile {name[:20]}, and the plan has {count}: 0 to {count - 1}"
                 )
         self.indices = sorted(
             {int(name) for name in names} or range(count), key=lambda index: (_volume(engine.profiles[index]), index)

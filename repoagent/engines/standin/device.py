@@ -185,7 +185,10 @@ class StandInDevice:
                 raise InternalError(f"{size} bytes at {address:#x} are not memory of device {self.index}")
 
     def allocate_host(self, size: int) -> StandInHostMemory:
-        return StandInHostMemory(size)
+        try:
+            return StandInHostMemory(size)
+        except MemoryError as error:
+            raise UnavailableError(f"there are no {size} bytes of memory of the host: {error}") from error
 
     def new_stream(self) -> StandInStream:
         return StandInStream(self.lock)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
+from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
 from repoagent.serving.backends.tensorrt.model import TensorRtModel
 from repoagent.serving.backends.tensorrt.platforms import Settings, find_platform
+from repoagent.serving.backends.tensorrt.profiles import Profiles
 from repoagent.serving.backends.tensorrt.signature import (
     batchable,
     check_batch_size,
@@ -104,11 +106,18 @@ class TensorRtBackend:
             return self._platform
 
     def _read(self, config: "ModelConfig", files: ModelFiles, version: int) -> bytes:
-        """The plan. It is not mapped: a file that is cut off while the library reads it would kill the process."""
+        """The plan, with the digest that it had when it was built, if that is known.
+
+        It is not mapped: a file that is cut off while the library reads it would kill the process.
+        """
         path = f"{version}/{config.default_model_filename or self.default_model_filename}"
         if not files.exists(path):
             raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
-        return files.bytes(path)
+        plan, statement = files.bytes(path), f"{path}{STATEMENT_SUFFIX}"
+        if files.exists(statement):
+            with files.open(statement) as file:
+                check_digest(plan, path.rpartition("/")[2], file.read(MOST_BYTES + 1))
+        return plan
 
     def _open(self, platform: Platform, config: "ModelConfig", plan: bytes, device: int) -> Engine:
         try:
@@ -141,5 +150,4 @@ def _validate(config: "ModelConfig", engine: Engine) -> None:
     check_shape_tensors(config, engine)
     validate(config, signature_of(engine, batching=config.max_batch_size > 0))
     for group in config.instance_group:
-        indices = [int(name) for name in group.profile] or range(len(engine.profiles))
-        check_batch_size(config, engine, [index for index in indices if index < len(engine.profiles)])
+        check_batch_size(config, engine, Profiles(engine, group.profile).indices)

@@ -156,7 +156,7 @@ def test_the_server_survives_and_the_refusal_states_why(
     assert f"TensorRT plans cannot run here: {problem}" in str(caught.value)
     (entry,) = server.core.index()
     assert problem in entry["reason"]
-    assert server.core.live
+    assert server.core.live()
 
 
 def test_a_real_probe_refuses_or_finds_a_gpu(new_server: Any) -> None:

@@ -1,0 +1,131 @@
+"""Plans, and what lies beside them, of an owner who means harm."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repoagent.config import normalize, read_text
+from repoagent.engines.plan_header import PlanHeader
+from repoagent.engines.protocol import EngineOptions
+from repoagent.engines.standin import StandInEngine, StandInPlatform
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.serving.core import ServingCore
+from repoagent.serving.options import ControlMode, CoreOptions
+from tests.engines.models import matmul
+from tests.serving.backends.tensorrt.kit import GPU, files_of, load, plan, rows
+
+PLAN = plan(matmul(), rows(1, 4, x=(4,)))
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Iterator[ServingCore]:
+    (tmp_path / "models").mkdir()
+    options = CoreOptions(
+        repositories=(str(tmp_path / "models"),),
+        control_mode=ControlMode.EXPLICIT,
+        workspace_directory=tmp_path / "workspace",
+        cache_directory=tmp_path / "cache",
+        repoagent_directory=None,
+        backend_config={"tensorrt": {"engine": "stand-in"}},
+    )
+    with ServingCore(options) as core:
+        yield core
+
+
+def _model(tmp_path: Path, config: str = "") -> Path:
+    version = tmp_path / "models/m/1"
+    version.mkdir(parents=True)
+    (tmp_path / "models/m/config.pbtxt").write_text(f'backend: "tensorrt" {config}')
+    return version
+
+
+def _refusal(core: ServingCore) -> str:
+    with pytest.raises(RepoAgentError) as caught:
+        core.load("m")
+    assert core.live()
+    return str(caught.value)
+
+
+def test_a_plan_outside_of_the_model_is_not_opened(core: ServingCore, tmp_path: Path) -> None:
+    (tmp_path / "secret.plan").write_bytes(PLAN)
+    _model(tmp_path, 'default_model_filename: "../../../secret.plan"')
+    assert "default_model_filename" in _refusal(core)
+
+
+def test_a_link_to_a_plan_outside_is_not_followed(core: ServingCore, tmp_path: Path) -> None:
+    (tmp_path / "secret.plan").write_bytes(PLAN)
+    (_model(tmp_path) / "model.plan").symlink_to(tmp_path / "secret.plan")
+    assert "model.plan" in _refusal(core)
+
+
+def test_a_link_to_a_statement_outside_is_not_followed(core: ServingCore, tmp_path: Path) -> None:
+    version = _model(tmp_path)
+    (version / "model.plan").write_bytes(PLAN)
+    (tmp_path / "secret.json").write_text('{"subject": "the secret"}')
+    (version / "model.plan.intoto.json").symlink_to(tmp_path / "secret.json")
+    assert "the secret" not in _refusal(core)
+
+
+def test_a_directory_in_the_place_of_a_plan_is_refused(core: ServingCore, tmp_path: Path) -> None:
+    (_model(tmp_path) / "model.plan").mkdir()
+    assert "model.plan" in _refusal(core)
+
+
+@pytest.mark.parametrize("statement", [b"{", b"[" * 100_000, b'{"subject": [{"name": "model.plan", "digest": {}}]}'])
+def test_a_statement_that_is_none_refuses_the_load(core: ServingCore, tmp_path: Path, statement: bytes) -> None:
+    version = _model(tmp_path)
+    (version / "model.plan").write_bytes(PLAN)
+    (version / "model.plan.intoto.json").write_bytes(statement)
+    assert "model.plan.intoto.json is not a valid statement" in _refusal(core)
+
+
+@pytest.mark.parametrize("profile", ["-1", "1", "0x0", "99999999999999999999", "9" * 5000, "²"])
+def test_a_profile_that_is_not_there_is_refused(core: ServingCore, tmp_path: Path, profile: str) -> None:
+    version = _model(tmp_path, f'instance_group {{ kind: KIND_GPU profile: "{profile}" }}')
+    (version / "model.plan").write_bytes(PLAN)
+    assert "profile" in _refusal(core)
+
+
+def test_a_model_cannot_choose_the_stand_in() -> None:
+    """Its plans are refused by what opens real ones."""
+    with pytest.raises(InvalidArgumentError, match="not a TensorRT plan: it begins with 72 61 73 69"):
+        PlanHeader.of(PLAN)
+
+
+def test_a_model_cannot_allow_its_own_code_for_the_host(core: ServingCore, tmp_path: Path) -> None:
+    opened: list[EngineOptions] = []
+
+    class Noting(StandInPlatform):
+        def open(self, plan: Any, options: EngineOptions) -> StandInEngine:
+            opened.append(options)
+            return super().open(plan, options)
+
+    backend = TensorRtBackend(platform=Noting())
+    config = normalize(
+        read_text('backend: "tensorrt" parameters { key: "allow-host-code" value { string_value: "true" } }'),
+        model_name="m",
+        gpus=None,
+    )
+    backend.auto_complete(config, files_of(PLAN), 1)
+    backend.load(normalize(config, gpus=[0]), files_of(PLAN), 1).close()
+    assert [options.host_code_allowed for options in opened] == [False, False]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**63, 2**64 - 1])
+def test_a_header_that_lies_about_its_size_is_refused(size: int) -> None:
+    head = b"vtrt" + bytes(12) + size.to_bytes(8, "little") + bytes((1, 7, 1, 116)) + bytes(100)
+    with pytest.raises(InvalidArgumentError, match=r"cut off|followed by something else"):
+        PlanHeader.of(head)
+
+
+def test_a_batch_that_no_memory_holds_is_refused_at_load() -> None:
+    content = plan(matmul(), rows(1, 2**40, x=(4,)))
+    platform = StandInPlatform(memory_bytes=1 << 20)
+    config, model = load(content, "max_batch_size: 2147483647", platform)
+    assert config.max_batch_size == 2147483647
+    with pytest.raises(UnavailableError, match="1048576 bytes left, and"):
+        model.create_instance(GPU)
+    assert platform.device(0).allocations == 0
