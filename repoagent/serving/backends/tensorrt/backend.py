@@ -124,7 +124,7 @@ class TensorRtBackend:
             platform.check_plan(plan, device)
         except (InvalidArgumentError, UnsupportedError) as error:
             raise type(error)(f"unable to load the plan of model '{config.name}': {error}") from error
-        options = EngineOptions(device, self._settings.allow_host_code, self._settings.runtime_cache(config.name, plan))
+        options = EngineOptions(device, self._settings.allow_host_code, self._settings.runtime_cache(plan))
         return platform.open(plan, options)
 
 

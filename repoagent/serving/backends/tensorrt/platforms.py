@@ -38,7 +38,7 @@ class Settings:
             raise InvalidArgumentError(f"engine must be one of {', '.join(_ENGINES)}, not '{engine}'")
         return cls(host_code == "true", engine, settings.get("runtime-cache-directory", ""))
 
-    def runtime_cache(self, model_name: str, plan: Any) -> str:
+    def runtime_cache(self, plan: Any) -> str:
         """The file that keeps what was compiled for ``plan``; empty for none. Its name is the plan's digest."""
         if not self.runtime_cache_directory:
             return ""

@@ -175,6 +175,11 @@ class TensorRtRunner:
 
     def _use(self, profile: int, shapes: Mapping[str, Shape]) -> None:
         if profile != self._profile:
+            if self._graphs is not None:
+                # They were captured with memory of the context's, which may move when the profile changes.
+                self._compute.synchronize()
+                for slot in self._slots:
+                    slot.drop_graphs()
             self._context.use_profile(profile, self._compute)
             self._profile, self._shaped = profile, None
         if self._shaped != shapes:

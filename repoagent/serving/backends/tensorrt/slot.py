@@ -134,9 +134,13 @@ class Slot:
 
     def forget(self) -> None:
         """The addresses have changed: nothing that was laid out is true any more."""
+        self.drop_graphs()
+        self._layouts.clear()
+
+    def drop_graphs(self) -> None:
+        """Every layout is captured again, after it has run once more; none of its runs is on its way."""
         for layout in self._layouts.values():
             _drop_graph(layout)
-        self._layouts.clear()
 
     def close(self) -> None:
         """Free everything; no run is on its way."""
@@ -158,3 +162,4 @@ def _drop_graph(layout: Layout) -> None:
     if layout.graph is not None:
         layout.graph.close()
         layout.graph = None
+    layout.runs = 0

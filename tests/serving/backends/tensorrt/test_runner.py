@@ -287,6 +287,16 @@ def test_graphs_are_made_again_when_the_memory_has_moved(monkeypatch: pytest.Mon
     assert len(captured) == 3
 
 
+def test_graphs_are_made_again_when_the_profile_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = matmul()
+    one, theirs = runner(plan(model, *TWO), GRAPHS.replace("8", "16")), through_onnxruntime(model)
+    captured = _count_captures(one, monkeypatch)
+    for size in (1, 1, 1, 5, 5, 5, 1, 1, 1):
+        inputs = {"x": Tensor.of(_floats(size, 4))}
+        _same(one.run(inputs, ()), theirs.run(inputs, ()))
+    assert len(captured) == 3
+
+
 def test_only_the_shapes_of_graph_spec_become_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     text = BATCHING + " optimization { cuda { graphs: true graph_spec { batch_size: 4 } } }"
     one = runner(plan(matmul(), rows(1, 8, x=(4,))), text)
