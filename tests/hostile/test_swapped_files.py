@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -134,11 +135,11 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
 
     inner = backend._session
 
-    def flipped(source: str | bytes, options: object) -> object:
+    def flipped(source: str | bytes, options: object, choices: Any) -> object:
         kept = model / "1" / "kept"
         (model / "1" / "w.bin").rename(kept)
         shutil.copy(outside, model / "1" / "w.bin")
-        session = inner(source, options)
+        session = inner(source, options, choices)
         kept.rename(model / "1" / "w.bin")
         return session
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
 from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
@@ -12,7 +13,6 @@ from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
 from repoagent.serving.backends.tensorrt.model import TensorRtModel
 from repoagent.serving.backends.tensorrt.platforms import Settings, find_platform
-from repoagent.serving.backends.tensorrt.profiles import Profiles
 from repoagent.serving.backends.tensorrt.signature import (
     batchable,
     check_batch_size,
