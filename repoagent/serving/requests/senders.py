@@ -26,7 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 def answer_error(request: InferRequest, error: RepoAgentError, version: str = "") -> None:
-    """Give ``request`` its one and only answer: ``error``."""
+    """Give ``request`` its one and only answer: ``error``.
+
+    The error gives up its traceback: whose frames hold the request, which leads to who is answered, who holds the
+    answer. The memory of a large request would stay until the garbage collector comes by.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
     asked = request.asked
     request.send(InferResponse(request.model_name, version or asked.model_version, id=asked.id, error=error), True)
 

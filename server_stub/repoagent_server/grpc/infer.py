@@ -70,17 +70,23 @@ class InferCalls:
         """ModelInfer: the parts of the answer's message. A client that goes away cancels its request."""
         self.in_flight.started()
         try:
-            return await self._infer(received, context)
+            answer = await self._infer(received, context)
+            if not isinstance(answer, RepoAgentError):
+                return answer
+            status, text = status_of(answer)
         except Exception as error:
             status, text = status_of(error)
         finally:
             self.in_flight.finished()
-        # Not inside of ``except``, and without a name for the error: grpc keeps what abort raises, and with it this
-        # frame, and would keep the memory of the request that failed.
+        # Not inside of ``except``, and without names for the error and the message: grpc keeps what abort raises, and
+        # with it this frame, and would keep the memory of the request that failed.
+        del received
         await context.abort(status, details(text))
         raise AssertionError("abort raises")
 
-    async def _infer(self, received: Received, context: Context) -> list[Buffer]:
+    async def _infer(self, received: Received, context: Context) -> list[Buffer] | RepoAgentError:
+        """An error of the response is given back, not raised: with this frame it would be a cycle, which holds the
+        request's memory until the garbage collector comes."""
         if isinstance(received, pb.ModelInferRequest):
             decoded = read(self._inference, received)
         else:
@@ -90,7 +96,7 @@ class InferCalls:
         request = self.submit(decoded, context.invocation_metadata, answer)
         response = answer.response or await _or_cancel(answer.wait(), request)
         if response.error is not None:
-            raise response.error
+            return response.error
         return await self.written(response, decoded)
 
     def read(self, message: bytes) -> Decoded:

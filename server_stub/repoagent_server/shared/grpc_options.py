@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 COMPRESSION_LEVELS: Final = ("none", "low", "medium", "high")
 TRANSPORTS: Final = ("builtin", "grpcio")
 """What carries gRPC: HTTP/2 of this server, or the library."""
-DEFAULT_TRANSPORT: Final = "grpcio"
+DEFAULT_TRANSPORT: Final = "builtin"
 
 
 class GrpcCompressionLevel(IntEnum):

@@ -1,17 +1,47 @@
+import gc
 import logging
 import time
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.senders import CollectingSender, RecordingSender, TrackedSender, answer_error
+from repoagent.serving.requests.tensor import Tensor
 
 
 def response(**fields: Any) -> InferResponse:
     return InferResponse("m", "1", **fields)
+
+
+def test_an_error_does_not_hold_the_memory_of_the_request_that_it_answers(new_sender: Any) -> None:
+    """Without the garbage collector: it may come by long after a thousand large requests."""
+    kept = new_sender()
+
+    def fail(request: InferRequest) -> None:
+        try:
+            try:
+                raise ValueError("no")
+            except ValueError as error:
+                raise InternalError("no") from error
+        except InternalError as error:
+            answer_error(request, error)
+
+    array = np.zeros(4)
+    memory = weakref.ref(array)
+    request = InferRequest(Asked("m", {"x": Tensor.of(array)}), kept)
+    gc.disable()
+    try:
+        fail(request)
+        del request, array
+        assert memory() is None
+    finally:
+        gc.enable()
+    assert kept.sent.qsize() == 1
 
 
 def test_a_tracked_request_is_done_at_its_final_response_and_gets_its_own_sender_back(new_sender: Any) -> None:
