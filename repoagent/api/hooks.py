@@ -89,7 +89,7 @@ def register_key_providers() -> Mapping[str, str]:
 
 @hookspec
 def register_converters() -> Mapping[tuple[str, str], str]:
-    """``(from, to)`` -> ``"module:attribute"`` of a converter. *Registration, versionadded 1.*"""
+    """``(from, to)`` -> ``"module:attribute"`` of a ``repoagent.api.Converter``. *Registration, versionadded 1.*"""
     return {}
 
 

@@ -59,6 +59,7 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return start
 
 
+@pytest.mark.slow
 def test_eight_processes_that_ask_at_once_build_once(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_eight_processes_that_ask_at_once_build_once(
     assert len(list(marks.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_build_takes_the_build_along_and_leaves_nothing_half_done(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
 ) -> None:
@@ -162,3 +164,9 @@ def test_the_end_of_a_build_kills_no_process_that_has_its_number_by_then(
     monkeypatch.setattr(os, "killpg", killpg)
     assert converting.run().error is None
     assert states == ["Z"]
+
+
+def test_the_memory_of_a_process_that_converts_plaintext_is_never_dumped(converting: Converting, marks: Path) -> None:
+    converting.confidential = True
+    assert converting.run(mark=str(marks), then="shield").error is None
+    assert json.loads((marks / "shield").read_text()) == {"dumpable": 0, "limit": 0}

@@ -13,7 +13,7 @@ __all__ = ["Complaint", "parse"]
 
 _MOST_SHOWN: Final = 8
 _FALSE: Final = "false"
-_NO_PLUGIN: Final = "Plugin not found"
+_NO_PLUGIN: Final = ("Plugin not found", "was not found in plugin registry")
 _QUOTED: Final = re.compile(r'&& "([^"]+)"')
 _CAPACITY: Final = "must have a static sequence length"
 _MICROSOFT: Final = "com.microsoft"
@@ -28,9 +28,17 @@ _OF_ONNX_RUNTIME: Final = frozenset(
         "SkipLayerNormalization",
     }
     | {"EmbedLayerNormalization", "NhwcMaxPool", "NhwcConv", "NhwcFusedConv", "DynamicQuantizeMatMul"}
-    | {"MatMulIntegerToFloat", "GroupQueryAttention", "MultiHeadAttention", "MatMulNBits"}
+    | {
+        "DynamicQuantizeLinear",
+        "MatMulInteger",
+        "ConvInteger",
+        "MatMulIntegerToFloat",
+        "GroupQueryAttention",
+        "MultiHeadAttention",
+        "MatMulNBits",
+    }
 )
-"""Operators that ONNX Runtime's optimiser and tools make."""
+"""Operators that ONNX Runtime's optimiser and its quantisation make."""
 _REMEDY: Final = (
     "ONNX Runtime's optimiser makes such operators: convert from the original model, or optimise with level 'basic'"
 )
@@ -41,19 +49,20 @@ class Complaint:
     """One error of the parser."""
 
     node: str
+    """Its name in quotes, or its number where it has none; empty where the error is not about a node."""
     operator: str
     reason: str
 
     def __str__(self) -> str:
-        where = f"node '{self.node}' ({self.operator})" if self.operator else f"node '{self.node}'"
-        place = f"{where}: " if self.node or self.operator else ""
+        operator = f" ({self.operator})" if self.operator else ""
+        place = f"node {self.node}{operator}: " if self.node else ""
         return f"{place}{self._reason}{self._hint}"
 
     @property
     def _reason(self) -> str:
         # Of an operator that it does not know the parser reports "false", the text of its own check, or looks for a
         # plugin of that name.
-        if self.reason in ("", _FALSE) or _NO_PLUGIN in self.reason:
+        if self.reason in ("", _FALSE) or any(text in self.reason for text in _NO_PLUGIN):
             return f"the operator {self.operator or 'of this node'} is not supported"
         return self.reason
 
@@ -91,9 +100,15 @@ def _complaints(parser: Any) -> list[Complaint]:
     found: dict[Complaint, None] = {}
     for index in range(parser.num_errors):
         error = parser.get_error(index)
-        found[Complaint(error.node_name(), error.node_operator(), _plain(error.desc()))] = None
-    placed = [one for one in found if one.node or one.operator]
+        found[Complaint(_place(error), error.node_operator(), _plain(error.desc()))] = None
+    placed = [one for one in found if one.node]
     return placed or list(found)
+
+
+def _place(error: Any) -> str:
+    if error.node_name():
+        return f"'{error.node_name()}'"
+    return str(error.node()) if error.node() >= 0 and error.node_operator() else ""
 
 
 def _plain(text: str) -> str:

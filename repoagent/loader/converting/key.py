@@ -12,6 +12,8 @@ from repoagent.errors import CancelledError, InternalError
 __all__ = ["cache_key", "digest_inputs"]
 
 _BUFFER_BYTES: Final = 1 << 20
+_LAYOUT: Final = 1
+"""Another one when what lies in the cache beside a result changes, so that an older one is not read."""
 
 
 def digest_inputs(
@@ -48,6 +50,7 @@ def cache_key(pair: tuple[str, str], converter_version: str, plan: ConversionPla
         InternalError: the converter's plan has values that JSON does not have.
     """
     depends_on: dict[str, Any] = {
+        "layout": _LAYOUT,
         "formats": pair,
         "converter": converter_version,
         "inputs": dict(digests),

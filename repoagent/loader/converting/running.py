@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api.converters import Product, Progressing
-from repoagent.errors import CancelledError, InternalError
+from repoagent.errors import CancelledError, InternalError, UnsupportedError
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, parse
 from repoagent.storage.secrets.environment import child_environment
 
@@ -42,6 +42,7 @@ def build_in_child(
     Raises:
         CancelledError: it was killed because ``cancelled`` became true.
         InternalError: it ended without a result.
+        UnsupportedError: this program does not know its Python interpreter.
         RepoAgentError: the converter raised it.
     """
     read_end, write_end = os.pipe()
@@ -65,6 +66,8 @@ def _group_ends(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "subprocess.Popen[bytes]":
+    if not sys.executable:
+        raise UnsupportedError(f"{label} needs a Python interpreter for its process, and sys.executable names none")
     file = scratch / "order.json"
     file.write_text(order.to_json(), encoding="utf-8")
     # The same modules are found, in the same order; a converter's package need not be installed.

@@ -16,6 +16,8 @@ from tests.engines import models
 from tests.engines.building.conftest import CAPACITY
 from tests.engines.building.plans import BuildPlan
 
+pytestmark = pytest.mark.slow
+
 DECODERS = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 DECODER_SHAPES = {"min": (1, 1, 1), "opt": (4, 16, 4), "max": (4, 16, 64)}
 
@@ -120,6 +122,22 @@ def graph(operator: str, domain: str = "", *, kind: int = TensorProto.FLOAT, **a
     return bytes(helper.make_model(made, opset_imports=opsets, ir_version=11).SerializeToString())
 
 
+def in_bytes() -> bytes:
+    """Numbers of a type that TensorRT has at the edges only."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], name="sum to bytes", to=TensorProto.UINT8),
+        helper.make_node("Add", ["a", "a"], ["b"]),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    return models.make(nodes, [("x", TensorProto.FLOAT, [4])], [("y", TensorProto.FLOAT, [4])])
+
+
+def rounded() -> bytes:
+    """What ONNX Runtime's dynamic quantisation makes."""
+    nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])]
+    return models.make(nodes, [("x", TensorProto.FLOAT, [4])], [("y", TensorProto.UINT8, [4])])
+
+
 @pytest.mark.parametrize(
     ("content", "texts"),
     [
@@ -129,6 +147,9 @@ def graph(operator: str, domain: str = "", *, kind: int = TensorProto.FLOAT, **a
             graph("Identity", kind=TensorProto.STRING),
             ["cannot take the model: Failed to convert ONNX"],
         ),
+        (models.nonzero(), ["node 0 (NonZero): the operator NonZero is not supported"]),
+        (in_bytes(), ["node 'sum to bytes' (Cast): legalUINT8: TensorRT does not support UINT8 types"]),
+        (rounded(), ["(DynamicQuantizeLinear)", "convert from the original model"]),
         (b"\x08\x0b\x3a\x00", ["TensorRT cannot take the model: it has no output"]),
     ],
 )
@@ -198,6 +219,15 @@ def test_a_build_in_this_process_is_cancelled_half_way(build_plan: BuildPlan, de
         build_here(model, model.parent / "x.plan", settings, progress=progress, cancelled=cancelled.is_set)
     assert 100 <= max(seen) < 150
     assert not (model.parent / "x.plan").exists()
+
+
+def test_the_error_that_is_shown_is_the_first_and_not_about_the_missing_driver(build_plan: BuildPlan) -> None:
+    from repoagent.engines.building.log import first_error
+
+    noise = "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (no driver (cudaError 35: old))"
+    assert first_error([noise, "[a.cpp::b::1] the cause", "a consequence"]) == "the cause"
+    assert first_error([noise]).startswith("Error Code 1: Cuda Runtime")
+    assert first_error([]) == "the library gives no reason"
 
 
 def test_errors_of_two_builds_in_one_process_are_both_collected(build_plan: BuildPlan, save: Save) -> None:

@@ -11,6 +11,8 @@ from repoagent.executor.runner.spec import read_spec
 from repoagent.testing import AgentHarness, Outcome
 from tests.engines.building.plans import need_tensorrt
 
+pytestmark = pytest.mark.slow
+
 Convert = Callable[..., Outcome]
 
 

@@ -16,6 +16,8 @@ from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.building.plans import need_tensorrt
 
+pytestmark = pytest.mark.slow
+
 CONVERT = 'model_repository_agents { agents [ { name: "convert" PARAMETERS } ] }'
 TO_PLAN = CONVERT.replace("PARAMETERS", 'parameters { key: "to" value: "tensorrt" }')
 

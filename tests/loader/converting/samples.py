@@ -1,7 +1,9 @@
 """Converters for tests: small ones that work, and ones that go wrong in every way."""
 
+import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -115,6 +117,11 @@ class Upper:
         os.write(int(sys.argv[1]), b"x" * 1000)
         while True:
             os.write(int(sys.argv[1]), b"x" * (1 << 20))
+
+    def _shield(self, options: Mapping[str, Any]) -> None:
+        dumpable = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+        limit = resource.getrlimit(resource.RLIMIT_CORE)[0]
+        Path(options["mark"], "shield").write_text(json.dumps({"dumpable": dumpable, "limit": limit}))
 
     def _sleep(self, options: Mapping[str, Any]) -> None:
         time.sleep(600)

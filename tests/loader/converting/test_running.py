@@ -44,6 +44,11 @@ def test_a_build_that_fails_refuses_the_load_and_leaves_nothing(then: str, text:
     assert not list(converting.harness.cache.glob("objects/.*"))
 
 
+def test_without_an_interpreter_the_refusal_is_clear(converting: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "")
+    assert "needs a Python interpreter for its process" in str(converting.run().error)
+
+
 def test_the_report_of_a_failed_build_has_how_far_it_came(converting: Converting) -> None:
     (action, *_) = converting.run(then="refuse").report.entries[0].actions
     assert action.outcome == "failed"
