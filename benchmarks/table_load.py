@@ -15,7 +15,7 @@ import http_infer
 import numpy as np
 from table_servers import Missing, Server
 
-__all__ = ["Case", "Sample", "perf_analyzer", "take"]
+__all__ = ["Case", "Sample", "perf_analyzer", "session_seconds", "take"]
 
 WINDOWS = 3
 """perf_analyzer takes the mean of so many."""
@@ -104,13 +104,17 @@ def own_seconds(servers: Sequence[Server]) -> float:
     """Those of this program, of the generators that have ended, and of the servers with their processes."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    sessions = {server.session for server in servers}
+    return own + sum(session_seconds(server) for server in servers)
+
+
+def session_seconds(server: Server) -> float:
+    """Those of a server and its processes."""
     ticks = 0
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:  # It has just ended.
             continue
-        if int(fields[3]) in sessions:
+        if int(fields[3]) == server.session:
             ticks += int(fields[11]) + int(fields[12])
-    return own + ticks / os.sysconf("SC_CLK_TCK")
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-__all__ = ["Missing", "Server", "mlserver", "repoagent", "triton", "write_model"]
+__all__ = ["START_SECONDS", "Missing", "Server", "check", "mlserver", "repoagent", "running", "triton", "write_model"]
 
 HERE = Path(__file__).parent
 START_SECONDS = 120.0

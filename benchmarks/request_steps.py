@@ -1,0 +1,249 @@
+"""The steps of one inference request, and what each costs: HTTP with JSON, HTTP with tensors in binary, gRPC, in process.
+
+    python benchmarks/request_steps.py                              # microseconds of the processor per request and step
+    python benchmarks/request_steps.py --write docs/measurements    # also writes request.md
+
+The model is an ONNX Relu of 16 values, asked over one connection; a `repoagent serve` of its own executes it on the
+thread of the front end. Each way is measured twice: plainly, for the time of the processor that the server takes per
+request, and under a profiler that reads the clock of the thread. The profiler slows everything down, so only each
+step's share is taken from it. A step is a folder or file of the code, as docs/structure.md describes them; what the C
+code of a library takes counts for the step that calls it.
+"""
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import runpy
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import grpc_infer
+import http_infer
+import numpy as np
+from table_load import session_seconds
+from table_servers import START_SECONDS, Server, check, running
+
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.tensor import Tensor
+
+MODEL: Final = "relu_16"
+PLAIN: Final = ("-c", "from repoagent.cli.main import main; main()")
+STATS: Final = "REQUEST_STEPS_STATS"
+STEPS: Final = (
+    ("bytes: sockets, HTTP, HTTP/2", ("repoagent_server/http/", "repoagent_server/grpc/http2/", "hpack/")),
+    ("decode and encode", ("repoagent_server/codec/", "repoagent_server/grpc/")),
+    ("prepare, and the way back", ("repoagent_server/handlers/", "repoagent_server/shared/")),
+    ("look up and check", ("serving/core", "serving/reception", "serving/versions/", "serving/lifecycle/")),
+    ("schedule", ("serving/scheduling/", "serving/instances/instance_pool")),
+    ("count", ("serving/measuring/", "serving/tracing/")),
+    ("execute", ("serving/instances/", "serving/backends/", "onnxruntime", "serving/requests/")),
+)
+OTHER: Final = "event loop and everything else"
+WAYS: Final = {"json": "HTTP, JSON", "binary": "HTTP, binary", "grpc": "gRPC", "process": "in process"}
+
+
+def main() -> int:
+    options = arguments()
+    steps: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        arrays = http_infer.write_models(folder / "models")[MODEL]
+        for way in WAYS:
+            ask = in_process if way == "process" else served
+            total, shares = ask(folder, way, arrays, options)
+            steps[way] = {name: share * total for name, share in shares.items()}
+    show(steps)
+    if options.write:
+        (options.write / "request.md").write_text(page(steps))
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=3, help="length of one measurement")
+    parser.add_argument("--grpc-transport", default="builtin", help="what carries gRPC")
+    parser.add_argument("--write", type=Path, help="write the page into this directory")
+    return parser.parse_args()
+
+
+Found = tuple[float, Mapping[str, float]]
+"""Microseconds of the processor per request, and the share of each step."""
+
+
+def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: argparse.Namespace) -> Found:
+    """Over a connection, to a server of its own."""
+    seconds = options.seconds
+
+    def load(server: Server) -> float:
+        if way == "grpc":
+            return grpc_infer.load(server.grpc, grpc_infer.message(MODEL, dict(arrays)), 1, seconds)
+        return http_infer.load(http_infer.payload(MODEL, way, dict(arrays)), server.http, 1, seconds)
+
+    with started(folder, f"{way}-plain", PLAIN, options) as server:
+        load(server)
+        begun = session_seconds(server)
+        count = load(server) * seconds
+        total = (session_seconds(server) - begun) / count * 1e6
+    stats = folder / f"{way}.stats"
+    os.environ[STATS] = f"{'grpc' if way == 'grpc' else 'http'}:{stats}"
+    try:
+        with started(folder, f"{way}-profiled", (__file__,), options) as server:
+            load(server)
+    finally:
+        del os.environ[STATS]
+    return total, shares_of(pstats.Stats(str(stats)))
+
+
+@contextmanager
+def started(
+    folder: Path, name: str, program: Sequence[str], options: argparse.Namespace
+) -> Iterator[Server]:
+    """A server in a session of its own."""
+    ready, log = folder / f"{name}.json", folder / f"{name}.log"
+    command = [sys.executable, *program, "serve", "--model-repository", str(folder / "models"), "--http-port=0"]
+    command += ["--grpc-port=0", "--metrics-port=0", f"--grpc-transport={options.grpc_transport}"]
+    command += [f"--ready-file={ready}", "--workspace-directory", str(folder / f"{name}-workspace")]
+    with running(command, log) as process:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready.exists():
+            check(process, log, deadline)
+        ports = json.loads(ready.read_text())
+        yield Server(name, "", int(ports["http"]["port"]), int(ports["grpc"]["port"]), process.pid)
+
+
+def in_process(folder: Path, _way: str, arrays: Mapping[str, np.ndarray], options: argparse.Namespace) -> Found:
+    """By a caller that waits, on its own thread."""
+    core_options = CoreOptions(
+        repositories=(str(folder / "models"),), control_mode=ControlMode.NONE, repoagent_directory=None
+    )
+    with ServingCore(core_options) as core:
+
+        def ask(count: int) -> None:
+            for _ in range(count):
+                core.infer(InferRequest(Asked(MODEL, {name: Tensor.of(array) for name, array in arrays.items()})))
+
+        count = 5000 * options.seconds
+        ask(1000)
+        begun = time.thread_time()
+        ask(count)
+        total = (time.thread_time() - begun) / count * 1e6
+        profile = cProfile.Profile(time.thread_time)
+        profile.runcall(ask, count)
+    return total, shares_of(pstats.Stats(profile))
+
+
+# Steps.
+
+
+def shares_of(stats: Any) -> dict[str, float]:
+    """The share of each step; what is not Python counts for its callers."""
+    times: dict[str, float] = defaultdict(float)
+    for (file, _, _), (_, _, own, _, callers) in stats.stats.items():
+        if file == "~" and callers:
+            for (caller, _, _), (_, _, part, _) in callers.items():
+                times[step_of(caller)] += part
+        else:
+            times[step_of(file)] += own
+    whole = sum(times.values())
+    return {name: times[name] / whole for name in (*(name for name, _ in STEPS), OTHER)}
+
+
+def step_of(file: str) -> str:
+    path = file.replace(os.sep, "/")
+    return next((name for name, parts in STEPS if any(part in path for part in parts)), OTHER)
+
+
+def profile_front_end() -> None:
+    """Have the thread of a front end profiled from its start to its end; for the server under :data:`STATS`."""
+    name, _, target = os.environ[STATS].partition(":")
+    run: Callable[[threading.Thread], None] = threading.Thread.run
+
+    def profiled(thread: threading.Thread) -> None:
+        if thread.name != name:
+            run(thread)
+            return
+        profile = cProfile.Profile(time.thread_time)
+        try:
+            profile.runcall(run, thread)
+        finally:
+            profile.dump_stats(target)
+
+    threading.Thread.run = profiled  # type: ignore[method-assign]
+
+
+# The page.
+
+
+def show(steps: Mapping[str, Mapping[str, float]]) -> None:
+    print(f"{'microseconds of the processor':<34}" + "".join(f"{label:>14}" for label in WAYS.values()))
+    for name in (*(name for name, _ in STEPS), OTHER):
+        print(f"{name:<34}" + "".join(f"{found[name]:>14.1f}" for found in steps.values()))
+    print(f"{'in all':<34}" + "".join(f"{sum(found.values()):>14.1f}" for found in steps.values()))
+
+
+PAGE = """# What a request costs
+
+`benchmarks/request_steps.py` asks an ONNX model of 16 values in four ways and adds up what the
+server's processor does for one request. The steps are those of
+[the life of a request](../structure.md#the-life-of-a-request).
+
+    python benchmarks/request_steps.py --write docs/measurements
+
+Microseconds of the processor per request:
+
+{table}
+
+- **Machine**: {machine}, {date}.
+- **Totals** are measured without a profiler. A profiler gives each step's share, so figures below a
+  microsecond are rough.
+- **Sockets** are not part of the first step alone: the system calls of the event loop are in the
+  last one.
+
+## The budget
+
+`server_stub/tests/test_request_budget.py` counts what a request may cost, and fails when it costs
+more. It measures no time.
+
+| | reads | writes | hops between threads | copies of a tensor |
+| --- | --- | --- | --- | --- |
+| HTTP and gRPC, model on the front end's thread | 1 | 1 | 0 | 1 at most |
+| HTTP and gRPC, model on its own thread | 2 | 2 | 2 | 1 at most |
+| in process, a caller that waits | 0 | 0 | 0 | 0 |
+
+A read or write more than one is the wake-up of the event loop by the model's thread.
+"""
+
+
+def page(steps: Mapping[str, Mapping[str, float]]) -> str:
+    rows = [
+        [name, *(f"{found[name]:.1f}" for found in steps.values())] for name in (*(name for name, _ in STEPS), OTHER)
+    ]
+    rows.append(["**in all**", *(f"**{sum(found.values()):.1f}**" for found in steps.values())])
+    head = ["", *WAYS.values()]
+    machine = f"{os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
+    return PAGE.format(
+        table="\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)),
+        machine=machine,
+        date=datetime.now(UTC).strftime("%B %Y"),
+    )
+
+
+if __name__ == "__main__":
+    if STATS in os.environ:
+        profile_front_end()
+        sys.argv[0] = "repoagent"
+        sys.path.pop(0)
+        runpy.run_module("repoagent", run_name="__main__", alter_sys=True)
+    else:
+        sys.exit(main())

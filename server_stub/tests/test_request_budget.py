@@ -1,0 +1,172 @@
+"""What one request may cost: system calls, hops between threads, copies. Counted, never timed.
+
+docs/measurements/request.md has the steps behind these numbers.
+"""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from h2.connection import H2Connection
+from h2.events import DataReceived, TrailersReceived
+from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.frontend import GrpcFrontend
+from repoagent_server.handlers.shared_memory import Regions
+from repoagent_server.http.api import api_service
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.shared.grpc_options import GrpcOptions
+
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.tensor import Tensor
+
+COUNT = 400
+# What else the process reads and writes meanwhile: pytest's workers talk to their master.
+SLACK = 0.25
+_MODEL = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        given = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", array)]) for array in given]
+"""
+_CONFIG = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: [16] } output { name: "y" data_type: TYPE_FP32 dims: [16] }
+"""
+_VALUES = np.arange(16, dtype=np.float32)
+Ask = Callable[[], None]
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingCore]:
+    folder = tmp_path_factory.mktemp("budget")
+    (folder / "m" / "1").mkdir(parents=True)
+    (folder / "m" / "1" / "model.py").write_text(_MODEL)
+    (folder / "m" / "config.pbtxt").write_text(_CONFIG)
+    options = CoreOptions(repositories=(str(folder),), control_mode=ControlMode.NONE, repoagent_directory=None)
+    with ServingCore(options) as core:
+        yield core
+
+
+@pytest.fixture
+def regions() -> Iterator[Regions]:
+    regions = Regions(allowed=False)
+    yield regions
+    regions.close()
+
+
+@pytest.fixture
+def http(core: ServingCore, regions: Regions) -> Iterator[tuple[str, int]]:
+    front = HttpFrontend(Endpoint(port=0), api_service(core, regions=regions))
+    with ExitStack() as stack:
+        stack.callback(front.stop)
+        front.start()
+        yield front.bind()
+
+
+def _json() -> tuple[bytes, str]:
+    data = ",".join(str(value) for value in _VALUES)
+    return b'{"inputs":[{"name":"x","datatype":"FP32","shape":[16],"data":[%s]}]}' % data.encode(), ""
+
+
+def _binary() -> tuple[bytes, str]:
+    head = (
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[16],"parameters":{"binary_data_size":64}}],'
+        b'"parameters":{"binary_data_output":true}}'
+    )
+    return head + _VALUES.tobytes(), f"Inference-Header-Content-Length: {len(head)}\r\n"
+
+
+def _http_asker(connection: socket.socket, body: bytes, more: str) -> Ask:
+    head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    request = head.encode() + body
+
+    def ask() -> None:
+        connection.sendall(request)  # The client's own calls are send and recv, which are not counted as reads.
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+    return ask
+
+
+def _calls() -> tuple[int, int]:
+    """How many reads and writes this process has made."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["syscr"]), int(fields["syscw"])
+
+
+def _each(ask: Ask) -> tuple[float, float]:
+    for _ in range(50):
+        ask()
+    before = _calls()
+    for _ in range(COUNT):
+        ask()
+    reads, writes = (after - earlier for after, earlier in zip(_calls(), before, strict=True))
+    return reads / COUNT, writes / COUNT
+
+
+@pytest.mark.parametrize("form", [_json, _binary])
+def test_http_reads_and_writes_once_for_the_client_and_once_for_the_model_s_thread(
+    http: tuple[str, int], form: Callable[[], tuple[bytes, str]]
+) -> None:
+    with socket.create_connection(http, timeout=60) as connection:
+        reads, writes = _each(_http_asker(connection, *form()))
+    assert reads <= 2 + SLACK
+    assert writes <= 2 + SLACK
+
+
+class _GrpcClient:
+    """Calls over one connection, by nothing but send and recv."""
+
+    def __init__(self, connection: socket.socket, message: bytes) -> None:
+        self._connection = connection
+        self._body = bytes([0]) + len(message).to_bytes(4, "big") + message
+        self._http2 = H2Connection()
+        self._http2.initiate_connection()
+
+    def ask(self) -> None:
+        stream = self._http2.get_next_available_stream_id()
+        path = "/inference.GRPCInferenceService/ModelInfer"
+        head = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost", "te": "trailers"}
+        self._http2.send_headers(stream, [*head.items(), ("content-type", "application/grpc")])
+        self._http2.send_data(stream, self._body, end_stream=True)
+        status = ""
+        while not status:
+            self._connection.sendall(self._http2.data_to_send())
+            for event in self._http2.receive_data(self._connection.recv(65536)):
+                if isinstance(event, DataReceived):
+                    self._http2.acknowledge_received_data(event.flow_controlled_length, stream)
+                if isinstance(event, TrailersReceived):
+                    status = dict(event.headers)[b"grpc-status"].decode()
+        assert status == "0"
+
+
+def test_grpc_reads_and_writes_as_often_as_http(core: ServingCore, regions: Regions) -> None:
+    front = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"), allow_load_parameters=False, regions=regions)
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[16])
+    message = pb.ModelInferRequest(model_name="m", inputs=[tensor], raw_input_contents=[_VALUES.tobytes()])
+    with ExitStack() as stack:
+        stack.callback(front.stop)
+        front.start()
+        connection = stack.enter_context(socket.create_connection(front.bind(), timeout=60))
+        reads, writes = _each(_GrpcClient(connection, message.SerializeToString()).ask)
+    assert reads <= 2 + SLACK
+    assert writes <= 2 + SLACK
+
+
+def test_a_caller_that_waits_executes_on_its_own_thread_and_nothing_is_copied(core: ServingCore) -> None:
+    from_model: list[np.ndarray] = []
+
+    def ask() -> None:
+        response = core.infer(InferRequest(Asked("m", {"x": Tensor.of(_VALUES)})))
+        from_model.append(response.outputs["y"].array)
+
+    before = threading.active_count()
+    reads, writes = _each(ask)
+    assert threading.active_count() == before
+    assert max(reads, writes) <= SLACK
+    assert all(np.shares_memory(array, _VALUES) for array in from_model)
