@@ -1,4 +1,4 @@
-"""The steps of one inference request, and what each costs: HTTP with JSON, HTTP with tensors in binary, gRPC, in process.
+"""The steps of one inference request, and what each costs: HTTP with JSON, with binary tensors, gRPC, in process.
 
     python benchmarks/request_steps.py                              # microseconds of the processor per request and step
     python benchmarks/request_steps.py --write docs/measurements    # also writes request.md
@@ -106,9 +106,7 @@ def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: ar
 
 
 @contextmanager
-def started(
-    folder: Path, name: str, program: Sequence[str], options: argparse.Namespace
-) -> Iterator[Server]:
+def started(folder: Path, name: str, program: Sequence[str], options: argparse.Namespace) -> Iterator[Server]:
     """A server in a session of its own."""
     ready, log = folder / f"{name}.json", folder / f"{name}.log"
     command = [sys.executable, *program, "serve", "--model-repository", str(folder / "models"), "--http-port=0"]
@@ -169,13 +167,13 @@ def profile_front_end() -> None:
     name, _, target = os.environ[STATS].partition(":")
     run: Callable[[threading.Thread], None] = threading.Thread.run
 
-    def profiled(thread: threading.Thread) -> None:
-        if thread.name != name:
-            run(thread)
+    def profiled(self: threading.Thread) -> None:
+        if self.name != name:
+            run(self)
             return
         profile = cProfile.Profile(time.thread_time)
         try:
-            profile.runcall(run, thread)
+            profile.runcall(run, self)
         finally:
             profile.dump_stats(target)
 
@@ -207,8 +205,8 @@ Microseconds of the processor per request:
 - **Machine**: {machine}, {date}.
 - **Totals** are measured without a profiler. A profiler gives each step's share, so figures below a
   microsecond are rough.
-- **Sockets** are not part of the first step alone: the system calls of the event loop are in the
-  last one.
+- **Sockets**: writing counts for the first step. Waking up and reading, which the event loop does,
+  count for the last one.
 
 ## The budget
 
