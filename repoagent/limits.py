@@ -22,7 +22,7 @@ def _limit(default: int, text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one server. Whoever applies one names its flag in the message: see :meth:`flag`.
+    """The limits of one server. The code that applies one names its flag in the message: see :meth:`flag`.
 
     Raises:
         InvalidArgumentError: a value is not a whole number above 0.

@@ -1,6 +1,6 @@
 """What an answer to a client may say: no path of a private place of this machine.
 
-Whoever makes or opens such a place names it with :func:`hide`; the front ends send no text that did not pass through
+Code that makes or opens such a place names it with :func:`hide`; the front ends send no text that did not pass through
 :func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left, which is what a client
 knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
 """

@@ -69,7 +69,7 @@ def open_beneath(root: Path | str, name: str, *, follow: bool = True) -> FileIO:
     Raises:
         OSError: it cannot be opened; ``IsADirectoryError`` for a directory.
         UnsafePathError: the name or a link leads out of ``root``, it is a link and none is followed, a special file,
-            or a file that somebody else's directory has a second name for.
+            or a file that someone else's directory has a second name for.
     """
     with _walked(root, name, follow=follow) as (directory, last):
         if last is None:
@@ -125,7 +125,7 @@ def read_small_file(path: Path | str, *, limit: int) -> bytes:
 
     Raises:
         OSError: it cannot be read.
-        InvalidArgumentError: it is not a regular file, or is larger than ``limit`` bytes. A pipe keeps nobody waiting.
+        InvalidArgumentError: it is not a regular file, or is larger than ``limit`` bytes. A pipe keeps no one waiting.
     """
     with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

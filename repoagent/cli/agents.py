@@ -53,7 +53,7 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
 @_directory
 def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     """Import agent NAME and show what it is: where it comes from, its API version, its documentation."""
-    logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is told below, once.
+    logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is reported below, once.
     try:
         details = _registry(repoagent_directory).inspect(name)
     except AgentError as error:

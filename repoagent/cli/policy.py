@@ -90,7 +90,7 @@ def _lines(rule: "Rule") -> "Iterator[str]":
 
 
 def _demanded(demands: "Sequence[DemandedAgent]") -> str:
-    # Parameters are not shown: they may hold references that are nobody else's business.
+    # Parameters are not shown: they may hold references that are no one else's business.
     return ", ".join(demand.name for demand in demands) or "none"
 
 

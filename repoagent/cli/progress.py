@@ -21,7 +21,7 @@ _BAR: Final = 20
 class ProgressLine:
     """Shows the load that has been shown for longest, and how many more there are.
 
-    It is the last thing on the terminal: whoever else writes there does it inside :meth:`hidden`. Every method may be
+    It is the last thing on the terminal: other writers do it inside :meth:`hidden`. Every method may be
     called from any thread. ``columns`` is the width of the terminal; a longer line would not go away again.
     """
 
@@ -81,7 +81,7 @@ class ProgressLine:
 
 
 def progress_line() -> ProgressLine | None:
-    """One on the standard error; None where that is no terminal, and so nobody is looking."""
+    """One on the standard error; None where that is no terminal, and so no one is looking."""
     if not sys.stderr.isatty():
         return None
     try:

@@ -40,7 +40,7 @@ PLATFORM_OF_BACKEND: Final = MappingProxyType(
 #: The model's file in a version directory, by backend. The order is the one in which a directory is searched.
 MODEL_FILENAMES: Final = MappingProxyType(
     {
-        "llm": "genai_config.json",  # Beside it lies a model.onnx, which nobody else can run.
+        "llm": "genai_config.json",  # Beside it lies a model.onnx, which no one else can run.
         "tensorrt": "model.plan",
         "onnxruntime": "model.onnx",
         "openvino": "model.xml",
@@ -56,7 +56,7 @@ _BACKEND_OF_FILENAME: Final = MappingProxyType({name: backend for backend, name 
 def backend_of(config: ModelConfig) -> str:
     """The name of the backend, from ``backend``, else ``platform``, else ``default_model_filename``.
 
-    Empty when none of them tells: then the files of the model have to (see :func:`~repoagent.config.normalize`).
+    Empty when none of them names it: then the files of the model decide (see :func:`~repoagent.config.normalize`).
     """
     if config.backend:
         return config.backend

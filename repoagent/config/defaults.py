@@ -26,7 +26,7 @@ def normalize(
 ) -> ModelConfig:
     """A copy of ``config`` with defaults in place of what it leaves out; what it says stays.
 
-    ``files`` are the names in a version directory: they tell the backend when the configuration does not. ``gpus`` are
+    ``files`` are the names in a version directory: they imply a backend that the configuration leaves out. ``gpus`` are
     the devices that may be used; without any, KIND_AUTO becomes KIND_CPU, and with None instance groups stay as they
     are, as it is not known yet. ``instance_count`` is the number of
     instances of a group that gives none. Doing it twice changes nothing. Nothing is checked here: see

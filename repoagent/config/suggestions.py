@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that does not exist."""
+"""What someone may have meant by a name that does not exist."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

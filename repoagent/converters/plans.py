@@ -89,7 +89,7 @@ def target_of(flavour: Flavour, settings: PlanSettings) -> str:
     findings = probe()
     if not findings.gpus:
         what = "compute_capabilities 'current'" if flavour is Flavour.RTX else f"a plan of {flavour.title}"
-        raise UnsupportedError(f"{what} needs a GPU to build for, and here is none: {findings.problem}")
+        raise UnsupportedError(f"{what} needs a GPU to build for, and this machine has none: {findings.problem}")
     gpu = findings.gpus[0]
     return f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
 

@@ -53,7 +53,7 @@ _CONSTRUCTORS: Final = (
 class Executor:
     """Serves one model. All methods may be called from any thread.
 
-    As a context manager it shuts down at the end; it does so too when nobody holds it any more, and when the program
+    As a context manager it shuts down at the end; it does so too when no one holds it any more, and when the program
     ends. A model is a decoder folder (genai_config.json and its graph), or an engine buffer: the graph's bytes, the
     text of genai_config.json, and the weights by name that the graph keeps outside. ``from_runner`` takes any runner.
     """
@@ -137,7 +137,7 @@ class Executor:
         self._stopped = False
         self._arriving = 0  # requests that are being checked, and wait in no queue yet
         self._assembly.engine.start()
-        # Whoever forgets to shut down, or is ended by an exception, leaves no thread behind that holds a model.
+        # A caller that forgets to shut down, or ends by an exception, leaves no thread behind that holds a model.
         weakref.finalize(self, _stop, self._assembly.inbox, self._assembly.engine)
 
     def enqueue_request(self, request: Request) -> int:

@@ -94,11 +94,11 @@ class EntryModel:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for this load any more."""
+        """Whether no one waits for this load any more."""
         return self._load.cancelled
 
     def read_config(self) -> ModelConfig | None:
-        """The configuration file at :attr:`location`, read anew."""
+        """The configuration file at :attr:`location`, read now."""
         self._read_file = True
         text = self._load.services.config_text(self._source, self._load.config_file)
         return None if text is None else read_text(text, source=self._load.config_file)
@@ -252,8 +252,7 @@ class EntryModel:
     def _local_place(self, path: Path) -> ModelSource:
         if not path.is_dir():
             raise InvalidArgumentError(
-                f"update_location needs a directory, and '{path.name}' is none; for a URL pass "
-                "ArtifactType.REMOTE_FILESYSTEM"
+                f"update_location needs a directory, not '{path.name}'; for a URL pass ArtifactType.REMOTE_FILESYSTEM"
             )
         return self._load.local_source(path.absolute())
 
@@ -264,7 +263,7 @@ class EntryModel:
             # Below where the model already is: that filesystem has the credentials of the repository.
             place = ModelSource(self.name, fs=here.fs, root=place.root, location=place.location)
         if not place.fs.isdir(place.root):
-            raise InvalidArgumentError(f"update_location: there is no directory {place.location}")
+            raise InvalidArgumentError(f"update_location: no such directory: {place.location}")
         return place
 
 

@@ -40,7 +40,7 @@ class AgentPool:
 
         Raises:
             AgentError: it cannot be found, imported, made or initialised. Everybody who waited for that attempt gets
-                this error too; whoever comes later tries anew.
+                this error too; a later call tries again.
         """
         slot = self._slot(name)
         failures = slot.failures

@@ -37,7 +37,7 @@ def call_agent(agent: str, what: str, call: Callable[[], object], cancelled: Cal
     Raises:
         AgentRefusedError: it raised, or returned something. The error has only the text; the log has the traceback,
             too, if the exception is not one of ours.
-        CancelledError: it raised this because ``cancelled`` says that nobody waits any more.
+        CancelledError: it raised this because ``cancelled`` says that no one waits any more.
     """
     try:
         _check_nothing(call())
@@ -54,7 +54,7 @@ def _check_nothing(returned: object) -> None:
     if returned is None:
         return
     if inspect.iscoroutine(returned):
-        returned.close()  # else Python warns that nobody awaited it
+        returned.close()  # else Python warns that no one awaited it
         raise InvalidArgumentError("the method is 'async def' and has not run; agents run on threads: write 'def'")
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise InvalidArgumentError("the method has a 'yield' and has not run")

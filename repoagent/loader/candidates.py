@@ -82,4 +82,6 @@ def _check_does_something(name: str, kind: type[Agent], where: str) -> None:
     """An agent whose one method is misspelt would accept every model."""
     calls = [call for call, member in vars(Agent).items() if callable(member) and not call.startswith("_")]
     if all(getattr(kind, call) is getattr(Agent, call) for call in calls):
-        raise AgentError(name, f"{where}: {kind.__name__} has none of the methods that are called: {', '.join(calls)}")
+        raise AgentError(
+            name, f"{where}: {kind.__name__} lacks the methods that are called, at least one of: {', '.join(calls)}"
+        )

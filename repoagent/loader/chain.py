@@ -96,12 +96,12 @@ class LoadedChain:
 
     @property
     def version_dirs(self) -> list[int]:
-        """The numbers of the version directories at :attr:`location`, ascending. Lists them anew."""
+        """The numbers of the version directories at :attr:`location`, ascending. Lists them now."""
         return self._load.place.source.versions()
 
     @property
     def settled(self) -> bool:
-        """Whether the forward pass is over, so that it is somebody's turn to end what was begun."""
+        """Whether the forward pass is over, so that it is someone's turn to end what was begun."""
         return self._settled
 
     def run(self, plan: Sequence[PlannedAgent]) -> None:

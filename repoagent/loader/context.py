@@ -53,7 +53,7 @@ class Progress:
 class Services:
     """What outlives a load.
 
-    ``notify(event_name, event)`` tells observers, ``request_unload(model, reason)`` the server; both return at once.
+    ``notify(event_name, event)`` notifies observers, ``request_unload(model, reason)`` the server; both return at once.
     """
 
     cache: Cache | None = None
@@ -141,11 +141,11 @@ class LoadContext:
 
     @property
     def private(self) -> bool:
-        """Whether the model is where nobody but this program changes anything."""
+        """Whether the model is where no one but this program changes anything."""
         return not self.place.source.is_remote and self._is_private(Path(self.place.source.root))
 
     def check_cancelled(self) -> None:
-        """Raise ``CancelledError`` if nobody waits any more."""
+        """Raise ``CancelledError`` if no one waits any more."""
         if self.cancelled:
             raise CancelledError(f"the load of model '{self.name}' was cancelled")
 
@@ -209,7 +209,7 @@ class LoadContext:
         self.moved = True
 
     def isolate(self) -> bool:
-        """Go on with a private copy of the model, so that nobody outside can change what is judged now.
+        """Go on with a private copy of the model, so that no one outside can change what is judged now.
 
         Returns whether one had to be made: what an earlier agent of this load made is private already, and what lies
         in the cache is read-only.
@@ -243,7 +243,7 @@ class LoadContext:
         return self.directories.confidential
 
     def holds(self, path: Path) -> bool:
-        """Whether ``path`` is where nobody but this program changes anything."""
+        """Whether ``path`` is where no one but this program changes anything."""
         return self._is_private(path)
 
     def _is_private(self, path: Path) -> bool:
@@ -266,7 +266,7 @@ class LoadContext:
 
 
 def _ignore(done: int, total: int | None, what: str) -> None:
-    """Nobody looks."""
+    """No one looks."""
 
 
 class _Throttle:

@@ -108,5 +108,5 @@ def _only_agent_class(name: str, module: ModuleType, file: Path) -> type[Agent]:
         raise AgentError(name, f"{file} defines no subclass of repoagent.api.Agent")
     if len(classes) > 1:
         names = ", ".join(found.__name__ for found in classes)
-        raise AgentError(name, f"{file} defines more than one agent ({names}); say which with a line 'agent = ...'")
+        raise AgentError(name, f"{file} defines more than one agent ({names}); choose one with a line 'agent = ...'")
     return classes[0]

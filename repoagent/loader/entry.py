@@ -116,7 +116,7 @@ class ChainEntry:
 def open_entry(
     index: int, planned: PlannedAgent, pool: AgentPool, load: LoadContext, recorder: EntryRecorder
 ) -> ChainEntry:
-    """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that nobody else can reach.
+    """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that no one else can reach.
 
     Raises:
         RepoAgentError: one of these failed; nothing is held then.

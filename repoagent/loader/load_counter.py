@@ -10,7 +10,7 @@ __all__ = ["LoadCounter"]
 
 
 class LoadCounter:
-    """Counts the loads that run. After :meth:`close` none is let in, and :attr:`closed` tells the others to hurry."""
+    """Counts the loads that run. After :meth:`close` none is let in; others see :attr:`closed` and hurry."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -41,7 +41,7 @@ class LoadCounter:
                 self._changed.notify_all()
 
     def close(self, timeout: float | None) -> int:
-        """Let nobody in any more, wait for those inside, and return how many were left after ``timeout`` seconds."""
+        """Let no one in any more, wait for those inside, and return how many were left after ``timeout`` seconds."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: self._running == 0, timeout)

@@ -43,7 +43,7 @@ class Loader:
         workspace_root: Where loads keep their private directories.
         cache: For agents and downloads; without one nothing is kept between loads.
         planner: Which agents run; by default those that the configuration names.
-        plugins: Told of loads and actions; none if not given.
+        plugins: Notified of loads and actions; none if not given.
         key_providers: URI scheme -> provider; by default those that need no plug-in.
         filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
         converters: ``(from, to)`` -> ``"module:attribute"`` of a converter.
@@ -109,7 +109,7 @@ class Loader:
             source: The model where its owner put it.
             override: Used instead of the configuration file, agents included; not changed.
             cancelled: Asked between agents and during long steps; true gives the load up.
-            on_progress: Told how far agents and downloads are, on the thread that works.
+            on_progress: Called with the progress of agents and downloads, on the thread that works.
 
         Raises:
             AgentError: an agent cannot be had, or refused the model.
@@ -117,7 +117,7 @@ class Loader:
             CancelledError: ``cancelled()`` became true, or :meth:`close` was called.
             RepoAgentError: something else failed: a snapshot, a download, the planner.
 
-        Whatever is raised, every agent has been told and everything private is gone; ``error.report`` says what ran.
+        Whatever is raised, every agent has been called and everything private is gone; ``error.report`` lists what ran.
         """
         report = ReportBuilder(source.name)
         with self._admission.enter(), self._failures(source.name, report):
@@ -202,7 +202,7 @@ class Loader:
 
     @contextmanager
     def _failures(self, model: str, report: ReportBuilder) -> Iterator[None]:
-        """Put the report on what is raised, and tell observers of a load that ended before there was a chain."""
+        """Put the report on what is raised, and notify observers of a load that ended before there was a chain."""
         try:
             yield
         except Exception as error:
@@ -241,7 +241,7 @@ def request_unload(handler: Callable[[str, str], None] | None, model: str, reaso
     The agent may be in the middle of a call that an unload has to wait for, so the handler gets a thread of its own.
     """
     if handler is None:
-        logger.warning("model '%s' should be unloaded, which nobody here does: %s", model, reason)
+        logger.warning("model '%s' should be unloaded, but this loader has no unload handler: %s", model, reason)
         return
     logger.info("model '%s' is to be unloaded: %s", model, reason)
     threading.Thread(

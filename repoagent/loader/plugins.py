@@ -109,7 +109,7 @@ class PluginManager:
         return merged
 
     def notify(self, event_name: str, event: object) -> None:
-        """Tell every observer of ``event_name``, soon and on another thread. Never waits, never raises."""
+        """Notify every observer of ``event_name``, soon and on another thread. Never waits, never raises."""
         for implementation in reversed(self._observer(event_name).get_hookimpls()):
             self._observers.submit(partial(_observe, implementation, event))
 
@@ -154,4 +154,4 @@ def _observe(implementation: pluggy.HookImpl, event: object) -> None:
     try:
         call(*([event] if implementation.argnames else []))
     except Exception:
-        logger.exception("observer '%s' raised; the load it was told about is not touched", implementation.plugin_name)
+        logger.exception("observer '%s' raised; the load that it observed goes on", implementation.plugin_name)

@@ -53,7 +53,7 @@ def _execute_here(core: "ServingCore", request: InferenceRequest, prepared: Infe
             return None
         response = make_response(request, answer, True)
     except RepoAgentError as error:
-        # Whatever is wrong with the request itself is told at once, as Triton does, the rest through the response.
+        # Faults of the request itself are raised at once, as in Triton, all others come with the response.
         core.check(prepared)
         response = error_response(request, error)
     if request.response_queue is not None:

@@ -163,7 +163,7 @@ class ServerLog(logging.Handler):
         finally:
             self.release()
         if old is not None:
-            with suppress(OSError):  # What was left to be written cannot be; somebody has been told.
+            with suppress(OSError):  # What was left to be written cannot be; that has been reported.
                 old.close()
 
     def set_callback(self, callback: LogCallback | None) -> None:
@@ -195,7 +195,7 @@ class ServerLog(logging.Handler):
         try:
             if self._enabled[_level_of(record)]:
                 self._write(self.format(record) + "\n")
-        except Exception:  # A log must not bring down what it tells of; logging's own rule for handlers.
+        except Exception:  # A log must not bring down what it reports on; logging's own rule for handlers.
             self.handleError(record)
 
     def _write(self, line: str) -> None:

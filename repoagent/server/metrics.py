@@ -34,7 +34,7 @@ class MetricFamily:
 
 
 class Metric:
-    """One time series of ``family``, told from the others by ``labels``."""
+    """One time series of ``family``, identified by ``labels``."""
 
     __slots__ = ("__weakref__", "_family", "_metric")
 

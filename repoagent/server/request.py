@@ -35,7 +35,7 @@ class InferenceRequest:
     """The sequence that the request belongs to."""
     priority: int = 0
     timeout: int = 0
-    """Microseconds that the request may wait; 0 is for ever."""
+    """Microseconds that the request may wait; 0 is forever."""
     inputs: dict[str, Any] = field(default_factory=dict)
     """Tensors, NumPy arrays and scalars, lists, and objects with ``__dlpack__``. They are not copied: leave them as
     they are until the final response."""

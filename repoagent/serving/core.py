@@ -68,7 +68,7 @@ class ServingCore:
         self.stop()
 
     def observe(self, observer: object, name: str) -> None:
-        """Tell ``observer``, an object or module with hooks of ``repoagent.api.hooks``, of loads and agents' actions.
+        """Notify ``observer``, an object or module with hooks of ``repoagent.api.hooks``, of loads and agents' actions.
 
         Raises:
             AlreadyExistsError: there is an observer of that name.
@@ -169,12 +169,12 @@ class ServingCore:
 
         Args:
             name: Name of the model.
-            unload_dependents: Also unload the models that it pulled in: the members of an ensemble that nobody asked
+            unload_dependents: Also unload the models that it pulled in: the members of an ensemble that no one asked
                 for by name and that no other ensemble calls.
             wait: Return when it is gone; else when no new request reaches it, as Triton does.
 
         Raises:
-            UnavailableError: the control mode is not EXPLICIT, the server is not ready, or somebody leases the model
+            UnavailableError: the control mode is not EXPLICIT, the server is not ready, or someone leases the model
                 or an ensemble that calls it.
         """
         self._require_explicit()
@@ -347,7 +347,7 @@ def _pollers(core: ServingCore, demand: OnDemand) -> list[Poller]:
 
 
 def _all_reasons(failed: Mapping[str, str]) -> str:
-    """Whoever embeds a server may have no log; with many models the first reasons will do."""
+    """An embedded server may have no log; with many models the first reasons will do."""
     told = [*failed.values()][:_REASONS]
     if len(failed) > _REASONS:
         told.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")

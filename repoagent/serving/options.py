@@ -39,7 +39,7 @@ class RateLimitMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreOptions:
-    """Everything that a :class:`~repoagent.serving.core.ServingCore` can be told."""
+    """The options of a :class:`~repoagent.serving.core.ServingCore`."""
 
     repositories: tuple[str, ...]
     """Model repositories: directories or URLs, at least one."""
@@ -109,4 +109,4 @@ class CoreOptions:
     storage_options: Mapping[str, object] | None = None
     """Passed to the filesystems of remote repositories."""
     on_progress: "Callable[[Progress], None] | None" = None
-    """Told how far the downloads and the agents of a load are, on the thread that works; it should be quick."""
+    """Called with the progress of a load's downloads and agents, on the thread that works; it should be quick."""

@@ -34,7 +34,7 @@ EXTENSIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ModelMetrics:
-    """The numbers of one ready version at one moment, for whoever exports metrics."""
+    """The numbers of one ready version at one moment, for exporters of metrics."""
 
     name: str
     version: str

@@ -69,7 +69,7 @@ class Reception:
             return self.infer(request)
 
     def submit(self, request: InferRequest) -> None:
-        """Take ``request`` over and return soon; never raises. All that happens to it is told to its sender.
+        """Take ``request`` over and return soon; never raises. Its sender gets all answers, errors too.
 
         The sender may be called before this returns: at once when the request is refused, and when the model is so
         quick that waking a thread would take longer.

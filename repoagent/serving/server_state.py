@@ -43,7 +43,7 @@ class ServerLife:
             self.state = state
 
     def begin_exit(self) -> bool:
-        """Go on to EXITING from wherever it is; False if somebody has done so before."""
+        """Go on to EXITING from wherever it is; False if someone has done so before."""
         with self._lock:
             if self.state in (ServerState.EXITING, ServerState.STOPPED, ServerState.LEFT_BEHIND):
                 return False
@@ -56,7 +56,7 @@ class ServerLife:
             self.state = ServerState.STOPPED
 
     def not_ready(self) -> UnavailableError:
-        """The error for whoever needs a server that is READY."""
+        """The error of calls that need a server that is READY."""
         return UnavailableError(f"Server not ready: it is {self.state.value}")
 
     def leave_behind(self) -> None:

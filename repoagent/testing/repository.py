@@ -31,7 +31,7 @@ class ModelRepo:
         """Write a model and return its directory.
 
         Args:
-            name: The model's name. Files of a model of that name stay unless they are written anew.
+            name: The model's name. Files of a model of that name stay unless they are written again.
             files: Default: one small file in version 1.
             agents: The agents that the configuration names, in order.
             config: Other lines of ``config.pbtxt``, such as ``max_batch_size: 8``.

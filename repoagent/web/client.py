@@ -94,11 +94,11 @@ class WebClient:
         self._timeout = timeout
         self._user_agent = user_agent
         self._connections = Connections(self.hosts, timeout)
-        # Files that are listed and perhaps never read hold the client: nobody could know when to close it.
+        # Files that are listed and perhaps never read hold the client: no one could know when to close it.
         self._finalizer = weakref.finalize(self, self._connections.close)
 
     def close(self) -> None:
-        """Close idle connections now; otherwise they close when nobody uses the client any more."""
+        """Close idle connections now; otherwise they close when no one uses the client any more."""
         self._connections.close()
 
     def fetch(self, url: str, *, headers: Mapping[str, str] | None = None, limit: int = 1 << 20) -> WebAnswer:

@@ -5,7 +5,7 @@
     with KServeHttp(server, KServeHttp.Options(port=8000)):
         ...
 
-They listen on 127.0.0.1 unless told otherwise, where ``tritonfrontend`` listens on every address.
+They listen on 127.0.0.1 unless configured otherwise, where ``tritonfrontend`` listens on every address.
 """
 
 from collections.abc import MutableMapping

@@ -35,6 +35,24 @@ def test_faults_are_found(words: dict[str, Any], page: str, expected: list[str])
     assert sorted(fault.text for fault in words["faults"](page)) == sorted(expected)
 
 
+PRODUCT = ("repoagent/**/*.py", "server_stub/repoagent_server/**/*.py", "agents/*/repoagent_*/**/*.py")
+
+
+def test_no_text_of_an_error_a_log_or_a_flag_has_a_fault(words: dict[str, Any], tree: Path) -> None:
+    found = [
+        f"{path.relative_to(tree)}:{fault.line}: {fault.text}"
+        for place in PRODUCT
+        for path in sorted(tree.glob(place))
+        for fault in words["text_faults"](path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_texts_are_told_from_docstrings(words: dict[str, Any]) -> None:
+    source = '"""It says so."""\nraise ValueError(f"{name} is no number")\nlog("whoever")\nlog("whoever it was")\n'
+    assert [fault.text for fault in words["text_faults"](source)] == ["the word 'is no number'", "the word 'whoever'"]
+
+
 PUBLIC = ("repoagent/api", "repoagent/server", "repoagent/executor/types", "repoagent/testing")
 
 

@@ -1,8 +1,10 @@
 """What the style section of CONTRIBUTING.md rules out, counted in a page.
 
-``python tests/docs/words.py`` prints every place; with pages as arguments, those of these pages.
+``python tests/docs/words.py`` prints every place; with pages as arguments, those of these pages. Of a Python module it
+counts the texts of errors, logs and flags.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ LONGEST_LINE: Final = 100
 
 _DIALECT: Final = re.compile(
     r"\b(anew|lest|in vain|for ever|seldom|whoever|whosoever|nobody|somebody|(?:is|are|was|were|be) told|tells?"
-    r"|says?|said|(?:is|are) no (?:json|model|number|text|file|tensor|integer|directory|name|list|object|path|key))\b",
+    r"|says?|said|(?<!there )(?:is|are) no (?:json|model|number|text|file|tensor|integer|directory|name|list|object"
+    r"|path|key|certificate|tokenizer|whole|regular|valid))\b",
     re.IGNORECASE,
 )
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$|^(?: {4}|\t)[^\n]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
@@ -35,6 +38,26 @@ class Fault(NamedTuple):
 def faults(page: str) -> list[Fault]:
     """Every fault of a Markdown page. Code and tables count for words only."""
     return [*_words(page), *_lines(page), *_lengths(page)]
+
+
+def text_faults(source: str) -> list[Fault]:
+    """The ruled out words in the texts of a Python module that users read: errors, logs and the help of flags.
+
+    Every text of several words counts that is not a docstring.
+    """
+    tree = ast.parse(source)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
+    return [
+        Fault(line, f"the word {match[0]!r}")
+        for line, text in texts
+        if " " in text
+        for match in _DIALECT.finditer(text)
+    ]
 
 
 def _blank_code(page: str) -> str:
@@ -83,15 +106,27 @@ def _paragraphs(page: str) -> Iterator[tuple[int, str]]:
 def main(names: list[str]) -> int:
     """Print the faults of the pages ``names``; without any, of all pages of the tree. Returns their number."""
     root = Path(__file__).resolve().parents[2]
-    places = ("*.md", "docs/**/*.md", "agents/*/*.md", "examples/**/*.md", "server_stub/*.md", "capi/**/*.md")
+    places = (
+        "repoagent/**/*.py",
+        "server_stub/repoagent_server/**/*.py",
+        "agents/*/repoagent_*/**/*.py",
+        "*.md",
+        "docs/**/*.md",
+        "agents/*/*.md",
+        "examples/**/*.md",
+        "server_stub/*.md",
+        "capi/**/*.md",
+    )
     pages = [Path(name) for name in names] or sorted({path for place in places for path in root.glob(place)})
     total = 0
     for path in pages:
-        found = faults(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        found = text_faults(text) if path.suffix == ".py" else faults(text)
         total += len(found)
         for fault in found if names else ():
             print(f"{path}:{fault.line}: {fault.text}")
-        print(f"{len(found):5} {path}")
+        if found or path.suffix != ".py":
+            print(f"{len(found):5} {path}")
     return total
 
 

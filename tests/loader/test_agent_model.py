@@ -179,14 +179,14 @@ def test_a_location_that_is_no_directory_is_refused(bench: Any) -> None:
     error = refused(bench, lambda model: model.update_location("/no/such/place"))
     assert isinstance(error, InvalidArgumentError)
     assert str(error) == (
-        "update_location needs a directory, and 'place' is none; for a URL pass ArtifactType.REMOTE_FILESYSTEM"
+        "update_location needs a directory, not 'place'; for a URL pass ArtifactType.REMOTE_FILESYSTEM"
     )
 
 
 def test_a_remote_location_that_does_not_exist_is_refused(bench: Any) -> None:
     error = refused(bench, lambda model: model.update_location("memory://no/model", ArtifactType.REMOTE_FILESYSTEM))
     assert isinstance(error, InvalidArgumentError)
-    assert str(error) == "update_location: there is no directory memory://no/model"
+    assert str(error) == "update_location: no such directory: memory://no/model"
 
 
 def test_an_agent_can_move_the_model_to_a_remote_place(bench: Any) -> None:

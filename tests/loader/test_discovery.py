@@ -143,7 +143,7 @@ def test_imported_agent_classes_do_not_count_as_defined(directory: Path, registr
         ("x = 1\n", "defines no subclass of repoagent.api.Agent"),
         (
             STAMP + "\nclass Other(Agent):\n    api_version = 1\n",
-            "defines more than one agent (Stamp, Other); say which with a line 'agent = ...'",
+            "defines more than one agent (Stamp, Other); choose one with a line 'agent = ...'",
         ),
         ("agent = 7\n", "gives a int, which is not a subclass of repoagent.api.Agent"),
         ("class Plain:\n    pass\nagent = Plain\n", "gives Plain, which is not a subclass of repoagent.api.Agent"),
@@ -177,7 +177,7 @@ def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, re
 
 def test_an_agent_with_nothing_to_call_is_refused(install_package: Install, registry: AgentRegistry) -> None:
     offer(install_package, STAMP.replace("def load(", "def laod("))
-    with pytest.raises(AgentError, match=r"Stamp has none of the methods that are called: .*, load, .*"):
+    with pytest.raises(AgentError, match=r"Stamp lacks the methods that are called, at least one of: .*, load, .*"):
         registry.load("stamp")
 
 

@@ -69,7 +69,7 @@ def test_after_the_model_has_gone_nothing_is_asked(agents: Any, make_bench: Any,
 
 def test_without_a_handler_the_request_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     request_unload(None, "m", "the licence ended")
-    assert "model 'm' should be unloaded, which nobody here does: the licence ended" in caplog.text
+    assert "model 'm' should be unloaded, but this loader has no unload handler: the licence ended" in caplog.text
 
 
 def test_a_handler_that_raises_is_logged() -> None:

@@ -116,7 +116,7 @@ def _capabilities(text: str) -> list[str]:
         match = _CAPABILITY.fullmatch(item.strip())
         if match is None:
             raise InvalidArgumentError(
-                f"parameter 'compute_capabilities': '{item.strip()}' is none; "
+                f"parameter 'compute_capabilities': '{item.strip()}' is not a compute capability; "
                 "expected all, current, or a list such as 8.6,8.9"
             )
         found.append(f"{match[1]}.{match[2]}")

@@ -188,7 +188,7 @@ class BeamGroup:
             seqs += forks
             if self._parted:
                 runner.reorder(seqs, [*order, *range(len(order), len(seqs))], self._common)
-        except Exception:  # no sequence has them yet, so nobody else would free them
+        except Exception:  # no sequence has them yet, so no one else would free them
             for seq in forks:
                 runner.free(seq)
             raise

@@ -30,7 +30,7 @@ class ResponseBoard:
         return self._stopped
 
     def open(self, request_ids: Iterable[int]) -> None:
-        """Make requests known; raises when stopped, as nobody would answer them."""
+        """Make requests known; raises when stopped, as no one would answer them."""
         with self._changed:
             self._check()
             for request_id in request_ids:

@@ -42,7 +42,8 @@ def _check_length_penalty(penalty: float, longest: int) -> None:
         _ = float(longest) ** penalty
     except OverflowError:
         raise CheckError(
-            f"SamplingConfig.length_penalty {penalty:g} is too large: {longest} tokens ** length_penalty is no number"
+            f"SamplingConfig.length_penalty {penalty:g} is too large: {longest} tokens ** length_penalty is "
+            "not a finite number"
         ) from None
 
 

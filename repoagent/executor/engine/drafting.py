@@ -43,7 +43,7 @@ class Drafting:
             del kept[sequence.generated :]
         assert sequence.seq is not None
         self._runner.truncate(sequence.seq, sequence.computed)
-        # Whoever sent the drafts sends the next ones with a request of their own.
+        # The sender of the drafts sends the next ones with a request of their own.
         sequence.handed_back = task.request.external_draft_tokens_config is not None
         if self._model is not None:
             self._model.note(task, drafted)

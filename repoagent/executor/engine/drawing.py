@@ -91,7 +91,7 @@ def _exponentials(row: Row, largest: np.float32 | Row, out: Row | None = None) -
     """exp(row - largest). NumPy's exp2 takes a third of the time of its exp for 32-bit floats.
 
     All NaN, without a warning, where ``largest`` is infinite: nothing can be drawn from such a row, and a warning would
-    be one more line of the log for what its request is told anyway. Nor does one that is far below ``largest`` warn.
+    be one more line of the log for what its request is answered anyway. One far below ``largest`` does not warn either.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         weights = np.subtract(row, largest, out=out)

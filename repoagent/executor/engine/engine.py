@@ -80,7 +80,7 @@ class Engine:
     def _run(self) -> None:
         try:
             self._iterate_until_stopped()
-        finally:  # whatever ends this thread, nobody may wait for it in vain
+        finally:  # whatever ends this thread, nothing may wait for it without end
             self._board.stop()
             self._runner.close()
             self._drafting.close()
@@ -97,7 +97,7 @@ class Engine:
             try:
                 self._iterate(mail)
             except Exception as error:  # a fault of the engine itself must not leave callers waiting
-                # Nor may it end what has not started; but if nothing runs, the same fault would come again for ever.
+                # Nor may it end what has not started; but if nothing runs, the same fault would come again forever.
                 self._fail(list(self._scheduler.running or self._live.values()), f"the engine failed: {text_of(error)}")
             self._ended.clear()
         for task in list(self._live.values()):

@@ -342,7 +342,7 @@ def _needs_no_logits(task: Task) -> bool:
 
 
 def _is_draftable(task: Task) -> bool:
-    """Whether what follows can be guessed: one sequence of ordinary tokens, chosen by nobody else."""
+    """Whether what follows can be guessed: one sequence of ordinary tokens, chosen by no one else."""
     request, group = task.request, task.group
     by_others = (
         request.logits_post_processor,
@@ -379,7 +379,7 @@ def _prefix_key(request: Request, lease: AdapterLease | None) -> PrefixKey:
 
 
 def _returned_beams(request: Request) -> int:
-    """How many of the beams come back: all, unless the request or its sampling configuration says how many."""
+    """How many of the beams come back: all, unless the request or its sampling configuration sets how many."""
     return _wanted_sequences(request) or request.sampling_config.beam_width
 
 

@@ -104,7 +104,7 @@ class LogitsRules:
 
 
 def _single(bias: npt.NDArray[Any]) -> Row:
-    """In single precision; not infinite, lest its sum with the logit of a token that may not come be no number."""
+    """In single precision; not infinite: else its sum with the logit of a token that may not come would be NaN."""
     with np.errstate(over="ignore"):
         return np.minimum(np.asarray(bias, np.float32), _LARGEST)
 

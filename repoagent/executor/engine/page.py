@@ -11,9 +11,9 @@ from repoagent.executor.types.retention import DEFAULT_PRIORITY
 __all__ = ["BlockHash", "LeafOrder", "Marked", "Page"]
 
 BlockHash = NewType("BlockHash", int)
-# A token; with an extra id, which tells apart what one token stands for in different prompts, a pair.
+# A token; with an extra id, which distinguishes what one token stands for in different prompts, a pair.
 Marked = int | tuple[int, int]
-# So many entries may be out of date, beside as many as there are pages, before all are made anew.
+# So many entries may be out of date, beside as many as there are pages, before all are made again.
 _SPARE: Final = 64
 
 

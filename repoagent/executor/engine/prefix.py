@@ -29,7 +29,7 @@ class PrefixKey:
 
     lora_id: int | None = None
     salt: int | None = None
-    #: Tells apart adapters that one task id had one after the other.
+    #: Distinguishes adapters that one task id had one after the other.
     lora_digest: int = 0
 
     def root(self) -> BlockHash:

@@ -26,7 +26,7 @@ class Sampler:
     """Greedy unless top-k (above 1) or top-p is asked for; temperature 0 is greedy too."""
 
     def __init__(self, config: SamplingConfig, index: int = 0) -> None:
-        """``index`` tells the sequences of one request apart; each draws its own numbers."""
+        """``index`` is the sequence's place in its request; each draws its own numbers."""
         top_k = config.top_k or 0
         self._limits = Limits(
             top_k, 1.0 if config.top_p is None else config.top_p, 0.0 if config.min_p is None else config.min_p
@@ -119,7 +119,7 @@ class Sampler:
         return token
 
     def _move_top_p(self, token: int) -> None:
-        """Top-p shrinks with every token and starts anew after the reset token."""
+        """Top-p shrinks with every token and starts again after the reset token."""
         if token == self._reset_id:
             self._limits.top_p = self._first_top_p
         elif self._decay != 1.0:

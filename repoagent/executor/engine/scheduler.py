@@ -108,7 +108,7 @@ class Scheduler:
                     reading.append((task, sequence, tokens))
         if not reading:
             return works
-        # While nobody generates nobody waits: what came together is read together, and goes on together.
+        # While no one generates no one waits: what came together is read together, and goes on together.
         budget = self._limits.max_tokens_generating - len(works) if works else self._limits.max_tokens
         return works + self._read(reading, budget)
 
@@ -130,8 +130,8 @@ class Scheduler:
         return failures
 
     def _admit(self) -> None:
-        """Start waiting requests in order. Nobody overtakes one that does not fit yet; one of another width, which
-        cannot run beside the others at all, is passed over, but not for ever."""
+        """Start waiting requests in order. No one overtakes one that does not fit yet; one of another width, which
+        cannot run beside the others at all, is passed over, but not forever."""
         static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
         if static and self.running:
             return
@@ -190,7 +190,7 @@ class Scheduler:
                 self._pause(self.running[-1])
 
     def _pause(self, task: Task) -> None:
-        """Give back everything but the tokens; they are computed anew when it is the request's turn again."""
+        """Give back everything but the tokens; they are computed again when it is the request's turn again."""
         self.running.remove(task)
         self._round = None
         self._release(task)

@@ -54,7 +54,7 @@ class TaskTimes:
 
 @dataclass(slots=True)
 class BlockCounts:
-    """KV blocks of the prompt: computed anew, and found in the pool."""
+    """KV blocks of the prompt: computed, and found in the pool."""
 
     allocated: int = 0
     reused: int = 0

@@ -88,7 +88,7 @@ def _check_part(path: str, part: Mapping[str, Any], root: Any) -> None:
         raise _refusal(path, "'$id' inside a schema")
     _check_whole(path, part)
     if not all(_differ(_resolve(a, root), _resolve(b, root)) for a, b in combinations(part.get("oneOf", ()), 2)):
-        raise _refusal(path, "'oneOf' whose schemas are told apart neither by type nor by a constant property")
+        raise _refusal(path, "'oneOf' whose schemas differ neither in type nor in a constant property")
 
 
 def _check_whole(path: str, part: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ def _resolve(part: Any, root: Any) -> Any:
 
 
 def _differ(left: Any, right: Any) -> bool:
-    """Whether no value can be valid under both, as far as types and constants tell."""
+    """Whether no value can be valid under both, as far as types and constants show."""
     if not isinstance(left, Mapping) or not isinstance(right, Mapping):
         return left is False or right is False
     types = _types(left), _types(right)

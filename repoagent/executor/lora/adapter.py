@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class LoraAdapter:
-    """``digest`` tells adapters apart that one task had one after the other."""
+    """``digest`` distinguishes adapters that one task had one after the other."""
 
     task_id: int
     weights: AdapterWeights

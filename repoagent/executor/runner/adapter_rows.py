@@ -47,7 +47,7 @@ class AdapterRows:
         return found
 
     def put(self, row: int, weights: AdapterWeights | None) -> bool:
-        """Give a row an adapter, or none. True: arrays were replaced, so what is bound to them must be bound anew."""
+        """Give a row an adapter, or none. True: arrays were replaced, so what is bound to them must be bound again."""
         if weights is self._holds[row]:
             return False
         before, self._holds[row] = self._holds[row], weights

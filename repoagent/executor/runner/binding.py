@@ -29,7 +29,7 @@ def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
 
 
 class FormFeeds(Protocol):
-    """The inputs by which one form of graph is told where each row stands.
+    """The inputs by which one form of graph gets the place of each row.
 
     ``reads_masked``: what lies behind a row's end enters the arithmetic, with a weight of zero. That is no harm unless
     it is no number: zero times NaN is NaN.

@@ -99,7 +99,7 @@ class FakeRunner:
         self._adapted.pop(seq, None)
 
     def adapt(self, seq: Seq, weights: AdapterWeights) -> None:
-        """See AdaptableRunner; the first number of the first matrix tells adapters apart."""
+        """See AdaptableRunner; the first number of the first matrix identifies an adapter."""
         if self._tokens[seq]:
             raise EngineError("adapt: the sequence is not empty")
         first, _ = next(iter(weights.values()))

@@ -23,7 +23,7 @@ class LogitRows:
         self.argmax = np.zeros(rows, np.int64)
 
     def ensure(self, rows: int) -> bool:
-        """Make room for so many rows. True: the arrays were replaced, so what is bound to them must be bound anew."""
+        """Make room for so many rows. True: the arrays were replaced, so what is bound to them must be bound again."""
         there = len(self.logits)
         too_much = self.logits.nbytes > _KEPT_BYTES and 4 * max(rows, self._least) < there
         if rows <= there and not too_much:

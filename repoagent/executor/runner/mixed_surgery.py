@@ -1,6 +1,6 @@
 """Lets one run carry rows of one token each and longer pieces: linear layers see all tokens one after the other.
 
-Only attention tells them apart. Each GroupQueryAttention becomes two, one for the pieces, one for the rows, with
+Only attention treats them differently. Each GroupQueryAttention becomes two, one for the pieces, one for the rows, with
 caches of their own; indices say which tokens go where, and in which order the results are put together again. The
 operator takes no empty batch, so a run without pieces or without rows gives it one token to throw away.
 """

@@ -8,7 +8,7 @@ from repoagent.executor.types.errors import CheckError
 __all__ = ["DEFAULT_SEQ_LEN", "RunnerOptions"]
 
 DEFAULT_SEQ_LEN: Final = 2048
-"""Tokens that a sequence may hold where nobody says."""
+"""Tokens that a sequence may hold where no one says."""
 
 
 @dataclass(frozen=True, slots=True)

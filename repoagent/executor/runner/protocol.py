@@ -100,7 +100,7 @@ class Segment:
 class DecodeRound(tuple[Segment, ...]):
     """Segments of one token each that want its logits and nothing else. The same round is stepped again and again.
 
-    ``tokens`` int32 [n]: the segments' tokens are views of it, so that it is filled anew before each step. Row i of the
+    ``tokens`` int32 [n]: the segments' tokens are views of it, so it is filled again before each step. Row i of the
     step's logits belongs to segment i.
     """
 

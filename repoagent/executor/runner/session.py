@@ -97,7 +97,7 @@ def _check_cache(session: Any, spec: DecoderSpec) -> None:
         for place, what, said in ((1, "KV heads", spec.kv_heads), (3, "values in a head", spec.head_size)):
             found = shapes[name][place]
             if isinstance(found, int) and found != said:
-                raise DecoderError(f"{spec.place}: {name} has {found} {what}, {CONFIG_NAME} says {said}")
+                raise DecoderError(f"{spec.place}: {name} has {found} {what}, {CONFIG_NAME} has {said}")
     capacities = sorted({shapes[name][2] for name in wanted if isinstance(shapes[name][2], int)})
     if len(capacities) > 1:
         raise DecoderError(

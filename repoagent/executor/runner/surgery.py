@@ -62,7 +62,7 @@ def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool 
 def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora: bool, mixed: bool) -> None:
     path = spec.place
     _check_vocabulary(graph, spec)
-    del graph.value_info[:]  # shapes between the nodes: some are others now, and nobody needs any
+    del graph.value_info[:]  # shapes between the nodes: some are others now, and no one needs any
     limit_windows(graph, spec)
     if not spec.standard:
         _feed_lengths(graph, path)
@@ -128,7 +128,7 @@ def _check_vocabulary(graph: Any, spec: DecoderSpec) -> None:
     sizes = [] if logits is None else [dim.dim_value for dim in logits.type.tensor_type.shape.dim]
     if sizes and sizes[-1] not in (0, spec.vocab_size):  # 0: the graph does not say
         raise DecoderError(
-            f"{spec.place}: the graph's vocabulary has {sizes[-1]} tokens, {CONFIG_NAME} says {spec.vocab_size}"
+            f"{spec.place}: the graph's vocabulary has {sizes[-1]} tokens, {CONFIG_NAME} has {spec.vocab_size}"
         )
 
 
@@ -181,7 +181,7 @@ def _take_embeddings(graph: Any, spec: DecoderSpec) -> None:
         return  # an embedding of another kind: prompt tables are refused by name then
     if table.dims[1] != spec.hidden_size:
         raise DecoderError(
-            f"{spec.place}: an embedding has {table.dims[1]} values, {CONFIG_NAME} says a hidden size of "
+            f"{spec.place}: an embedding has {table.dims[1]} values, {CONFIG_NAME} has a hidden size of "
             f"{spec.hidden_size}"
         )
     embedded = lookup.output[0]

@@ -42,6 +42,6 @@ def _limit(node: Any, size: int, place: str) -> None:
         attribute.i = size
     elif attribute.i != size:
         raise DecoderError(
-            f"{place}: {node.name or node.output[0]} attends to {attribute.i} tokens, but {CONFIG_NAME} says "
+            f"{place}: {node.name or node.output[0]} attends to {attribute.i} tokens, but {CONFIG_NAME} has "
             f"model.decoder.sliding_window.window_size {size}"
         )

@@ -68,7 +68,7 @@ class LoraConfig(Record, readonly=True, pickled=3):
         if self.weights is None:
             return
         if self.config is None:
-            raise CheckError("LoraConfig.weights need LoraConfig.config, which says what each row adapts")
+            raise CheckError("LoraConfig.weights need LoraConfig.config, which lists what each row adapts")
         if self.weights.shape[0] != self.config.shape[0]:
             raise CheckError(
                 f"LoraConfig.weights and config must have equal first dimensions, not {self.weights.shape[0]} "

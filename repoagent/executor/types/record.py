@@ -35,7 +35,7 @@ def _rule_of(hint: object) -> Rule | None:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What a subclass is like. One object with a name that nobody lists among the members of a configuration.
+    """What a subclass is like. One object with a name that no one lists among the members of a configuration.
 
     ``optional``: fields whose rule has nothing to say about None. ``state``: what a pickle has; None: no pickles.
     """

@@ -50,7 +50,7 @@ class Place(Protocol):
         """
 
     def holds(self, path: Path) -> bool:
-        """Whether nobody but this program changes what is at ``path``."""
+        """Whether no one but this program changes what is at ``path``."""
 
     def new_directory(self, label: str) -> Path:
         """An empty private directory."""

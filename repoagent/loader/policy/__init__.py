@@ -1,6 +1,6 @@
 """What the operator demands of every model, whatever the model itself says.
 
-A model names its own agents, so whoever can change a model could drop its guards. A policy closes that: a file that
+A model names its own agents, so anyone who can change a model could drop its guards. A policy closes that: a file that
 only the operator writes (``--agent-policy policy.toml``) says which agents always run, and what a model may use.
 """
 

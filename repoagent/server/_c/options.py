@@ -85,7 +85,7 @@ class ServerOptions:
         try:
             settings: Any = json.loads(config_json)
         except json.JSONDecodeError as error:
-            raise InvalidArgumentError(f"the configuration of cache '{name}' is no JSON: {error}") from error
+            raise InvalidArgumentError(f"the configuration of cache '{name}' is not valid JSON: {error}") from error
         if not isinstance(settings, dict):
             raise InvalidArgumentError(f"the configuration of cache '{name}' must be a JSON object")
         self.options.cache_config[name] = settings

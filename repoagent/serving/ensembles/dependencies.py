@@ -26,7 +26,7 @@ class Dependencies:
     def declare(self, ensemble: str, members: frozenset[str]) -> None:
         """Note that ``ensemble`` is about to be loaded with ``members``, until :meth:`forget`.
 
-        Two ensembles that need each other are told here, whichever comes second: neither waits for the other.
+        Two ensembles that need each other are found here by the one that comes second: neither waits for the other.
 
         Raises:
             InvalidArgumentError: one of the members needs ``ensemble``, directly or through others.
@@ -43,7 +43,7 @@ class Dependencies:
 
     @property
     def any(self) -> bool:
-        """Whether there ever was an ensemble: where there was none, nobody need be asked for his users."""
+        """Whether there ever was an ensemble: where there was none, no one need be asked for his users."""
         return bool(self._ensembles)
 
     def loaded(self) -> dict[str, frozenset[str]]:
@@ -62,13 +62,13 @@ class Dependencies:
     def orphan(self, ensemble: str, members: frozenset[str], *, explicit: bool) -> None:
         """Note that ``ensemble`` had to go because of its members, and that it is to come back with them.
 
-        ``explicit``: somebody had asked for it by name.
+        ``explicit``: someone had asked for it by name.
         """
         with self._lock:
             self._orphans[ensemble] = (members, explicit)
 
     def adopt(self, ensemble: str) -> None:
-        """It is there again, or somebody does not want it any more."""
+        """It is there again, or someone does not want it any more."""
         with self._lock:
             self._orphans.pop(ensemble, None)
 

@@ -1,7 +1,7 @@
 """One request on its way through an ensemble.
 
 Everything that happens to it (an answer of a member, the end of a member's answers) is an event. Events are put into a
-line, and whichever thread finds nobody working on the line works it off: so no thread waits for a step, no lock is
+line, and whichever thread finds no one working on the line works it off: so no thread waits for a step, no lock is
 held while a member runs, and members that answer at once do not nest in each other's stack frames.
 """
 
@@ -126,7 +126,7 @@ class EnsembleRun:
 
     @property
     def stopped(self) -> bool:
-        """Nobody wants the result any more."""
+        """No one wants the result any more."""
         return self._error is not None or self.request.cancelled
 
     def start(self) -> None:

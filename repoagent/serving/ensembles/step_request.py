@@ -19,7 +19,7 @@ class Run(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Nobody wants the result any more."""
+        """No one wants the result any more."""
 
 
 @dataclass(slots=True)

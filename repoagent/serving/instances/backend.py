@@ -112,7 +112,7 @@ class ComputingRunner(BatchRunner, Protocol):
     @property
     def only_computes(self) -> bool:
         """A run computes on the thread that calls it, from its beginning to its end. Others may help, but it waits for
-        no device and for nobody else, so that the thread's processor time says how long it takes."""
+        no device and for no one else, so that the thread's processor time says how long it takes."""
 
 
 @runtime_checkable
@@ -202,7 +202,7 @@ class Backend(Protocol):
         """
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """Fill in what ``config`` leaves open and the files tell (inputs, outputs, max_batch_size).
+        """Fill in what ``config`` leaves open and the files contain (inputs, outputs, max_batch_size).
 
         Raises:
             InvalidArgumentError: the files contradict the configuration.

@@ -38,8 +38,8 @@ class InstancePool(Generic[T]):
     """Items of which each is held by one thread at a time.
 
     A thread that comes by while an item is free takes it, even past others that wait: on one interpreter lock, passing
-    the item on to a sleeping thread after every request would cost more than most requests. But whoever has waited a
-    millisecond is handed the next item that is given back, so nobody starves.
+    the item on to a sleeping thread after every request would cost more than most requests. But one that has waited a
+    millisecond is handed the next item that is given back, so no one starves.
     """
 
     for_one = False
@@ -64,7 +64,7 @@ class InstancePool(Generic[T]):
             return self._wait(timeout, request)
 
     def take_idle(self) -> T | None:
-        """An item if one is free at the moment and nobody waits for it."""
+        """An item if one is free at the moment and no one waits for it."""
         if self._waiters:
             return None
         try:
@@ -74,7 +74,7 @@ class InstancePool(Generic[T]):
 
     @property
     def has_idle(self) -> bool:
-        """Whether :meth:`take_idle` would give one, if nobody else takes it first."""
+        """Whether :meth:`take_idle` would give one, if no one else takes it first."""
         return bool(self._idle) and not self._waiters
 
     def give(self, item: T) -> None:
@@ -87,7 +87,7 @@ class InstancePool(Generic[T]):
                 self._call_first()
 
     def change(self, added: Iterable[T], removed: Iterable[T], close: Callable[[T], None]) -> None:
-        """Hand ``added`` out too, and ``close`` each of ``removed``, on a thread of its own, once nobody holds it."""
+        """Hand ``added`` out too, and ``close`` each of ``removed``, on a thread of its own, once no one holds it."""
         leaving = {id(item): (item, close) for item in removed}
         with self._lock:
             self.items = (*(item for item in self.items if id(item) not in leaving), *(added := tuple(added)))
@@ -101,7 +101,7 @@ class InstancePool(Generic[T]):
         for key, (item, close) in list(self._leaving.items()):
             try:
                 self._idle.remove(item)
-            except ValueError:  # Somebody holds it.
+            except ValueError:  # Someone holds it.
                 continue
             del self._leaving[key]
             _close_elsewhere(partial(close, item))
@@ -116,7 +116,7 @@ class InstancePool(Generic[T]):
             request.on_cancel = waiter.look_again
         with self._lock:
             self._waiters.append(waiter)
-        # An item given back before this thread stood in the line called nobody: look once more before sleeping.
+        # An item given back before this thread stood in the line called no one: look once more before sleeping.
         while True:
             item = self._leave_with_idle(waiter)
             if item is not None:
@@ -156,7 +156,7 @@ class InstancePool(Generic[T]):
         return item
 
     def _call_first(self) -> None:
-        """Tell the first in the line that there may be something for it, or give it to it. Holds the lock."""
+        """Wake the first in the line, as there may be something for it, or give it to it. Holds the lock."""
         while self._idle and self._waiters:
             first = self._waiters[0]
             if time.monotonic_ns() - first.since_ns < _PATIENCE_NS:
@@ -166,7 +166,7 @@ class InstancePool(Generic[T]):
                 return
             try:
                 item = self._idle.pop()
-            except IndexError:  # Somebody came by, who needs no lock for that; giving it back calls again.
+            except IndexError:  # Someone came by, who needs no lock for that; giving it back calls again.
                 return
             self._waiters.popleft()
             first.mail.put(item)

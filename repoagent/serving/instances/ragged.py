@@ -1,4 +1,4 @@
-"""Ragged batches: inputs of different shapes as one row of elements, and what tells the model where each begins."""
+"""Ragged batches: inputs of different shapes as one row of elements, and the inputs with where each begins."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +131,7 @@ class RaggedJoiner(Joiner):
         return ragged or bool(config.batch_input or config.batch_output)
 
     def join(self, requests: Sequence[InferRequest]) -> dict[str, Tensor]:
-        """See :meth:`Joiner.join`; ragged inputs are one row, and what the model is told of them comes with them."""
+        """See :meth:`Joiner.join`; ragged inputs are one row, and the inputs that describe them come with them."""
         joined = {
             name: Tensor(tensor.data_type, np.concatenate([request.inputs[name].array.ravel() for request in requests]))
             for name, tensor in requests[0].inputs.items()

@@ -21,7 +21,7 @@ class EnsembleFollowers:
     def changed(self, model: str) -> None:
         """``model`` has been loaded, or lost its members: queue what its ensembles have to do, and return at once.
 
-        Those that are loaded are made anew from what it is now. Those that went because it had gone come back.
+        Those that are loaded are rebuilt from what it is now. Those that went because it had gone come back.
         """
         if not self._dependencies.any:
             return
@@ -31,7 +31,7 @@ class EnsembleFollowers:
             if slot is not None:
                 slot.follow_members()
         for name, (members, explicit) in orphans.items():
-            if all(map(self._available, members)):  # It must not bring others back that somebody has unloaded.
+            if all(map(self._available, members)):  # It must not bring others back that someone has unloaded.
                 with suppress(UnavailableError):  # The server is stopping.
                     self._table.load(name, LoadOrder(needed=not explicit))
 

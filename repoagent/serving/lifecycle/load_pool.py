@@ -126,7 +126,7 @@ def pausing() -> Iterator[None]:
     """Entered by a job while it waits for other jobs: another one may run in its place, in the pool that it is in.
 
     Raises:
-        UnavailableError: the machine has no thread for another one, so that the job might wait for ever.
+        UnavailableError: the machine has no thread for another one, so that the job might wait forever.
     """
     pool = _own_pool.get()
     if pool is None:

@@ -28,7 +28,7 @@ class LoadedModel:
         self.key = key
         """What was loaded: a load with an equal key has nothing to do."""
         self.overridden = overridden
-        """Whether the load came with a configuration of somebody's own."""
+        """Whether the load came with a configuration of someone's own."""
         self.by_name = {str(number): served for number, served in versions.items()}
         """Versions as requests name them; the empty name is the highest version."""
         self.by_name[""] = versions[max(versions)]
@@ -105,7 +105,7 @@ class Retirements:
     def begin(
         self, model: Departure, limit_seconds: float, done: Callable[[], None], *, tell_agents: bool = True
     ) -> threading.Event:
-        """Drain and close ``model``, tell its agents, call ``done``. The event returned is set after that."""
+        """Drain and close ``model``, call its agents, then ``done``. The event returned is set after that."""
         finished = threading.Event()
         deadline = time.monotonic() + limit_seconds
 

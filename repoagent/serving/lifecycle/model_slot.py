@@ -43,7 +43,7 @@ class ModelSlot:
         self.report: LoadReport | None = None
         """The report of the last load that was tried."""
         self.explicit = False
-        """Whether somebody asked for it by name, rather than an ensemble that needs it."""
+        """Whether someone asked for it by name, rather than an ensemble that needs it."""
         self.composed = False
         """Whether the model that was last tried is an ensemble."""
         self.failed = False
@@ -114,10 +114,10 @@ class ModelSlot:
     def unload(self, *, force: bool = False, reason: str = UNLOADED) -> "Future[threading.Event]":
         """Queue an unload, and cancel the loads that were asked for before; the result is set once the model is gone.
 
-        A load that was asked for while another unload had not ended is not cancelled: whoever unloads what there was
-        before that does not mean it. It is done, and this unload waits for it. A model that is leased when its turn
-        comes stays, and the future raises UnavailableError, unless ``force``. With another ``reason`` than somebody's
-        wish the model must not be used: then every load that has not ended is cancelled.
+        A load that was asked for while another unload had not ended is not cancelled: this caller does not mean that
+        one. It is done, and this unload waits for it. A model that is leased when its turn comes stays, and the future
+        raises UnavailableError, unless ``force``. With another ``reason`` than a caller's wish the model must not be
+        used: then every load that has not ended is cancelled.
         """
         with self._lock:
             self._unloads += 1
@@ -140,13 +140,13 @@ class ModelSlot:
     def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
         """Queue an unload that makes room for others, which cancels nothing.
 
-        A model that is leased when its turn comes, that somebody has loaded by its name, or that is ``spared`` stays,
+        A model that is leased when its turn comes, that someone has loaded by its name, or that is ``spared`` stays,
         and the future raises UnavailableError.
         """
         return self._queue.submit(lambda: self._evict(spared))
 
     def follow_members(self) -> "Future[None]":
-        """Queue, for an ensemble: make it anew if its members have changed; unload it if they do not fit any more."""
+        """Queue, for an ensemble: rebuild it if its members have changed; unload it if they do not fit any more."""
         return self._queue.submit(self._follow_members)
 
     def settled(self) -> "Future[None]":
@@ -168,13 +168,13 @@ class ModelSlot:
             self._released.notify_all()
 
     def wait_released(self, loaded: LoadedModel) -> bool:
-        """Wait until nobody leases ``loaded`` any more; False if it is not what is loaded here any more."""
+        """Wait until no one leases ``loaded`` any more; False if it is not what is loaded here any more."""
         with self._lock:
             self._released.wait_for(lambda: not self.leases or self.loaded is not loaded)
             return self.loaded is loaded
 
     def refuse_if_leased(self) -> None:
-        """Raise if somebody relies on the model's staying loaded.
+        """Raise if someone relies on the model's staying loaded.
 
         Raises:
             UnavailableError: so it is.
@@ -343,7 +343,7 @@ class ModelSlot:
 
     def _evict(self, spared: Callable[[], bool]) -> threading.Event:
         if self.explicit or spared():
-            raise UnavailableError(f"model '{self.name}' is needed meanwhile")
+            raise UnavailableError(f"model '{self.name}' is needed again")
         return self._unload(force=False, reason=UNLOADED)
 
     def _let_go(self, old: LoadedModel, leaving: Departure) -> None:

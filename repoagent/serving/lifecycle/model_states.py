@@ -10,7 +10,7 @@ from repoagent.errors import InvalidTransitionError
 __all__ = ["UNLOADED", "ModelState", "StateTable", "VersionStatus"]
 
 UNLOADED: Final = "unloaded"
-"""The reason of a version that is UNAVAILABLE because somebody wanted it so."""
+"""The reason of a version that is UNAVAILABLE because someone wanted it so."""
 
 
 class ModelState(enum.Enum):

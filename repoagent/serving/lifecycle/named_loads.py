@@ -1,4 +1,4 @@
-"""Loads that somebody asks for by name: one model, or all of that name where there are namespaces."""
+"""Loads that someone asks for by name: one model, or all of that name where there are namespaces."""
 
 import logging
 from collections.abc import Iterable, Mapping

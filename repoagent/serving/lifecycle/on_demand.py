@@ -1,4 +1,4 @@
-"""Models that are loaded when somebody needs them, make room for each other, and go when nobody needs them.
+"""Models that are loaded when someone needs them, make room for each other, and go when no one needs them.
 
 A model counts with the size of its files; that is known before it is loaded, and what a loaded model takes is near it.
 """
@@ -44,7 +44,7 @@ class _Entry:
 
 class OnDemand:
     """Loads models that are in a repository, and unloads those that were used least lately when ``budget`` bytes are
-    used up (None: never). Models that somebody loaded explicitly are none of its business, and do not count.
+    used up (None: never). Models that someone loaded explicitly are none of its business, and do not count.
 
     With ``on_request`` requests load models; without, only leases do. Every method may be called from any thread.
     """
@@ -105,7 +105,7 @@ class OnDemand:
     def start(self, name: str) -> "Future[None]":
         """Begin to load a model, or join those who wait for it. The result is None once it is loaded, or the error.
 
-        A model whose load failed is not tried again before its files change, or somebody loads it explicitly.
+        A model whose load failed is not tried again before its files change, or someone loads it explicitly.
 
         Raises:
             InvalidArgumentError: there are several models of that name.
@@ -138,7 +138,7 @@ class OnDemand:
 
     @contextmanager
     def lease(self, name: str) -> Iterator[None]:
-        """Keep a model from being unloaded, to make room or because somebody says so; load it first if it is not.
+        """Keep a model from being unloaded, to make room or because someone says so; load it first if it is not.
 
         It can be reloaded: what the holder relies on is the name.
 
@@ -154,7 +154,7 @@ class OnDemand:
             slot.release()
 
     def forget(self, name: str) -> None:
-        """Somebody loads or unloads the model explicitly: it is not ours any more, and may be tried again."""
+        """Someone loads or unloads the model explicitly: it is not ours any more, and may be tried again."""
         with self._lock:
             for known in [
                 known for known in (*self._entries, *self._failed) if name in (known, ModelId.of(known).name)
@@ -201,7 +201,7 @@ class OnDemand:
         except RepoAgentError as error:
             with self._lock:
                 self._entries.pop(name, None)
-                if not isinstance(error, CancelledError):  # Nothing is wrong with a model that somebody unloaded.
+                if not isinstance(error, CancelledError):  # Nothing is wrong with a model that someone unloaded.
                     self._failed[name] = (fingerprint, error)
             raise
         with self._lock:
@@ -279,10 +279,10 @@ class OnDemand:
             slot = self._table.get(name)
             entry = self._entries.pop(name, None)
         if entry is None or slot is None:
-            return  # Somebody has just taken it over with an explicit load.
+            return  # Someone has just taken it over with an explicit load.
         try:
             slot.evict(lambda: bool(self._dependencies.users(name))).result().wait()
-        except UnavailableError:  # Somebody leased it before its turn came, or loaded it or an ensemble that needs it.
+        except UnavailableError:  # Someone leased it before its turn came, or loaded it or an ensemble that needs it.
             with self._lock:
                 self._entries.setdefault(name, entry)
 

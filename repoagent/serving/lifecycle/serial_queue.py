@@ -112,7 +112,7 @@ class SerialQueue:
         return []
 
     def abandon(self, error: RepoAgentError) -> None:
-        """End all futures that are not done with ``error``: nobody waits for what does not come to an end."""
+        """End all futures that are not done with ``error``: no one waits for what does not come to an end."""
         with self._lock:
             jobs = [*([self._at_work] if self._at_work is not None else []), *self._jobs]
             self._jobs.clear()

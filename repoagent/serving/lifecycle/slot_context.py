@@ -31,8 +31,8 @@ class LoadOrder:
     config: ModelConfig | None = None
     files: Mapping[str, bytes] | None = None
     needed: bool = False
-    """Another model, or a request, needs it, nobody asked for it by its name. One that was loaded with a configuration
-    or files of somebody's own stays as it is; otherwise what changed in the repository is loaded."""
+    """Another model, or a request, needs it, no one asked for it by its name. One that was loaded with a configuration
+    or files of someone's own stays as it is; otherwise what changed in the repository is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SlotContext:
     retirements: Retirements
     drain_timeout_seconds: float
     changed: Callable[[str], None] = lambda _model: None
-    """Called when a model has been loaded, or lost its members: who follows it is told. Returns soon, never raises."""
+    """Notify the followers of a model that has been loaded, or has lost its members. Returns soon, never raises."""
     on_progress: Callable[[Progress], None] | None = None
 
     def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
@@ -84,7 +84,7 @@ class SlotContext:
         """Let the agents of the model do their part; ``on_progress`` gets how far they are, as all others do.
 
         Raises:
-            RepoAgentError: one of them refused; every agent has been told.
+            RepoAgentError: one of them refused; every agent has been called.
         """
 
         def tell(progress: Progress) -> None:

@@ -103,7 +103,7 @@ class Metric:
 
 
 class MetricFamily:
-    """Series of one name and kind. Close it when nobody reports to it any more.
+    """Series of one name and kind. Close it when no one reports to it any more.
 
     Raises:
         InvalidArgumentError: Prometheus takes no such name, which would make it refuse the whole page.

@@ -19,7 +19,7 @@ _FOR_EVER_NS: Final = 1 << 62
 class RunTime:
     """How long the runs of one version of a model take, on whichever of its instances.
 
-    The instances tell it from their threads without a lock: a run that is lost now and then changes nothing.
+    The instances write it from their threads without a lock: a run that is lost now and then changes nothing.
     """
 
     __slots__ = ("_debt_ns", "quick", "usual_ns")
@@ -62,7 +62,7 @@ class RunTime:
         """A run took ``duration_ns`` in which it only computed on its thread, for ``cpu_ns`` unless that is 0.
 
         The rest it spent waiting for a processor or for the interpreter, which is no fault of the model: were it held
-        against it, then a crowd of threads, or the hops between them, would make it look slow for ever. The time of
+        against it, then a crowd of threads, or the hops between them, would make it look slow forever. The time of
         the processor is dear to ask for, and who knows the model to be quick need not: a slow run is then held against
         it as far as it could have been a wait. Once it is not quick any more, only the time of the processor counts.
         """
@@ -79,5 +79,5 @@ def common_run_time(paces: Iterable[RunTime]) -> RunTime:
 
 
 def unpredictable() -> RunTime:
-    """The run_time of what may take any time: nobody should note anything in it."""
+    """The run_time of what may take any time: no one should note anything in it."""
     return RunTime(_FOR_EVER_NS)

@@ -106,7 +106,7 @@ class StatisticsSnapshot:
 class ModelStatistics:
     """Counters of one version of one model. Every method may be called from any thread.
 
-    ``latencies`` is told of single requests, too; None: nobody wants to know.
+    ``latencies`` gets single requests, too; None where they are not wanted.
     """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
@@ -139,7 +139,7 @@ class ModelStatistics:
             self._latencies.add(*_parts(arrival_ns, times))
 
     def _add_recent(self) -> None:
-        """Add what :meth:`record` has put aside. Whoever holds the lock to read the counters calls this first."""
+        """Add what :meth:`record` has put aside. Call it first, with the lock, before reading the counters."""
         groups: dict[int, list[tuple[int, ExecutionTimes]]] = {}
         for _ in range(len(self._recent)):
             batch_size, arrival_ns, times = self._recent.popleft()

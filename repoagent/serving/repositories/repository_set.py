@@ -26,7 +26,7 @@ class RepositorySet:
 
     With ``namespacing`` a name may be there once in each repository, and an identity says which one is meant; without,
     identities are names. Remote repositories are asked at once, so that the slowest counts and not the sum; one that
-    does not answer in time keeps nobody from the models of the others. Methods may be called from any thread.
+    does not answer in time keeps no one from the models of the others. Methods may be called from any thread.
     """
 
     def __init__(self, urls: Iterable[str], opener: Callable[[str], Repository], *, namespacing: bool = False) -> None:
@@ -82,7 +82,7 @@ class RepositorySet:
             self._unlisted.discard(known)
 
     def hurry(self) -> None:
-        """The server stops: nobody waits any longer for repositories that do not answer."""
+        """The server stops: no one waits any longer for repositories that do not answer."""
         for repository in self._repositories:
             repository.hurry()
 
@@ -113,7 +113,7 @@ class RepositorySet:
         """The sorted identities of all models.
 
         Raises:
-            RepoAgentError: a repository cannot be listed. Then nothing is known, and nobody should conclude that its
+            RepoAgentError: a repository cannot be listed. Then nothing is known, and no one should conclude that its
                 models are gone.
         """
         answers = [(repository, _sure(names)) for repository, names in self._ask(self._list)]
@@ -172,7 +172,7 @@ class RepositorySet:
 
         Raises:
             NotFoundError: no repository has it.
-            InvalidArgumentError: several have it, so which one is meant nobody can tell.
+            InvalidArgumentError: several have it, so the one that is meant is unknown.
             UnavailableError: the repository that has, or may have it, does not answer.
         """
         wanted = ModelId.of(name)

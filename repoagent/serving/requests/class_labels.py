@@ -21,7 +21,7 @@ NO_LABELS: Final[Labels] = {}
 
 @dataclass(frozen=True, slots=True)
 class OutputClasses:
-    """How the values of a version's outputs are told apart as classes."""
+    """How the values of a version's outputs become classes."""
 
     batching: bool
     """The first dimension of every output is that of the batch."""

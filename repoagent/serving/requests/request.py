@@ -55,7 +55,7 @@ class ResponseSender(Protocol):
 
 
 class RequestTrace(Protocol):
-    """Is told what happens to one request, from any thread, never twice at once. Must not raise."""
+    """Follows one request: called from any thread, never twice at once. Must not raise."""
 
     def begin(self, request: "InferRequest", version: int, now_ns: int) -> None:
         """That version of the model has accepted the request. Times are ``time.monotonic_ns``."""
@@ -121,7 +121,7 @@ class AskedFields(TypedDict, total=False):
 
 
 class _Discard:
-    """Takes the answers to a request that nobody waits for."""
+    """Takes the answers to a request that no one waits for."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         pass
@@ -178,7 +178,7 @@ class InferRequest:
         self.output_places = output_places
         """Where the caller wants outputs. What executes may make them there; the caller puts the others there."""
         self.placeholder: Final = placeholder
-        """Fills an empty slot of a sequence batch: nobody waits for its answer and it is not counted."""
+        """Fills an empty slot of a sequence batch: no one waits for its answer and it is not counted."""
         self.cancelled = False
         """Set by :meth:`cancel`; checked before the execution and, if that is long, during it."""
         self.on_cancel: Callable[[], None] | None = None

@@ -107,7 +107,7 @@ class CachingScheduler:
 
 
 def _own(request: InferRequest) -> None:
-    """Let nobody change what the cache looks at: else a client could have it remember a wrong answer for others."""
+    """Let no one change what the cache looks at: else a client could have it remember a wrong answer for others."""
     request.output_places = None
     if request.asked.volatile:
         request.inputs = {

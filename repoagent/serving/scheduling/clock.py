@@ -14,7 +14,7 @@ class Clock(Protocol):
         """The time now; comparable with ``InferRequest.arrival_ns``."""
 
     def wait(self, condition: threading.Condition, until_ns: int | None) -> None:
-        """Wait until ``condition``, whose lock is held, is notified or it is ``until_ns``; None: for ever.
+        """Wait until ``condition``, whose lock is held, is notified or it is ``until_ns``; None: forever.
 
         It may return earlier than that: look again.
         """

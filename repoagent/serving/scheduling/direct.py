@@ -94,7 +94,7 @@ class DirectScheduler(InPlace):
         self._run_time = common_run_time(instance.run_time for instance in instances)
         self._line: SimpleQueue[Entry | None] = SimpleQueue()
         self._waiting: dict[Entry, Entry] = {}
-        """What nobody has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
+        """What no one has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
         self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
         self._lock = threading.Lock()
         self._watcher = Watcher(
@@ -150,7 +150,7 @@ class DirectScheduler(InPlace):
             self._start_workers()
         if request.cancelled:
             self._watcher.on_cancel()
-        if self._closed:  # It was closed meanwhile, and nobody will look again.
+        if self._closed:  # It was closed meanwhile, and no one will look again.
             self._answer_left_over()
 
     # -- what need not wait for its turn ---------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class DirectScheduler(InPlace):
         return [Refusal.cancelled(entry.request) for entry in cancelled if self._claim(entry)]
 
     def _claim(self, entry: Entry) -> bool:
-        """Take ``entry`` out; False if somebody else has done so."""
+        """Take ``entry`` out; False if someone else has done so."""
         return self._waiting.pop(entry, None) is not None
 
     # -- the workers -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def new_scheduler(
 ) -> ModelScheduler:
     """The scheduler for one version of a model, which owns ``instances`` from now on.
 
-    ``cache`` is the server's; it is used if the version's configuration says so. ``states`` are those of the model's
+    ``cache`` is the server's; it is used if the version's configuration enables it. ``states`` are those of the model's
     sequences.
     """
     clock = clock or MonotonicClock()

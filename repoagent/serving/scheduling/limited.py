@@ -13,12 +13,12 @@ __all__ = ["LimitedInstance", "LimitedPool", "new_pool"]
 
 
 class LimitedInstance:
-    """``inner``, which may execute only while somebody has what ``ticket`` stands for: see :class:`LimitedPool`."""
+    """``inner``, which may execute only while someone has what ``ticket`` stands for: see :class:`LimitedPool`."""
 
     def __init__(self, inner: Instance, ticket: Ticket) -> None:
         self.inner = inner
         self.ticket = ticket
-        self.run_time = unpredictable()  # However quick the model is: nobody knows how long it has to wait.
+        self.run_time = unpredictable()  # However quick the model is: no one knows how long it has to wait.
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1

@@ -187,7 +187,7 @@ class RateLimiter:
     def _strike(self, ticket: Ticket) -> None:
         self._line = [place for place in self._line if place[1] is not ticket]
         heapq.heapify(self._line)
-        self._grant()  # Nobody passed it while it waited.
+        self._grant()  # No one passed it while it waited.
 
     def release(self, ticket: Ticket) -> None:
         """See :meth:`Ticket.give`."""
@@ -198,7 +198,7 @@ class RateLimiter:
             self._grant()
 
     def _grant(self) -> None:
-        """Let those go on whose turn it is, up to the first for whom there is not enough: nobody passes him."""
+        """Let those go on whose turn it is, up to the first for whom there is not enough: no one passes him."""
         while self._line:
             ticket = self._line[0][1]
             resources = ticket.demand.resources

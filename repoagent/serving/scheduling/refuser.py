@@ -22,5 +22,5 @@ class Refuser:
         return refusal.error
 
     def answer(self, refusal: Refusal) -> None:
-        """Count ``refusal`` and tell the request's sender."""
+        """Count ``refusal`` and answer the request with it."""
         answer_error(refusal.request, self.count(refusal))

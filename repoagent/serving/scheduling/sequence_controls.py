@@ -1,4 +1,4 @@
-"""The inputs that tell a model where in a sequence each request stands."""
+"""The inputs with the place of each request in its sequence."""
 
 import itertools
 from collections.abc import Mapping

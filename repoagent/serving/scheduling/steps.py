@@ -81,7 +81,7 @@ NOTHING = Step()
 
 
 class BatchSource(Protocol):
-    """Where workers get batches from. Not thread-safe: whoever calls holds the scheduler's lock."""
+    """Where workers get batches from. Not thread-safe: callers hold the scheduler's lock."""
 
     def __len__(self) -> int:
         """How many requests wait; 0 means that :meth:`next` has nothing to do."""
@@ -98,7 +98,7 @@ class BatchSource(Protocol):
 
 
 class FullBatchSource(BatchSource, Protocol):
-    """One that can tell when waiting longer would not make its next batch any better."""
+    """One that knows when waiting longer would not make its next batch any better."""
 
     @property
     def full(self) -> bool:

@@ -146,4 +146,4 @@ def _parse(name: str, key: str, value: str | Sequence[str]) -> object:
     try:
         return int(str(value))
     except ValueError:
-        raise InvalidArgumentError(f"failed to parse trace setting '{name}': '{value}' is no whole number") from None
+        raise InvalidArgumentError(f"failed to parse trace setting '{name}': '{value}' is not a whole number") from None

@@ -38,7 +38,7 @@ class _Pen:
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def start(self, name: str, parent: Context | None, now_ns: int) -> Span:
-        # An empty context, not None: what runs on this thread is nobody's parent.
+        # An empty context, not None: what runs on this thread is no one's parent.
         start_ns = now_ns + self._ahead_ns
         return self._tracer.start_span(name, parent or Context(), kind=SpanKind.SERVER, start_time=start_ns)
 
@@ -50,7 +50,7 @@ class _Pen:
 
 
 class SpanTraces:
-    """Makes traces, and sends what they tell in batches from a thread of its own.
+    """Makes traces, and sends their spans in batches from a thread of its own.
 
     Raises:
         InvalidArgumentError: the settings of the batches make no sense.
@@ -156,6 +156,6 @@ class SpanTrace:
         self._pen.note(self._outer, name, now_ns)
 
     def release(self) -> None:
-        """Nothing more will be told."""
+        """Nothing more will be noted."""
         if self._parent is None:
             self._pen.end(self._outer, time.monotonic_ns())

@@ -16,8 +16,8 @@ _UNPRINTED: Final = frozenset({DataType.FP16, DataType.BF16})
 class FileTrace:
     """See :class:`~repoagent.serving.requests.request.RequestTrace`. What it collects is handed to ``done`` at the end.
 
-    Someone who has more to tell than the core (when the request came over the network, when the answer left) asks for
-    a trace that is ``held``, tells it with :meth:`note`, and calls :meth:`release`; otherwise :meth:`end` does that.
+    Code that has more to note than the core (when the request came over the network, when the answer left) asks for
+    a trace that is ``held``, notes it with :meth:`note`, and calls :meth:`release`; otherwise :meth:`end` does that.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FileTrace:
             self._add({"id": self.id, "timestamps": [{"name": name, "ns": now_ns}]})
 
     def release(self) -> None:
-        """Nothing more will be told: the trace can be written."""
+        """Nothing more will be noted: the trace can be written."""
         self._done(self._collected())
 
     def _collected(self) -> list[str]:

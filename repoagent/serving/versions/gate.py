@@ -6,10 +6,10 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """A door with a counter. Once shut, nobody enters; whoever is inside can be waited for.
+    """A door with a counter. Once shut, no request enters; those inside can be waited for.
 
     Every request goes in and out, on any thread, so neither takes a lock: the counter is the length of a list, which
-    changes in one step. Who enters is counted first and looks at the door then, so nobody is inside unnoticed.
+    changes in one step. Who enters is counted first and looks at the door then, so no one is inside unnoticed.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Gate:
                 self._empty.notify_all()
 
     def shut(self) -> None:
-        """Let nobody in any more. Doing it twice changes nothing."""
+        """Let no one in any more. Doing it twice changes nothing."""
         self._shut = True
 
     def wait_empty(self, timeout: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""What a model configuration may say that nothing here goes by, so that the log can tell."""
+"""Settings of a model configuration that have no effect here, so that the log can name them."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

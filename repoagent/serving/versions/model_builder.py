@@ -272,7 +272,7 @@ class ModelBuilder:
         if not config.backend:
             raise InvalidArgumentError(
                 f"must specify 'platform' or 'backend' for model '{name}': nothing in version directory {version} "
-                f"({', '.join(names) or 'it is empty'}) tells what kind of model it is"
+                f"({', '.join(names) or 'it is empty'}) identifies the kind of the model"
             )
         self.admit(name, config)
         backend = self.registry.get(config.backend)

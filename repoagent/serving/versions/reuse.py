@@ -28,7 +28,7 @@ class Present:
     contents: Callable[[], Contents | None] = lambda: None
 
     def share(self, version: int, config: ModelConfig) -> Share | None:
-        """What ``version`` is made of by the configuration of the new chain; None if nobody can tell."""
+        """What ``version`` is made of by the configuration of the new chain; None if that is unknown."""
         contents = self.contents()
         return contents.share(version, config) if contents is not None else None
 

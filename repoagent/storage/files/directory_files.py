@@ -75,7 +75,7 @@ class DirectoryFiles:
 
 @contextmanager
 def _faults(path: str) -> Iterator[None]:
-    # The message has the path in the model only: where plaintext lies is nobody's business.
+    # The message has the path in the model only: where plaintext lies is no one's business.
     try:
         yield
     except OSError as error:

@@ -68,7 +68,7 @@ class MemoryFiles:
 
     @contextmanager
     def reading(self, path: str = "") -> Iterator[Path]:
-        """As :meth:`local_path`: nobody else can write there."""
+        """As :meth:`local_path`: no one else can write there."""
         yield self.local_path(path)
 
     def exists(self, path: str) -> bool:

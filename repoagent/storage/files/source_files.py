@@ -1,4 +1,4 @@
-"""A model's files where their owner put them, brought here no sooner than somebody needs them here."""
+"""A model's files where their owner put them, brought here no sooner than someone needs them here."""
 
 import builtins
 import threading
@@ -20,7 +20,7 @@ class SourceFiles:
     """:class:`~repoagent.storage.files.files.ModelFiles` over a :class:`ModelSource`. Thread-safe.
 
     Of a remote model a path is fetched with its whole top directory (a version: a model file may need its
-    neighbours), so versions that nobody loads stay where they are. Bytes are read from afar unless they are here.
+    neighbours), so versions that no one loads stay where they are. Bytes are read from afar unless they are here.
     The names are those of one listing, made at the first call. A local model is used in place.
     """
 

@@ -1,6 +1,6 @@
-"""Names that come from outside, checked: as names, and as paths where nobody else can write.
+"""Names that come from outside, checked: as names, and as paths where no one else can write.
 
-What somebody else may write to is opened with :mod:`repoagent.beneath`, never by a path that was checked before.
+What someone else may write to is opened with :mod:`repoagent.beneath`, never by a path that was checked before.
 """
 
 import os

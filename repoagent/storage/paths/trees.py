@@ -23,7 +23,7 @@ def remove_tree(path: Path, *, wipe: bool = False, keep: str | None = None) -> N
 
     Args:
         path: A directory.
-        wipe: Truncate each file first, so that its pages are freed even if somebody has it open. Overwriting would
+        wipe: Truncate each file first, so that its pages are freed even if someone has it open. Overwriting would
             add nothing on a memory filesystem and promise too much on a disk.
         keep: The name of a file directly in ``path`` that goes last, when all else is gone.
 

@@ -67,7 +67,7 @@ def open_filesystem(
 
     Raises:
         UnsupportedError: the package for this protocol is not installed; the message says which extra brings it.
-        InvalidArgumentError: nobody knows the protocol, or its filesystem cannot be made.
+        InvalidArgumentError: no one knows the protocol, or its filesystem cannot be made.
     """
     import fsspec
 
@@ -108,7 +108,7 @@ def open_patiently(
     filesystems: Mapping[str, str] | None = None,
     timeout: float = TIMEOUT,
 ) -> tuple[Any, RemoteCalls | None]:
-    """The same filesystem, whose calls nobody waits for much longer than ``timeout``; what they go through.
+    """The same filesystem, whose calls no one waits for much longer than ``timeout``; what they go through.
 
     That is None for local directories and for memory, which answer at once.
     """

@@ -12,7 +12,7 @@ class FileEntry:
     """One file of a model.
 
     ``path`` is relative, with ``/``; ``name`` is how the filesystem itself calls the file; ``size`` is in bytes, or
-    None if a server does not tell; ``tag`` is the ETag, or whatever else the filesystem changes when it writes
+    None if a server does not report it; ``tag`` is the ETag, or whatever else the filesystem changes when it writes
     (mtime and ctime in nanoseconds on a disk), and empty if there is nothing.
     """
 

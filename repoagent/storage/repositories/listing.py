@@ -75,7 +75,7 @@ def _walk(directory: str, prefix: str, root: str, above: frozenset[tuple[int, in
             yield from _walk(entry.path, path + "/", root, above | {identity})
         elif stat.S_ISREG(status.st_mode):
             # Retrained weights have the size of the old ones, and a copy or a build may give them the old time. The
-            # other time is the kernel's own; nobody sets it.
+            # other time is the kernel's own; no one sets it.
             yield FileEntry(path, status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}", entry.path)
         else:
             raise UnsafePathError(f"{path!r} is neither a file nor a directory")
@@ -102,7 +102,7 @@ def _find(fs: Any, root: str) -> Iterator[FileEntry]:
 
 
 def _entry(fs: Any, name: str, info: Mapping[str, Any], path: str) -> FileEntry:
-    # An HTML index tells no sizes: ask for each file.
+    # An HTML index has no sizes: ask for each file.
     known = info if info.get("size") is not None else fs.info(name)
     return FileEntry(unquote(path) if _is_http(fs) else path, known.get("size"), _tag(known), name)
 

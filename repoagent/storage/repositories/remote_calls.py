@@ -60,7 +60,7 @@ class RemoteCalls:
         return one.outcome()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Let nobody wait for longer than a second from now on."""
+        """Let no one wait for longer than a second from now on."""
         with self._changed:
             self._end = time.monotonic() + _GRACE
             self._changed.notify_all()

@@ -61,7 +61,7 @@ class Repository:
         return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout))
 
     def hurry(self) -> None:
-        """The server stops: from now on nobody waits for the filesystem for longer than a second."""
+        """The server stops: from now on no one waits for the filesystem for longer than a second."""
         if self._calls is not None:
             self._calls.close()
 
@@ -97,7 +97,7 @@ class Repository:
             return True
         if name not in self._unspeakable:
             self._unspeakable.add(name)
-            logger.warning("the directory %a of %s is no model: its name is not UTF-8; rename it", name, self.url)
+            logger.warning("the directory %a of %s is not a model: its name is not UTF-8; rename it", name, self.url)
         return False
 
     def model(self, name: str) -> ModelSource | None:

@@ -31,7 +31,7 @@ Raises ``NotFoundError`` if it leads nowhere; no message may hold the secret.
 
 @runtime_checkable
 class _CancellableProvider(Protocol):
-    """A key provider that can stop when nobody waits for the key any more."""
+    """A key provider that can stop when no one waits for the key any more."""
 
     def resolve(self, uri: str, cancelled: Callable[[], bool]) -> bytes: ...
 
@@ -46,7 +46,7 @@ def builtin_providers(*, commands: bool = False, largest_file: int = _LARGEST_FI
     """The providers that need no plug-in, by scheme.
 
     Args:
-        commands: Whether ``exec:`` runs programs. Whoever can write a reference can then run one as the server, so it
+        commands: Whether ``exec:`` runs programs. A writer of references can then run one as the server, so it
             is refused unless the operator says otherwise.
     """
     run = _CommandProvider() if commands else _refuse_command
@@ -58,13 +58,13 @@ def _never() -> bool:
 
 
 def resolve_key(uri: str, providers: Mapping[str, KeyProvider], cancelled: Callable[[], bool] = _never) -> bytes:
-    """Return the secret that ``uri`` refers to. ``cancelled`` becomes true when nobody waits for it any more.
+    """Return the secret that ``uri`` refers to. ``cancelled`` becomes true when no one waits for it any more.
 
     Raises:
         InvalidArgumentError: not a reference with a known scheme. The message does not repeat it.
         NotFoundError: it leads nowhere.
         UnavailableError: the provider failed.
-        CancelledError: nobody waits, and the program that was to give the key has been killed.
+        CancelledError: no one waits, and the program that was to give the key has been killed.
     """
     match = _REFERENCE.fullmatch(uri)
     provider = providers.get(match[1]) if match else None
@@ -105,12 +105,14 @@ def _from_file(uri: str, *, limit: int) -> bytes:
         # One text, whatever is wrong: those who write references are not to learn what there is on this machine.
         reason = error.strerror if isinstance(error, OSError) else error
         logger.warning("the key reference file:%s cannot be used: %s", path, reason)
-        raise NotFoundError(f"there is no usable file for the key reference file:{path}; the log says why") from None
+        raise NotFoundError(
+            f"there is no usable file for the key reference file:{path}; the log has the reason"
+        ) from None
 
 
 def _refuse_command(_uri: str) -> bytes:
     raise InvalidArgumentError(
-        "a key reference exec:... runs a program as the server, for whoever writes the model's configuration; it is "
+        "a key reference exec:... lets the writer of the model's configuration run a program as the server; it is "
         "refused unless the operator allows it (--allow-exec-keys)"
     )
 

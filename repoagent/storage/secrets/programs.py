@@ -1,4 +1,4 @@
-"""Running a program, with an end when nobody waits any more."""
+"""Running a program, with an end when no one waits any more."""
 
 import contextlib
 import os

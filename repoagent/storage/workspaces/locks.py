@@ -56,7 +56,7 @@ class FileLock:
             self.release()
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if nobody holds it against us.
+        """Take the lock if no one holds it against us.
 
         Raises:
             OSError: the lock's directory is gone.

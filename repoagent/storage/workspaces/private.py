@@ -1,4 +1,4 @@
-"""Directories that nobody else can write to."""
+"""Directories that no one else can write to."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def private_directory(path: Path, *, purpose: str) -> Path:
         UnavailableError: it cannot be created.
     """
     try:
-        with contextlib.suppress(FileExistsError):  # What is there instead is told below.
+        with contextlib.suppress(FileExistsError):  # What is there instead is reported below.
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.lstat()
     except OSError as error:

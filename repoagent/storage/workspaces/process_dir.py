@@ -79,12 +79,12 @@ def sweep(root: Path, *, wipe: bool) -> list[str]:
     with FileLock(root / _ROOT_LOCK).acquired():
         names = [name for name in os.listdir(root) if _NAME.fullmatch(name)]
         dead = [(name, lock) for name in names if (lock := _claim(root / name)) is not None]
-    # Their locks are ours now: nobody else removes them, and nobody waits for us.
+    # Their locks are ours now: no one else removes them, and no one waits for us.
     return [name for name, lock in dead if _remove_dead(root / name, lock, wipe)]
 
 
 def _claim(directory: Path) -> FileLock | None:
-    """The lock of ``directory`` if nobody alive holds it."""
+    """The lock of ``directory`` if no one alive holds it."""
     lock = FileLock(directory / _ALIVE)
     try:
         if not stat.S_ISDIR(directory.lstat().st_mode):

@@ -51,7 +51,7 @@ def swap_devices(proc: Path = PROC) -> list[str]:
     """The devices and files that memory may be swapped to.
 
     Raises:
-        UnavailableError: procfs does not tell.
+        UnavailableError: procfs does not show it.
     """
     try:
         lines = (proc / "swaps").read_text().splitlines()

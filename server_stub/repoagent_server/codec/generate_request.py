@@ -1,4 +1,4 @@
-"""The body of a generate request: JSON whose members are inputs and parameters, told apart by the model's metadata.
+"""The body of a generate request: JSON whose members are inputs and parameters, distinguished by the model's metadata.
 
 Members are handled in the order in which they are written, as Triton does, so that a request with several faults gets
 the same answer. Of members that share a name the value of the first one counts.

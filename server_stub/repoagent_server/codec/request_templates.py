@@ -97,7 +97,7 @@ class RequestTemplates:
     def remember(self, body: Buffer, length: int, asked: Asked, form: OutputForm) -> None:
         """Remember ``asked``, which ``read_infer`` made of ``body`` with ``form``.
 
-        Only the plainest are: what has an id or parameters is seldom the same twice.
+        Only the plainest are: what has an id or parameters is rarely the same twice.
         """
         if asked.id or length > len(body) or not _is_plain(asked) or form.wishes != _NO_WISHES:
             return

@@ -9,7 +9,7 @@ __all__ = ["Values"]
 
 @dataclass(slots=True)
 class Values:
-    """An array in pieces, each a list without lists in it. Nobody holds the interpreter for longer than one takes."""
+    """An array in pieces, each a list without lists in it. No one holds the interpreter for longer than one takes."""
 
     pieces: list[list[Any]] = field(default_factory=list)
     nested: bool = False

@@ -73,7 +73,7 @@ _DECORATORS: Final = (
     number("--grpc-keepalive-time", default=7_200_000, low=1, help="Milliseconds of silence before a keepalive ping."),
     number("--grpc-keepalive-timeout", default=20_000, low=1, help="Milliseconds to wait for the answer to one."),
     boolean("--grpc-keepalive-permit-without-calls", default=False, help="Ping connections without a call, too."),
-    number("--grpc-http2-max-pings-without-data", default=2, low=0, help="Pings without data between; 0 is no limit."),
+    number("--grpc-http2-max-pings-without-data", default=2, low=0, help="Pings without data between; 0 for no limit."),
     number(
         "--grpc-http2-min-recv-ping-interval-without-data",
         default=300_000,
@@ -85,7 +85,7 @@ _DECORATORS: Final = (
         "--grpc-max-message-size",
         type=click.IntRange(-1, 2**31 - 1),
         default=default_message_bytes,
-        help="Largest message in either direction, in bytes once decompressed; -1 is no limit.  [default: a sixteenth "
+        help="Largest message in either direction, in bytes once decompressed; -1 for no limit.  [default: a sixteenth "
         "of the memory, from 64 MiB to 2 GiB]",
     ),
     number("--grpc-max-connection-age", default=0, low=0, help="Milliseconds after which to close; 0 is never."),

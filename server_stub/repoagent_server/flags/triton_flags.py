@@ -1,6 +1,6 @@
 """Flags of Triton that have no effect here, or name something that does not exist here.
 
-A flag without effect is accepted, its value checked, and the log says why it does nothing. A flag that asks for
+A flag without effect is accepted, its value checked, and the log names the reason. A flag that asks for
 something that is not here is refused with the reason: a server that started without it would not be what was ordered.
 """
 
@@ -104,7 +104,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def triton_flags(command: _F) -> _F:
-    """Give ``command`` the flags of this page; :func:`ineffective_notes` tells which were given."""
+    """Give ``command`` the flags of this page; :func:`ineffective_notes` lists those that were given."""
     for flag, (kind, reason) in reversed(list(INEFFECTIVE.items())):
         command = click.option(
             flag,

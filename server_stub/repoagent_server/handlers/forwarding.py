@@ -26,7 +26,9 @@ class HeaderForwarding:
         try:
             self._search = re.compile(pattern, re.IGNORECASE).search
         except re.error as error:
-            raise InvalidArgumentError(f"'{pattern}' is no regular expression for names of headers: {error}") from None
+            raise InvalidArgumentError(
+                f"'{pattern}' is not a regular expression for names of headers: {error}"
+            ) from None
         self.enabled = bool(pattern)
         """Whether any header may be chosen: look here first, it costs nothing."""
 

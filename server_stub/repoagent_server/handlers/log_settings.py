@@ -9,7 +9,7 @@ from repoagent.server.logs import FORMATS, server_log
 
 __all__ = ["LOG_FILE_IS_FIXED", "LOG_FORMATS", "LogChanges", "LogSettingsHandler"]
 
-#: What a client is told that wants to say where the log goes: whoever may write to files of the server is its operator.
+#: The answer to a client that wants to name the log's file: only the operator names files of the server.
 LOG_FILE_IS_FIXED: Final = "log file location can not be updated through network protocol"
 
 #: What ``log_format`` can be.

@@ -56,8 +56,8 @@ class RepositoryHandler:
         """
         if parameters and not self._allow_load_parameters:
             raise UnsupportedError(
-                f"failed to load '{model}': a configuration or files in a load request are refused, because whoever "
-                "may send them can replace a model and its checks. To accept them, start the server with "
+                f"failed to load '{model}': a configuration or files in a load request are refused, because "
+                "their sender can replace a model and its checks. To accept them, start the server with "
                 "'--allow-load-parameters=true'"
             )
         files: Mapping[str, bytes] | None = parameters.files or None

@@ -49,7 +49,7 @@ class TraceSettingsHandler:
         Raises:
             InvalidArgumentError: there is no such model, a value makes no sense, or with these values nothing could be
                 traced although a level is set.
-            UnsupportedError: another file is asked for. Whoever may name files that the server writes is its operator.
+            UnsupportedError: another file is asked for. Only the operator names files that the server writes.
         """
         self.check_model(model)
         if "trace_file" in changes:

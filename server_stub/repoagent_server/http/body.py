@@ -22,7 +22,7 @@ _DIGITS: Final = 18
 
 
 def too_large(size: int, limit: int) -> str:
-    """What a client is told whose body has ``size`` bytes (or that many so far)."""
+    """The answer to a client whose body has ``size`` bytes (or that many so far)."""
     return (
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. Use "
         "--http-max-input-size to increase the limit."
@@ -50,7 +50,7 @@ _FRAMING: Final = {
     16: (b"content-encoding",),
     31: (b"inference-header-content-length",),
 }
-"""By their length, which tells nearly all other headers from them."""
+"""By their length, which nearly all other headers do not have."""
 
 
 def _note(frame: Frame, key: bytes, value: bytes) -> None:

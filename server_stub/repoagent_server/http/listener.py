@@ -43,7 +43,7 @@ def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
 
 
 def ignore_new(listener: socket.socket) -> bool:
-    """Leave it to other sockets on the same port to accept connections; False where the system cannot be told so.
+    """Leave it to other sockets on the same port to accept connections; False where the system does not support that.
 
     The kernel deals new connections out to all sockets that share a port and resets those that a socket has got when
     that one is closed. From now on the listener does not answer the first segment of a new one: the client sends it
@@ -64,7 +64,7 @@ def ignore_new(listener: socket.socket) -> bool:
 
 
 def queued(listener: socket.socket) -> Iterator[socket.socket]:
-    """The connections that nobody has taken yet."""
+    """The connections that no one has taken yet."""
     while True:
         try:
             connection, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""How busy the server's language models are, told in a response header (ORCA), for load balancers that ask for it."""
+"""How busy the server's language models are, in a response header (ORCA), for load balancers that ask for it."""
 
 from typing import Final
 

@@ -110,7 +110,7 @@ class Exchange(Protocol):
     """
 
     on_cancel: Callable[[], None] | None
-    """Called when the client has gone before the response; whoever works on it sets this."""
+    """Called when the client has gone before the response; the code that works on it sets this."""
 
     def respond(self, response: Response) -> None:
         """Send a whole response. Exactly once."""

@@ -22,7 +22,7 @@ _LOCAL: Final = "localhost"
 _READING: Final = frozenset({b"GET", b"HEAD"})
 _KNOWN_HOSTS: Final = 256
 _SHOWN: Final = 100
-"""Characters of a header that are repeated to whoever sent it."""
+"""Characters of a header that are repeated to its sender."""
 
 
 class Origins:
@@ -81,7 +81,7 @@ class Origins:
         return self._is_own(name) or is_loopback(name)
 
     def _is_own(self, name: str) -> bool:
-        return name in self._names or name.endswith(f".{_LOCAL}")  # which nobody can have resolved elsewhere
+        return name in self._names or name.endswith(f".{_LOCAL}")  # which no one can have resolved elsewhere
 
 
 def is_loopback(address: str) -> bool:

@@ -63,7 +63,7 @@ class RequestSink(Protocol):
         """A request that will not be read to its end; nothing follows it."""
 
     def invite(self) -> None:
-        """The client waits to be told to go on (Expect: 100-continue)."""
+        """The client waits for the sign to go on (Expect: 100-continue)."""
 
 
 _HTTP_1_0: Final = "1.0"
@@ -147,7 +147,7 @@ class RequestReader:
         """
         version = self._parser.get_http_version().encode()
         self._parser = httptools.HttpRequestParser(self)
-        if self._method == b"CONNECT":  # there is no body, and what follows is for somebody else
+        if self._method == b"CONNECT":  # there is no body, and what follows is for someone else
             self._refuse("Method Not Allowed", 405)
             return b""
         headers = [b"%s: %s" % (name, value) for name, value in self._headers if name.lower() != b"upgrade"]

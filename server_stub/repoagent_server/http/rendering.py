@@ -18,7 +18,7 @@ _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() f
 def render(response: Response, *, close: bool, announce_keep_alive: bool, bodiless: bool) -> list[Buffer]:
     """The head and the body of ``response``, as pieces to be written one after another.
 
-    ``close`` says that the connection ends after it; ``announce_keep_alive`` tells an HTTP/1.0 client that it does not;
+    ``close`` says that the connection ends after it; ``announce_keep_alive``, to an HTTP/1.0 client, that it does not;
     ``bodiless`` leaves the body out (an answer to HEAD).
     """
     connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""

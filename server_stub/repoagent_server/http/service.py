@@ -17,7 +17,7 @@ __all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
 
 logger = logging.getLogger(__name__)
 
-#: What a request is told that comes when the server is going down.
+#: The answer to a request that comes when the server is going down.
 STOPPING: Final = "Server not ready: it is stopping"
 
 

@@ -1,4 +1,4 @@
-"""What ``repoagent serve`` was told."""
+"""The options of ``repoagent serve``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

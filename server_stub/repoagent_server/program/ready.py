@@ -12,7 +12,7 @@ __all__ = ["clear_ready_file", "write_ready_file"]
 
 
 def clear_ready_file(path: Path) -> None:
-    """Remove what an earlier server left there, so that nobody takes it for this one's.
+    """Remove what an earlier server left there, so that no one takes it for this one's.
 
     Raises:
         UnavailableError: the file will not be there when it is time, for it cannot be written.

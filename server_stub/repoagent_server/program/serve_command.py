@@ -64,7 +64,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="Seconds that a remote repository has for an answer, and for which a download may be silent.",
 )
 @boolean("--exit-on-error", default=True, help="Exit if a model cannot be loaded at the start.")
-@boolean("--strict-readiness", default=True, help="Say 'ready' only while every model is ready.")
+@boolean("--strict-readiness", default=True, help="Report 'ready' only while every model is ready.")
 @boolean("--strict-model-config", default=False, help="Deprecated: use --disable-auto-complete-config.")
 @click.option("--disable-auto-complete-config", is_flag=True, help="Complete no configuration from model files.")
 @click.option("--model-config-name", metavar="NAME", help="Read configs/NAME.pbtxt of a model, if it exists.")
@@ -165,7 +165,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     type=PAIR,
     multiple=True,
     metavar="CACHE,SETTING=VALUE",
-    help="Setting of the response cache: local,size=BYTES. Models take part whose configuration says so.",
+    help="Setting of the response cache: local,size=BYTES. Models that enable it in their configuration take part.",
 )
 @click.option(
     "--response-cache-byte-size",
@@ -213,7 +213,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--allow-load-parameters",
     default=False,
-    help="Accept 'config' and 'file:' parameters in load requests: whoever reaches the port can then replace models.",
+    help="Accept 'config' and 'file:' parameters in load requests: any client of the port can then replace models.",
 )
 @boolean(
     "--allow-client-shm",
@@ -227,7 +227,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     default=0,
     show_default=True,
     metavar="INTEGER",
-    help="Level of detail; 0 is none, and 'true' is 1.",
+    help="Level of detail; 0 for none, 'true' for 1.",
 )
 @boolean("--log-info", default=True, help="Log what happens.")
 @boolean("--log-warning", default=True, help="Log warnings.")

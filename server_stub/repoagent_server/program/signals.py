@@ -12,7 +12,7 @@ __all__ = ["StopRequest", "stop_signals"]
 
 
 class StopRequest:
-    """Set when the program should stop; where the main thread rests until then, or until somebody wakes it.
+    """Set when the program should stop; where the main thread rests until then, or until someone wakes it.
 
     It rests on a socket into which the interpreter writes a byte for each signal. On a lock it could rest forever: a
     signal that comes just before a thread begins to wait for a lock is looked at only once it has got it.
@@ -30,7 +30,7 @@ class StopRequest:
 
     def wake(self) -> None:
         """Have the main thread look; from any thread, at any time."""
-        with suppress(OSError):  # it is awake as it is, or nobody rests any more
+        with suppress(OSError):  # it is awake as it is, or no one rests any more
             self._outside.send(b"\0")
 
     def rest(self) -> None:
@@ -54,7 +54,7 @@ class StopRequest:
     def handle(self, number: int, _: FrameType | None) -> None:
         """Take a signal."""
         # A buffered stream may be in the middle of a write.
-        with suppress(OSError):  # nobody reads it any more
+        with suppress(OSError):  # no one reads it any more
             os.write(2, self._prefix + f"Signal ({number}) received.\n".encode())
         if self.made:
             # Nothing is tidied up: what agents left in workspaces is removed at the next start.

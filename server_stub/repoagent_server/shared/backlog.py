@@ -12,7 +12,7 @@ _FAIR: Final = 1 << 18
 class Backlog:
     """The bytes that wait, over all streams of one front end. Belongs to the thread of its event loop.
 
-    A stream may run ahead of its client by 32 MiB, so that a burst of a quick model harms nobody who reads.
+    A stream may run ahead of its client by 32 MiB, so that a burst of a quick model harms no one who reads.
     When the streams of all clients together are ahead by 128 MiB, those that are ahead by more than 256 KiB are given
     up.
     """
@@ -21,7 +21,7 @@ class Backlog:
         self.total = 0
 
     def change(self, before: int, now: int) -> None:
-        """Of one stream, ``now`` bytes wait and ``before`` did when it was last told."""
+        """Of one stream, ``now`` bytes wait and ``before`` did at the last report."""
         self.total += now - before
 
     def allows(self, own: int) -> bool:

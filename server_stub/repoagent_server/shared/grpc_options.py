@@ -141,7 +141,7 @@ class GrpcOptions:
             context.load_cert_chain(self.server_cert, self.server_key, password=lambda: "")
         except ssl.SSLError as error:
             raise InvalidArgumentError(
-                f"'{self.server_cert}' and '{self.server_key}' are no certificate and its key, in PEM and without a "
+                f"'{self.server_cert}' and '{self.server_key}' are not a certificate and its key, in PEM and without a "
                 f"passphrase: {error}"
             ) from error
         try:

@@ -12,7 +12,7 @@ __all__ = ["Answer", "Mailbox", "Receiver"]
 
 logger = logging.getLogger(__name__)
 _ROOM: Final = 1024
-"""Responses that may wait for the loop before whoever sends more is held up."""
+"""Responses that may wait for the loop before senders of more are held up."""
 _HOLD_SECONDS: Final = 1.0
 """For how long at most: the sender may hold something that the loop waits for."""
 
@@ -60,7 +60,7 @@ class Mailbox:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # The front end has stopped without waiting for this answer: there is nobody left to read it.
+            # The front end has stopped without waiting for this answer: there is no one left to read it.
 
     def _drain(self) -> None:
         self._woken = False  # before the first look: what comes later wakes the loop again

@@ -1,4 +1,4 @@
-"""What a client is told of an error: the one place from which texts of errors go into answers."""
+"""The text of an error that a client gets: the one place from which texts of errors go into answers."""
 
 from repoagent.errors import RepoAgentError
 from repoagent.public_text import public_text

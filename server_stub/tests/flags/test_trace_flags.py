@@ -63,7 +63,7 @@ def test_nothing_is_traced_without_the_flag() -> None:
         (("opentelemetry", "bsp_schedule_delay", "0"), "must be a whole number above 0, not '0'"),
         (("", "mode", "jaeger"), "unknown trace mode 'jaeger'; there are triton and opentelemetry"),
         (("", "level", "TIMESTAMPS"), "trace file name is not given"),
-        (("", "rate", "x"), "'x' is no whole number"),
+        (("", "rate", "x"), "'x' is not a whole number"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_use(pair: tuple[str, str, str], text: str) -> None:

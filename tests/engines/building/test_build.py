@@ -102,7 +102,7 @@ def test_a_plan_for_this_machines_gpu_needs_one(build_plan: BuildPlan, perceptro
 
     if probe().gpus:
         pytest.skip("there is a GPU")
-    with pytest.raises(UnsupportedError, match="'current' needs a GPU to build for, and here is none: "):
+    with pytest.raises(UnsupportedError, match="'current' needs a GPU to build for, and this machine has none: "):
         build_plan(perceptron, "max_batch_size: 2", compute_capabilities="current")
 
 

@@ -79,7 +79,7 @@ def test_no_window_is_no_window(windowless: Path, size: int | None) -> None:
 def test_windows_that_contradict_each_other_are_refused(tmp_path: Path, decoder_folder: Folder) -> None:
     folder = copy_folder(decoder_folder("mistral"), tmp_path / "folder")
     change_config(folder, lambda model: model["decoder"].update(sliding_window={"window_size": 9}))
-    with pytest.raises(DecoderError, match=r"attends to 8 tokens, but genai_config\.json says .*window_size 9"):
+    with pytest.raises(DecoderError, match=r"attends to 8 tokens, but genai_config\.json has .*window_size 9"):
         OrtGqaRunner(folder)
 
 

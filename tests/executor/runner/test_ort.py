@@ -136,12 +136,12 @@ def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable
 @pytest.mark.parametrize(
     ("section", "key", "value", "text"),
     [
-        ("model", "vocab_size", 5, "vocabulary has 96 tokens, genai_config.json says 5"),
+        ("model", "vocab_size", 5, "vocabulary has 96 tokens, genai_config.json has 5"),
         ("decoder", "num_hidden_layers", 1, "has not the 1 layers"),
         ("decoder", "num_hidden_layers", 9, "has not the 9 layers"),
-        ("decoder", "num_key_value_heads", 1, "has 2 KV heads, genai_config.json says 1"),
-        ("decoder", "head_size", 8, "has 16 values in a head, genai_config.json says 8"),
-        ("decoder", "hidden_size", 8, "says a hidden size of 8"),
+        ("decoder", "num_key_value_heads", 1, "has 2 KV heads, genai_config.json has 1"),
+        ("decoder", "head_size", 8, "has 16 values in a head, genai_config.json has 8"),
+        ("decoder", "hidden_size", 8, "has a hidden size of 8"),
     ],
 )
 def test_a_graph_that_the_configuration_does_not_describe_is_refused(

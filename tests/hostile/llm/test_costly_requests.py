@@ -135,7 +135,7 @@ DEEP = {
 def test_a_guide_that_would_take_for_ever_is_refused_before_it_is_compiled(new_asker: NewAsker, backend: str) -> None:
     asker = new_asker(backend)
     for kind, text, limit in HUGE.values():
-        refused(asker.ask("hello", **guide(kind, text)), f"{limit} of the server says how many")
+        refused(asker.ask("hello", **guide(kind, text)), f"{limit} of the server sets the limit")
     for kind, text in DEEP.values():
         (response,) = asker.ask("hello", **guide(kind, text)).wait()
         assert response.error is None or isinstance(response.error, InvalidArgumentError), (kind, response.error)

@@ -250,7 +250,7 @@ def test_traces_go_on_across_a_change(tmp_path: Path) -> None:
     [
         ({"trace_level": ["TIMESTAMPS"]}, "Attempting to set invalid trace setting :trace file name is not given"),
         ({"trace_level": ["EVERYTHING"]}, "unknown trace level 'EVERYTHING'; there are TIMESTAMPS, TENSORS, and OFF"),
-        ({"trace_rate": "often"}, "failed to parse trace setting 'trace_rate': 'often' is no whole number"),
+        ({"trace_rate": "often"}, "failed to parse trace setting 'trace_rate': 'often' is not a whole number"),
         ({"trace_rate": "-1"}, "trace_rate and log_frequency must not be negative, nor trace_count below -1"),
         ({"trace_speed": "1"}, "unknown trace setting 'trace_speed'; there are "),
         ({"trace_speed": None}, "unknown trace setting 'trace_speed'; there are "),

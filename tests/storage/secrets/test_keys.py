@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_a_key_is_refused(tmp_path: Path) -> None:
     for name in ("absent", "pipe", "big", "directory", "loop", "big/below"):
         with pytest.raises(NotFoundError) as caught:
             resolve_key(f"file:{tmp_path}/{name}", _ALL)
-        expected = f"there is no usable file for the key reference file:{tmp_path}/{name}; the log says why"
+        expected = f"there is no usable file for the key reference file:{tmp_path}/{name}; the log has the reason"
         assert str(caught.value) == expected
 
 

@@ -127,4 +127,6 @@ def _unusable(reference: Reference, reason: str) -> NotFoundError:
     """One text, whatever is wrong: it goes to those who may have written the reference. The log has the reason."""
     path = reference.options["ciphertext-file"]
     logger.warning("the ciphertext file %r of the key reference %s cannot be used: %s", path, reference, reason)
-    return NotFoundError(f"there is no usable ciphertext file for the key reference {reference}; the log says why")
+    return NotFoundError(
+        f"there is no usable ciphertext file for the key reference {reference}; the log has the reason"
+    )

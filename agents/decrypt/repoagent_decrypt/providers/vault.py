@@ -55,7 +55,7 @@ def _from_kv(reference: Reference) -> bytes:
     name = reference.field or (next(iter(fields)) if len(fields) == 1 else "")
     value = fields.get(name)
     if not isinstance(value, str):
-        wanted = f"no text field '{name}'" if name else "several fields; say which with #FIELD"
+        wanted = f"no text field '{name}'" if name else "several fields; choose one with #FIELD"
         raise NotFoundError(f"the secret of the key reference {reference} has {wanted}")
     return value.encode()
 

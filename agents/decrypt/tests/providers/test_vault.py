@@ -65,7 +65,7 @@ def test_a_namespace_is_passed_on(vault: Any, monkeypatch: pytest.MonkeyPatch) -
     ("uri", "text"),
     [
         ("vault:kv/secret/models/nowhere#age", "nothing for the key reference vault:kv/secret/models/nowhere"),
-        ("vault:kv/secret/models/digits", "say which with #FIELD"),
+        ("vault:kv/secret/models/digits", "choose one with #FIELD"),
         ("vault:kv/secret/models/digits#missing", "no text field 'missing'"),
         ("vault:kv/team%2Fkv/number#value", "no text field 'value'"),
     ],
@@ -97,7 +97,7 @@ def test_what_is_not_wrapped_by_vault_is_not_sent_to_it(
             fetch(f"vault:transit/transit/models?ciphertext-file={tmp_path}/{name}")
         texts.add(str(error.value))
     assert texts == {
-        "there is no usable ciphertext file for the key reference vault:transit/transit/models; the log says why"
+        "there is no usable ciphertext file for the key reference vault:transit/transit/models; the log has the reason"
     }
     with pytest.raises(InvalidArgumentError, match="has not the form of one"):
         fetch("vault:transit/transit/models?ciphertext=garbage")

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _SLICE: Final = 0.01
-"""Seconds after which a pause looks whether somebody still waits."""
+"""Seconds after which a pause looks whether someone still waits."""
 
 
 class Typed(Protocol):
@@ -63,7 +63,7 @@ class ExampleBackend:
         return ()
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """Nothing: there is no file that could tell."""
+        """Nothing: there is no file that could show it."""
 
 
 class ExampleModel:

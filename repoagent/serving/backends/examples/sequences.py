@@ -32,7 +32,7 @@ _Key = Callable[[InferRequest, int], Hashable]
 class SequenceBackend(ExampleBackend):
     """Input ``INPUT``, output ``OUTPUT``: both INT32 vectors of one length; control inputs START and READY.
 
-    One sum (INT32, wrapping) per slot of the direct strategy: a request with START set begins it anew with the sum of
+    One sum (INT32, wrapping) per slot of the direct strategy: a request with START set begins it again with the sum of
     INPUT, others add to it, and every element of OUTPUT is the sum so far. Model parameter: ``execute_delay_ms``.
     """
 

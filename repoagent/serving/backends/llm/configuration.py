@@ -30,7 +30,7 @@ _SPINNING: Final = "session.intra_op.allow_spinning"
 def executor_config(
     parameters: Parameters, folder: Path, tokenizer: Tokenizer, *, vocab_size: int, end_ids: tuple[int, ...]
 ) -> ExecutorConfig:
-    """What the executor is told at its start. ``folder`` is where relative paths begin.
+    """The executor's configuration. ``folder`` is where relative paths begin.
 
     Raises:
         InvalidArgumentError: a parameter has no sensible value.

@@ -16,7 +16,7 @@ class Detokenizer:
     """The text of one sequence behind its prompt, whose own text is ``known``.
 
     The last tokens are decoded again with each new one, and what the text grew by is new: by itself a token does not
-    tell whether its text begins with a space. Where the text ends in the middle of a character, its end waits until
+    know whether its text begins with a space. Where the text ends in the middle of a character, its end waits until
     the character is complete or can never be.
     """
 
@@ -25,9 +25,9 @@ class Detokenizer:
         self._tokens = list(prompt)
         self._known = known
         self._new = len(self._tokens)
-        """Where the tokens begin that have not been told, or only in part. Those before them are ``known``."""
+        """Where the tokens begin that have not been returned, or only in part. Those before them are ``known``."""
         self._told = 0
-        """Characters behind what is known that have been told."""
+        """Characters behind what is known that have been returned."""
 
     def feed(self, tokens: Sequence[int], *, final: bool = False) -> str:
         """The text that more tokens add; at the end also what still waits."""
@@ -44,11 +44,11 @@ class Detokenizer:
         text = self._tokenizer.decode(self._tokens)
         if text.startswith(self._known):
             return text[len(self._known) :]
-        # Bytes that fit nowhere spoil the character before them, which has been told: they are read by themselves.
+        # Bytes that fit nowhere spoil the character before them, which has been returned: they are read by themselves.
         return self._tokenizer.decode(self._tokens[self._new :])
 
     def _move_on(self, text: str) -> None:
-        """All is told. What had a text is what the next tokens are read with; before it nothing is needed."""
+        """All is returned. What had a text is what the next tokens are read with; before it nothing is needed."""
         if text:
             del self._tokens[: self._new]
             self._known = self._tokenizer.decode(self._tokens)

@@ -131,7 +131,7 @@ def _failure(result: Result) -> RepoAgentError | None:
 
 
 def _has_news(result: Result, outputs: TextOutputs) -> bool:
-    """Whether there is anything to tell: not if all that came is a part of a character."""
+    """Whether there is anything to send: not if all that came is a part of a character."""
     more = result.log_probs, result.generation_logits, result.request_perf_metrics
     return any(output.text for output in outputs.texts) or any(item is not None for item in more)
 

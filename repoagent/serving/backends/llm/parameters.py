@@ -22,7 +22,7 @@ _MEANINGLESS: Final = {
     "cancellation_check_period_ms": "it is 100",
     "cuda_graph_cache_size": "there is no GPU",
     "cuda_graph_mode": "there is no GPU",
-    "decoding_mode": "each request says how it is searched or sampled",
+    "decoding_mode": "each request sets how it is searched or sampled",
     "enable_context_fmha_fp32_acc": "there is no GPU",
     "enable_trt_overlap": "there is no GPU",
     "executor_worker_path": "the executor runs in this process",
@@ -41,7 +41,7 @@ _MEANINGLESS: Final = {
     "speculative_decoding_fast_logits": "draft models run in the same process",
     "stats_check_period_ms": "it is 100",
     "tokenizer_dir": "the tokenizer lies in the version's directory",
-    "xgrammar_tokenizer_info_path": "the tokenizer tells",
+    "xgrammar_tokenizer_info_path": "the tokenizer has it",
 }
 
 #: Those that would change what is answered, and cannot be followed.
@@ -98,7 +98,7 @@ class Parameters:
         return text.lower() in _TRUE
 
     def check_rest(self) -> None:
-        """Refuse what nobody asked for if it would change answers, and tell the log of the others.
+        """Refuse what would change answers unasked, and log the others.
 
         Raises:
             UnsupportedError: there is such a parameter.

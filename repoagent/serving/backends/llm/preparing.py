@@ -92,7 +92,7 @@ class Lane:
     def _give_up(self, job: _Job, error: RepoAgentError) -> None:
         with self._changed:
             if job not in self._jobs:
-                return  # somebody has taken it
+                return  # someone has taken it
             self._jobs.remove(job)
         answer_error(job.request, error, self._version)
 

@@ -30,7 +30,7 @@ class Reply:
         self._cancel: Callable[[], None] = lambda: None
 
     def begin(self, cancel: Callable[[], None]) -> None:
-        """All rows are on their way; ``cancel`` ends those that are, for when nobody waits for them any more."""
+        """All rows are on their way; ``cancel`` ends those that are, for when no one waits for them any more."""
         self._cancel = cancel
         self._request.on_cancel = cancel
         if self._request.cancelled or not self._open:

@@ -72,7 +72,7 @@ class RequestLimits:
         self._check("sampling_parameters", len(text), "characters", "word_bytes")
 
     def check_guide(self, guide: str) -> None:
-        """A guide can be small and yet take for ever: ``a{1000000000}``."""
+        """A guide can be small and yet take forever: ``a{1000000000}``."""
         name = "guided_decoding_guide"
         self._check(name, _bytes_of(name, guide), "bytes", "guide_bytes")
         guide = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), guide)  # JSON can spell names and braces so.
@@ -91,15 +91,14 @@ class RequestLimits:
         if not fits:
             raise InvalidArgumentError(
                 f"guided_decoding_guide: {shown(number)} repetitions are more than {most}; "
-                f"{Limits.flag('guide_repetitions')} of the server says how many there may be"
+                f"{Limits.flag('guide_repetitions')} of the server sets the limit"
             )
 
     def _check(self, what: str, size: int, unit: str, limit: str) -> None:
         most = getattr(self.limits, limit)
         if size > most:
             raise InvalidArgumentError(
-                f"{what} has {size} {unit}, more than {most}; {Limits.flag(limit)} of the server says how many there "
-                "may be"
+                f"{what} has {size} {unit}, more than {most}; {Limits.flag(limit)} of the server sets the limit"
             )
 
 

@@ -112,7 +112,7 @@ def _check(kind: str, tensors: Iterable[Any], known: Mapping[str, TensorForm]) -
         form = known.get(tensor.name)
         if form is None:
             raise InvalidArgumentError(
-                f"{kind} '{tensor.name}' is none of a language model (backend 'llm')"
+                f"{kind} '{tensor.name}' is not one of a language model (backend 'llm')"
                 f"{did_you_mean(tensor.name, known) or '; there are ' + ', '.join(known)}"
             )
         wanted = DataType(tensor.data_type)

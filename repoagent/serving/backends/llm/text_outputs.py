@@ -13,7 +13,7 @@ __all__ = ["TextOutput", "TextOutputs"]
 
 
 class TextOutput:
-    """One text, and what has come with it since it was last told of."""
+    """One text, and what has come with it since it was last sent."""
 
     def __init__(self, detokenizer: Detokenizer, stop_words: StopWords) -> None:
         self._detokenizer = detokenizer
@@ -47,7 +47,7 @@ class TextOutput:
         self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
 
     def forget(self) -> None:
-        """What there is has been told."""
+        """What there is has been sent."""
         self.text, self.tokens, self.log_probs, self.token_ids, self.alternatives = "", 0, [], [], []
 
 
@@ -61,7 +61,7 @@ class TextOutputs:
         self._logits: list[Array] = []
         self.texts: list[TextOutput] = []
         self.begun = False
-        """Whether anything has been told."""
+        """Whether anything has been sent."""
         self.done = False
 
     def add(self, result: Result) -> None:
@@ -81,7 +81,7 @@ class TextOutputs:
 
     @property
     def tokens(self) -> int:
-        """How many there are that have not been told of."""
+        """How many there are that have not been sent."""
         return sum(output.tokens for output in self.texts)
 
     def log_probs(self) -> Array:
@@ -97,7 +97,7 @@ class TextOutputs:
         return self._logits[-1] if self._whole else np.concatenate(self._logits, axis)
 
     def forget(self) -> None:
-        """What there is has been told."""
+        """What there is has been sent."""
         self.begun = True
         self._logits.clear()
         for output in self.texts:

@@ -59,7 +59,7 @@ class Tokenizer:
             with _panics():
                 inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # The library raises no class of its own.
-            raise InvalidArgumentError(f"'{folder.name}/{TOKENIZER_NAME}' is no tokenizer: {error}") from error
+            raise InvalidArgumentError(f"'{folder.name}/{TOKENIZER_NAME}' is not a tokenizer: {error}") from error
         return cls(inner, add_special=add_special, skip_special=skip_special)
 
     def encode(self, text: str) -> list[int]:

@@ -19,7 +19,7 @@ _UNPLACEABLE: Final = frozenset({DataType.BYTES, DataType.BF16})
 
 
 class Placer:
-    """Knows the shapes that the outputs of a model will have, as far as its inputs tell."""
+    """Knows the shapes that the outputs of a model will have, as far as its inputs determine them."""
 
     def __init__(self, signature: Signature, *, batching: bool) -> None:
         """``batching``: the first dimension of every tensor is that of the batch."""

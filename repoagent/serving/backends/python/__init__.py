@@ -9,7 +9,7 @@ __all__ = ["PythonBackend"]
 
 
 def __getattr__(name: str) -> Any:
-    # Not before somebody asks: a model's own process needs the package, but not the backend and its libraries.
+    # Not before someone asks: a model's own process needs the package, but not the backend and its libraries.
     if name == "PythonBackend":
         from repoagent.serving.backends.python.backend import PythonBackend
 

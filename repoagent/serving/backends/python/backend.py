@@ -47,7 +47,7 @@ class PythonBackend:
         return ()
 
     def bind(self, core: CoreAccess) -> None:
-        """Tell which server the models run in; they reach other models through it."""
+        """Set the server that the models run in; they reach other models through it."""
         self._core = core
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
@@ -75,7 +75,7 @@ class PythonBackend:
         return PythonModel(config, context, path, blueprint, self._hosting.ready_seconds)
 
     def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
-        """What the model is told of itself, and the file to run."""
+        """What the model gets to know of itself, and the file to run."""
         assert self._core is not None, "the backend was not bound to a core"
         context = ModelContext(config.name, str(version), files.local_path(str(version)), self._core)
         path = context.model_dir / _file_name(config)

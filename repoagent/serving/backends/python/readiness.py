@@ -28,7 +28,7 @@ class _Run:
 class Readiness:
     """``asks`` has the ``is_ready`` of each instance that has one, by the instance's name.
 
-    Each call has a thread. While it runs, whoever asks shares it; none is made beside one that hangs.
+    Each call has a thread. While it runs, other callers share it; none is made beside one that hangs.
     """
 
     def __init__(self, asks: Mapping[str, Callable[[], Any]], limit_seconds: float) -> None:

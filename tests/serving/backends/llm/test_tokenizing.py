@@ -50,5 +50,5 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"unable to find '1/tokenizer.json': put the model's tokenizer"):
         Tokenizer.load(folder)
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(InvalidArgumentError, match=r"'1/tokenizer.json' is no tokenizer: "):
+    with pytest.raises(InvalidArgumentError, match=r"'1/tokenizer.json' is not a tokenizer: "):
         Tokenizer.load(folder)

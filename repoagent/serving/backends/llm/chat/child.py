@@ -1,4 +1,4 @@
-"""The program that renders chat templates: whoever published the model wrote them, so they run in a process apart.
+"""The program that renders chat templates: the publisher of the model wrote them, so they run in their own process.
 
 It imports nothing of this project, so that it starts in a tenth of a second. A socket is its standard input; frames are
 a length of four bytes and JSON. The first one sets it up, each further one is a conversation, and each is answered

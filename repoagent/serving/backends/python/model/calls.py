@@ -87,7 +87,7 @@ class AsyncResponseIterator(ResponseIterator[T]):
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         super().send(response, final)
-        with suppress(RuntimeError):  # The loop has been closed: nobody waits there any more.
+        with suppress(RuntimeError):  # The loop has been closed: no one waits there any more.
             self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def first(self) -> None:

@@ -55,7 +55,7 @@ def current() -> ModelContext:
         return _current.get()
     except LookupError:
         raise TritonModelException(
-            "which model calls this cannot be told on this thread; import triton_python_backend_utils at the top of "
+            "the model that calls this is not known on this thread; import triton_python_backend_utils at the top of "
             "model.py rather than inside a function"
         ) from None
 

@@ -49,7 +49,7 @@ def core_error(error: TritonError) -> RepoAgentError:
 
 
 def let_interrupt_pass(error: BaseException) -> None:
-    """Raise ``error`` again if somebody interrupts the program, of which the main thread hears.
+    """Raise ``error`` again if someone interrupts the program, of which the main thread hears.
 
     Everything else that comes out of a model's code is the model's mistake, a SystemExit and a cancelled coroutine too.
     """

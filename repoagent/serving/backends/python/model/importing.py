@@ -86,7 +86,7 @@ def _surroundings(directories: Sequence[Path]) -> Iterator[None]:
     write_bytecode = sys.dont_write_bytecode
     # A byte-code file would change the repository, and the next poll would take that for a new model.
     sys.dont_write_bytecode = True
-    # For code that is nobody's own: which model it works for is known when it is called.
+    # For code that is no one's own: which model it works for is known when it is called.
     sys.modules[UTILS_NAME] = _ambient_utils
     places = [str(directory) for directory in directories]
     sys.path += places

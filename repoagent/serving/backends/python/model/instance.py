@@ -188,7 +188,7 @@ class PythonInstance:
         return result
 
     def _fail_abandoned(self, views: list[InferenceRequest]) -> None:
-        """Answer what nobody else can: the model has kept neither the request nor its sender. Empties ``views``."""
+        """Answer what no one else can: the model has kept neither the request nor its sender. Empties ``views``."""
         if not self._unanswered:
             return
         senders = [(weakref.ref(view), *view.own_sender()) for view in views]

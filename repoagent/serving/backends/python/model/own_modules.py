@@ -37,7 +37,7 @@ class OwnModules:
         module.__path__ = self._places
         sys.modules[package] = module
         _FINDER.add(package, self)
-        for place in self._places:  # Files may have changed within the time that its clock can tell.
+        for place in self._places:  # Files may have changed within one tick of its clock.
             sys.path_importer_cache.pop(place, None)
 
     def run(self, path: Path) -> ModuleType:

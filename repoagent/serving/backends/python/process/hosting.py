@@ -120,7 +120,7 @@ def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:
     if needs and not mode:
         raise InvalidArgumentError(
             f"model '{config.name}' has an {_ENVIRONMENT}, which the server's own process cannot use: leave "
-            f"'{EXECUTION}' out, or say 'process'"
+            f"'{EXECUTION}' out, or use 'process'"
         )
     return mode
 

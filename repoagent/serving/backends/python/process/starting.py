@@ -111,4 +111,4 @@ class _NoRequests:
         raise ProtocolError("there is no request to give back")
 
     def heard_ready(self, number: int, ready: bool, error: str) -> None:
-        raise ProtocolError("nobody asked whether it is ready")
+        raise ProtocolError("its readiness was not asked for")
