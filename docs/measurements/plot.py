@@ -14,10 +14,23 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 COLOURS: Final = ("#9aa5b1", "#2f7ed8", "#2a9d63", "#d98324")
-UNIT: Final = "requests per second, by connections"
-UNITS: Final = {"many_models": "milliseconds per model, by the number of models"}
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 740, 320, 64, 46, 62
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 740, 336, 64, 62, 62
 BAR, GAP, SPACE = 24, 10, 44
+UNITS: Final = {
+    "batching": "% of a bare loop's rate",
+    "beside_triton": "requests per second, by connections",
+    "capi": "µs per request",
+    "core": "ms",
+    "drafts": "tokens per second, by right guesses",
+    "executor_beside": "tokens per second, by requests at once",
+    "executor_share": "% of an iteration, by requests at once",
+    "http": "% of the echo's requests per second",
+    "inprocess": "µs added to a call, p50",
+    "language_models": "tokens per second, by requests at once",
+    "many_models": "milliseconds per model, by the number of models",
+    "python_models": "requests per second, by size",
+    "rolling_restart": "lost requests, by requests sent",
+}
 
 
 def draw(rows: list[dict[str, str]], unit: str) -> str:
@@ -25,7 +38,7 @@ def draw(rows: list[dict[str, str]], unit: str) -> str:
     label, detail, *series = rows[0]
     top = max(float(row[name]) for row in rows for name in series)
     scale = (HEIGHT - TOP - BOTTOM) / (top * 1.08)
-    parts = [*_legend(series), *_axis(top, scale, unit)]
+    parts = list[str]()
     x = LEFT + SPACE / 2
     for group, members in groupby(rows, key=lambda row: row[label]):
         start = x
@@ -36,27 +49,29 @@ def draw(rows: list[dict[str, str]], unit: str) -> str:
         parts.append(
             f'<text x="{middle:.0f}" y="{HEIGHT - 14}" text-anchor="middle" font-weight="bold">{escape(group)}</text>'
         )
-        x += SPACE
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {max(WIDTH, x):.0f} {HEIGHT}" '
+        x = max(x, middle + 4 * len(group)) + SPACE
+    width = max(WIDTH, x)
+    parts = [*_legend(series), *_axis(top, scale, unit, width), *parts]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {HEIGHT}" '
     style = 'font-family="Helvetica, Arial, sans-serif" font-size="13" fill="#1c2733">'
-    background = f'<rect width="{max(WIDTH, x):.0f}" height="{HEIGHT}" fill="#ffffff"/>'
+    background = f'<rect width="{width:.0f}" height="{HEIGHT}" fill="#ffffff"/>'
     return "\n".join([head + style, background, *parts, "</svg>", ""])
 
 
 def _legend(series: list[str]) -> Iterator[str]:
     for number, name in enumerate(series):
-        x = LEFT + 140 * number
+        x = LEFT + 170 * number
         yield f'<rect x="{x}" y="14" width="12" height="12" fill="{COLOURS[number]}"/>'
         yield f'<text x="{x + 18}" y="25">{escape(name)}</text>'
 
 
-def _axis(top: float, scale: float, unit: str) -> Iterator[str]:
+def _axis(top: float, scale: float, unit: str, width: float) -> Iterator[str]:
     base = HEIGHT - BOTTOM
-    yield f'<text x="{WIDTH - 12}" y="25" text-anchor="end" fill="#52606d">{escape(unit)}</text>'
-    step = 10 ** (len(str(int(top))) - 1) / 2
-    for value in range(0, int(top * 1.05), int(step)):
+    yield f'<text x="{LEFT}" y="46" fill="#52606d">{escape(unit)}</text>'
+    step = max(1, 10 ** (len(str(int(top))) - 1) // 2)
+    for value in range(0, int(top * 1.05) + 1, step):
         y = base - value * scale
-        yield f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
+        yield f'<line x1="{LEFT}" x2="{width:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
         yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#52606d">{value:,}</text>'
 
 
@@ -73,7 +88,7 @@ def _bars(row: dict[str, str], series: list[str], x: float, scale: float, detail
 
 def unit_of(source: Path) -> str:
     """What the numbers of a file are."""
-    return UNITS.get(source.stem, UNIT)
+    return UNITS[source.stem]
 
 
 def main() -> None:

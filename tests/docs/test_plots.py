@@ -1,6 +1,7 @@
 """The plots are those of the data beside them."""
 
 import csv
+import re
 import runpy
 from pathlib import Path
 
@@ -17,3 +18,17 @@ def test_a_plot_shows_its_data(source: Path) -> None:
     image = (MEASUREMENTS.parent / "img" / f"{source.stem}.svg").read_text()
     assert image == plot["draw"](rows, plot["unit_of"](source))
     assert image.count("<title>") == len(rows) * (len(rows[0]) - 2)
+
+
+@pytest.mark.parametrize("page", sorted(MEASUREMENTS.glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_has_its_command_its_machine_and_its_date(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"benchmarks/\w+\.py|make bench", text)
+    assert re.search(r"\*\*Machine\*\*:|cores", text)
+    assert re.search(r"\bNovember 2026|20\d\d-\d\d-\d\d", text)
+
+
+def test_every_plot_is_on_a_page_and_every_page_of_then_has_one() -> None:
+    shown = [name for page in MEASUREMENTS.glob("*.md") for name in re.findall(r"img/(\w+)\.svg", page.read_text())]
+    assert {path.stem for path in (MEASUREMENTS / "data").glob("*.csv")} <= set(shown)
+    assert len(shown) >= 12

@@ -53,5 +53,5 @@ def _run(command: list[str], reference: str) -> bytes:
         logger.warning(
             "%s failed for %s: %s", _PROGRAM, reference, done.stderr.decode(errors="replace").strip()[-2000:]
         )
-        raise UnavailableError(f"the TPM does not unseal the key reference {reference}; the log says why")
+        raise UnavailableError(f"the TPM does not unseal the key reference {reference}; the log has the reason")
     return done.stdout
