@@ -129,7 +129,7 @@ def test_an_agent_asks_from_threads_of_its_own(native: Any, compile_c: Any) -> N
     ("what", "reason"),
     [
         ("nonsense", "an error was returned that is not a TRITONSERVER_Error"),
-        ("update nowhere", "update_location needs a directory, not 'place' is none; for a URL pass"),
+        ("update nowhere", "update_location needs a directory, not 'place'; for a URL pass"),
     ],
 )
 def test_an_agent_that_does_nonsense_refuses_the_model(native: Any, compile_c: Any, what: str, reason: str) -> None:

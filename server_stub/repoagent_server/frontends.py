@@ -224,7 +224,7 @@ def asgi_app(
         allow_openai: Whether OpenAI's API is served, below ``/v1``.
 
     Raises:
-        InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is no regular expression.
+        InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is not a regular expression.
     """
     service = api_service(
         server.core,

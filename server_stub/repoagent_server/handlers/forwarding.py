@@ -19,7 +19,7 @@ class HeaderForwarding:
     """Chooses headers by a regular expression, which may match any part of a name, in any case; "" chooses none.
 
     Raises:
-        InvalidArgumentError: it is no regular expression.
+        InvalidArgumentError: it is not a regular expression.
     """
 
     def __init__(self, pattern: str = "") -> None:

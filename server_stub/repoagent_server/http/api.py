@@ -55,7 +55,7 @@ def api_service(
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
-        InvalidArgumentError: ``forward_headers`` is no regular expression.
+        InvalidArgumentError: ``forward_headers`` is not a regular expression.
     """
     forwarding = HeaderForwarding(forward_headers)
 

@@ -123,14 +123,14 @@ def test_without_a_pattern_no_header_reaches_the_model(server: Server) -> None:
 def test_a_pattern_is_checked_when_it_is_given(parse: Any, flag: str) -> None:
     options = parse(f"{flag}=x-.*")
     assert "x-.*" in (options.http_header_forward_pattern, options.grpc.forward_header_pattern)
-    with pytest.raises(click.UsageError, match="no regular expression for names of headers"):
+    with pytest.raises(click.UsageError, match="not a regular expression for names of headers"):
         parse(f"{flag}=[")
 
 
 def test_an_embedder_is_told_of_a_bad_pattern(server: Server) -> None:
-    with pytest.raises(InvalidArgumentError, match="no regular expression"):
+    with pytest.raises(InvalidArgumentError, match="not a regular expression"):
         KServeHttp(server, KServeHttp.Options(port=0, header_forward_pattern="(")).start()
-    with pytest.raises(InvalidArgumentError, match="no regular expression"):
+    with pytest.raises(InvalidArgumentError, match="not a regular expression"):
         KServeGrpc(server, KServeGrpc.Options(port=0, forward_header_pattern="(")).start()
-    with pytest.raises(InvalidArgumentError, match="no regular expression"):
+    with pytest.raises(InvalidArgumentError, match="not a regular expression"):
         asgi_app(server, forward_headers="(")

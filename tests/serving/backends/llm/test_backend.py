@@ -54,7 +54,7 @@ def test_a_missing_package_is_named_with_the_extra(
 
 def test_a_configuration_of_other_tensors_is_refused(core: ServingCore, write_llm: WriteModel) -> None:
     write_llm(config='input { name: "INPUT0" data_type: TYPE_STRING dims: [1] }')
-    assert "input 'INPUT0' is none of a language model" in failure(core)
+    assert "input 'INPUT0' is not one of a language model" in failure(core)
 
 
 def test_an_instance_on_a_gpu_is_refused(core: ServingCore, write_llm: WriteModel) -> None:

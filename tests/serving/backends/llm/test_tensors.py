@@ -29,7 +29,7 @@ def test_what_a_configuration_says_stays() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "data_type", "error"),
     [
-        ("input", "prompt", "STRING", "input 'prompt' is none .*; there are text_input"),
+        ("input", "prompt", "STRING", "input 'prompt' is not one .*; there are text_input"),
         ("input", "tex_input", "STRING", "did you mean 'text_input'"),
         ("input", "top_k", "FP32", "input 'top_k' of a language model is INT32, not FP32"),
         ("output", "text_output", "INT32", "output 'text_output' of a language model is BYTES, not INT32"),
