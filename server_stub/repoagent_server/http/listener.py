@@ -51,7 +51,7 @@ def ignore_new(listener: socket.socket) -> bool:
 
     A rolling restart behind ``--reuse-http-port`` promises that no client sees an error, and this keeps the promise: of
     clients that open a connection per request, 18 of 708,000 requests were lost over 110 restarts without it, and none
-    with it (``benchmarks/rolling_restart.py``, 22 November 2026). The price is that second, for those who connect in the
+    with it (``benchmarks/rolling_restart.py``, 22 November 2026). That second is the price for connections in the
     last tenth of a second of the old server.
     """
     program = ctypes.create_string_buffer(_DROP_SYN, len(_DROP_SYN))
