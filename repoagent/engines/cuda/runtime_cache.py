@@ -1,13 +1,12 @@
 """What TensorRT for RTX compiles on this machine, kept in a file. TensorRT itself has no such thing."""
 
 import logging
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from repoagent.engines.bindings import trt
+from repoagent.engines.files import replace_file
 
 __all__ = ["with_runtime_cache"]
 
@@ -35,22 +34,8 @@ def with_runtime_cache(
 
     def write() -> None:
         try:
-            _replace(path, bytes(cache.serialize()))
+            replace_file(path, bytes(cache.serialize()))
         except OSError as error:
             logger.warning("the runtime cache %s cannot be written: %s", path, error)
 
     return make, write
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Nobody sees half a file, and two processes that write at once leave one of the two whole."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise

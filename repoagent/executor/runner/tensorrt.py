@@ -5,7 +5,7 @@ for the longer pieces of prompts, one by one.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from repoagent.engines.elements import ElementType
 from repoagent.engines.memory import Pair
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform, Shape, TensorSpec
+from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.device_slab import DeviceSlab
 from repoagent.executor.runner.memory import sequence_length
@@ -343,9 +344,12 @@ def _open(spec: DecoderSpec, platform: Platform) -> Engine:
 def _read(spec: DecoderSpec) -> bytes:
     try:
         with open_beneath(spec.folder, spec.filename) as file:
-            return file.read()
+            plan = file.read()
     except OSError as error:
         raise DecoderError(f"{spec.place}: cannot be read: {error.strerror}") from error
+    with suppress(FileNotFoundError), open_beneath(spec.folder, f"{spec.filename}{STATEMENT_SUFFIX}") as file:
+        check_digest(plan, Path(spec.filename).name, file.read(MOST_BYTES + 1))
+    return plan
 
 
 def _checked_tensors(spec: DecoderSpec, engine: Engine) -> dict[str, TensorSpec]:

@@ -132,6 +132,16 @@ def test_a_plan_that_does_not_update_its_cache_in_place_is_refused(decoder_plan:
         TensorRtRunner(tmp_path, platform=StandInPlatform())
 
 
+def test_a_plan_that_has_changed_since_it_was_built_is_refused(decoder_plan: Any, tmp_path: Path) -> None:
+    folder = decoder_plan("llama")
+    for name in (CONFIG_NAME, "model.plan"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    statement = {"subject": [{"name": "model.plan", "digest": {"sha256": "0" * 64}}]}
+    (tmp_path / "model.plan.intoto.json").write_text(json.dumps(statement))
+    with pytest.raises(DecoderError, match=r"model\.plan has changed since it was built"):
+        TensorRtRunner(tmp_path, platform=StandInPlatform())
+
+
 def test_what_fails_while_it_is_opened_leaves_no_memory(decoder_plan: Any) -> None:
     platform = StandInPlatform(memory_bytes=100_000)
     with pytest.raises(Exception, match="bytes left, and"):

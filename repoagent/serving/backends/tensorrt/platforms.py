@@ -1,6 +1,7 @@
 """Where the plans of a server run, by the settings of the backend."""
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from repoagent.engines.protocol import Platform
 from repoagent.errors import InvalidArgumentError
 
 __all__ = ["Settings", "find_platform"]
+
+logger = logging.getLogger(__name__)
 
 _ENGINES: Final = ("tensorrt", "stand-in")
 
@@ -54,5 +57,6 @@ def find_platform(settings: Settings) -> Platform:
     if settings.engine == "stand-in":
         from repoagent.engines.standin import StandInPlatform
 
+        logger.warning("TensorRT plans run on the stand-in, which is for development: it opens no real plan")
         return StandInPlatform()
     return finding.find_platform()
