@@ -4,7 +4,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Self
 from urllib.parse import unquote
 
 __all__ = ["FileServer", "Request"]
@@ -124,7 +124,7 @@ class FileServer:
         self.host = f"{address}:{self.port}"
         self.url = f"http://{self.host}"
 
-    def __enter__(self) -> "FileServer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

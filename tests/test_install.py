@@ -27,6 +27,7 @@ def test_the_core_and_its_agents_are_installed() -> None:
         "repoagent-convert",
         "repoagent-license",
         "repoagent-scan",
+        "repoagent-fetch",
         "repoagent-verify",
     } <= names
 

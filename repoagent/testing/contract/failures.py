@@ -52,7 +52,8 @@ class Failures(Subject):
         with self.open_harness() as harness:
             for point in self._calls(harness):
                 outcome = self._run_with(harness, partial(harness.faults.cancel, point))
-                assert not outcome.loaded, point
+                # What the cache keeps is not made again, so that its calls are not reached again.
+                assert not outcome.loaded or point not in outcome.passed, point
                 assert outcome.left == (), point
 
     def test_long_work_is_given_up_when_the_load_is_cancelled(self) -> None:

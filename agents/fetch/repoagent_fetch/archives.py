@@ -1,0 +1,155 @@
+"""Unpacking archives that nobody has vouched for: only files, only below the target, and no bombs."""
+
+import gzip
+import os
+import tarfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Final
+
+from repoagent.api import InvalidArgumentError, UnsafePathError
+
+__all__ = ["Unpacking"]
+
+_HEADER: Final = 1 << 20
+"""The largest header of one entry: the library reads it whole."""
+_RATIO: Final = 100
+_FREE: Final = 64 << 20
+"""What an archive may always unpack to; beyond that, a hundred times its own size."""
+_PIECE: Final = 1 << 20
+_EXTENDED: Final = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry whose extended headers are small."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type in _EXTENDED and self.size > _HEADER:
+            raise tarfile.HeaderError(f"a header of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+class Unpacking:
+    """Puts the files of archives below one directory, counting them all together."""
+
+    def __init__(
+        self,
+        target: Path,
+        place: Callable[[str], str | None],
+        *,
+        most_files: int,
+        check_cancelled: Callable[[], None],
+    ) -> None:
+        """Unpack nothing yet.
+
+        Args:
+            target: An existing directory that is nobody else's.
+            place: Path in an archive -> path below ``target``, or None for what is not wanted.
+            most_files: How many entries there may be.
+            check_cancelled: Raises when the load was cancelled.
+        """
+        self._target = target
+        self._place = place
+        self._most = most_files
+        self._check_cancelled = check_cancelled
+        self._entries = 0
+        self.written = 0
+
+    def unpack(self, archive: Path, compression: str, below: str) -> None:
+        """Unpack one archive; of an image, only the directory ``below``. Later archives win over earlier ones.
+
+        Raises:
+            UnsafePathError: an entry would leave ``target``, or is not a file or a directory.
+            InvalidArgumentError: it is not an archive, or unpacks to far more than it is.
+        """
+        budget = max(_FREE, _RATIO * archive.stat().st_size)
+        try:
+            with ExitStack() as stack:
+                raw: IO[bytes] = stack.enter_context(archive.open("rb"))
+                stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if compression == "gzip" else raw
+                limited = _Limited(stream, budget)
+                tar = stack.enter_context(tarfile.open(fileobj=limited, mode="r|", tarinfo=_Entry))  # type: ignore[call-overload]
+                while (entry := tar.next()) is not None:
+                    self._check_cancelled()
+                    self._one(tar, entry, below)
+                    tar.members.clear()  # the library keeps every entry otherwise
+        except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(f"a layer is not a valid archive: {type(error).__name__}: {error}") from None
+
+    def _one(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, below: str) -> None:
+        self._entries += 1
+        if self._entries > self._most:
+            raise InvalidArgumentError(f"the layers have more than {self._most} entries (--limit-download-files)")
+        name = entry.name.removeprefix("./").rstrip("/")
+        if below:
+            if not name.startswith(f"{below}/"):
+                return
+            name = name[len(below) + 1 :]
+        if entry.isdir() or name in ("", "."):
+            return
+        if not entry.isreg() or entry.issparse():
+            raise UnsafePathError(f"the layer has {name[:200]!r}, which is a link or a special file")
+        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+            raise UnsafePathError(f"the layer has {name[:200]!r}, which is not a plain path")
+        if name.rpartition("/")[2].startswith(".wh."):
+            self._whiteout(name)
+            return
+        where = self._place(name)
+        if where is not None:
+            self._write(tar, entry, where)
+
+    def _whiteout(self, name: str) -> None:
+        """An image removes a file of an earlier layer."""
+        folder, _, last = name.rpartition("/")
+        if last == ".wh..wh..opq":
+            raise InvalidArgumentError(
+                "the image replaces a whole directory of an earlier layer, which is not supported"
+            )
+        removed = "/".join(part for part in (folder, last.removeprefix(".wh.")) if part)
+        where = self._place(removed)
+        if where is not None:
+            (self._target / where).unlink(missing_ok=True)
+
+    def _write(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, where: str) -> None:
+        path = self._target / where
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            content = tar.extractfile(entry)
+            if content is None:
+                raise UnsafePathError(f"the layer has {entry.name[:200]!r}, which is not a file")
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise UnsafePathError(f"the layers have {where[:200]!r} both as a file and as a directory") from None
+        with open(fd, "wb") as file:
+            left = entry.size
+            while left:
+                self._check_cancelled()
+                piece = content.read(min(left, _PIECE))
+                if not piece:
+                    raise tarfile.ReadError(f"{where} ends too early")
+                file.write(piece)
+                left -= len(piece)
+        self.written += entry.size
+
+
+class _Limited:
+    """A stream that ends with an error after ``most`` bytes."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        self._stream = stream
+        self._left = most
+
+    def read(self, size: int) -> bytes:
+        content: bytes = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise InvalidArgumentError("a layer unpacks to more than a hundred times its size: it is not unpacked")
+        return content

@@ -1,0 +1,165 @@
+"""``oci://HOST/NAME@sha256:DIGEST``: a model in a container registry.
+
+ModelPack, KitOps, images of models (modelcar), and plain layers with titles, as ``oras push`` makes them. fsspec's own
+``oci`` is Oracle's object storage; this agent never passes such a URL on to it.
+"""
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, UnsupportedError
+from repoagent_fetch.documents import document, field, items, number, text
+from repoagent_fetch.layers import layer
+from repoagent_fetch.options import Options
+from repoagent_fetch.plan import Archive, Plan, check_pinned, chosen, with_headers
+from repoagent_fetch.registry_login import Login
+from repoagent_fetch.stores import allowed
+
+__all__ = ["Reference", "is_pinned", "login", "parse", "resolve"]
+
+_URL: Final = re.compile(
+    r"oci://(?P<host>[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?)/"
+    r"(?P<name>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
+    r"(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?"
+)
+_MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_LARGEST: Final = 4 << 20
+_PLAIN_HOSTS: Final = ("127.", "localhost", "[::1]")
+_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model in a registry; ``tag`` and ``digest`` may be empty."""
+
+    host: str
+    name: str
+    tag: str
+    digest: str
+
+    @property
+    def base(self) -> str:
+        """The URL of everything of this name. Registries on loopback speak plain HTTP, as other clients assume, too."""
+        scheme = "http" if self.host.startswith(_PLAIN_HOSTS) else "https"
+        host = "registry-1.docker.io" if self.host == "docker.io" else self.host
+        return f"{scheme}://{host}/v2/{self.name}"
+
+
+def parse(url: str) -> Reference:
+    """Read an ``oci://`` URL.
+
+    Raises:
+        InvalidArgumentError: it is not one.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        hint = " (Oracle's object storage is another thing)" if "@" in url and "@sha" not in url else ""
+        raise InvalidArgumentError(
+            f"{url[:200]!r} is not a model in a container registry; expected oci://HOST/NAME@sha256:DIGEST{hint}"
+        )
+    name = match["name"]
+    if match["host"] == "docker.io" and "/" not in name:
+        name = f"library/{name}"
+    return Reference(match["host"], name, match["tag"] or "", match["digest"] or "")
+
+
+def is_pinned(options: Options) -> bool:
+    """Whether the URL has a digest."""
+    return bool(parse(options.url).digest)
+
+
+def login(model: AgentModel, options: Options) -> Login:
+    """The credentials for the registry, and what it gives for them."""
+    reference = parse(options.url)
+    client = model.web(allow=allowed(model, f"{reference.base}/"))
+    return Login(model, options, client, reference)
+
+
+def resolve(model: AgentModel, options: Options) -> Plan:
+    """The layers of the model."""
+    reference = parse(options.url)
+    allow = allowed(model, f"{reference.base}/")
+    access = login(model, options)
+    wanted = reference.digest or reference.tag or "latest"
+    if not reference.digest:
+        check_pinned(
+            model, options, f"the tag '{wanted}' of {reference.name}", "give a digest: oci://HOST/NAME@sha256:..."
+        )
+    manifest, digest = _manifest(access, reference, wanted)
+    if field(manifest, "layers", "the manifest") == []:
+        raise NotFoundError(f"{options.url} has no layers")
+    files: list[RemoteFile] = []
+    archives: list[Archive] = []
+    config = manifest.get("config")
+    kind = config.get("mediaType", "") if isinstance(config, dict) else ""
+    for one in items(manifest["layers"], "the layers of the manifest"):
+        found = layer(one, str(kind), _blob(reference, one))
+        if isinstance(found, Archive):
+            archives.append(found)
+        elif chosen(found.path, options.include):
+            files.append(found)
+    plan = Plan(
+        f"oci://{reference.host}/{reference.name}@{digest}",
+        tuple(files),
+        tuple(archives),
+        pinned=bool(reference.digest),
+        allow=allow,
+    )
+    return with_headers(plan, access.headers)
+
+
+def _manifest(access: Login, reference: Reference, wanted: str, *, deeper: bool = True) -> tuple[dict[str, Any], str]:
+    """The manifest and its digest; of an index, the one for this machine."""
+    what = f"the manifest {wanted[:80]} of {reference.name}"
+    accept = ", ".join((*_MANIFESTS, *_INDEXES) if deeper else _MANIFESTS)
+    answer = access.fetch(f"{reference.base}/manifests/{wanted}", accept=accept, limit=_LARGEST)
+    manifest = document(answer, what)
+    digest = _checked(answer.body, wanted, what)
+    kind = text(manifest, "mediaType", what) if "mediaType" in manifest else answer.headers.get("content-type", "")
+    kind = kind.partition(";")[0].strip()
+    if kind in _INDEXES and deeper:
+        return _manifest(access, reference, _for_this_machine(manifest, what), deeper=False)
+    if kind not in _MANIFESTS:
+        raise UnsupportedError(f"{what} has the type {kind[:80]!r}, which is not a manifest of an image or an artifact")
+    return manifest, digest
+
+
+def _checked(body: bytes, wanted: str, what: str) -> str:
+    algorithm, _, expected = wanted.partition(":")
+    if not expected:
+        return f"sha256:{hashlib.sha256(body).hexdigest()}"
+    found = hashlib.new(algorithm, body).hexdigest()
+    if found != expected:
+        raise InvalidArgumentError(f"{what} has the digest {algorithm}:{found}: the registry sent something else")
+    return wanted
+
+
+def _for_this_machine(index: object, what: str) -> str:
+    manifests = items(field(index, "manifests", what), what)
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    for one in manifests:
+        place = one.get("platform") if isinstance(one, dict) else None
+        if len(manifests) == 1 or not isinstance(place, dict) or place.get("architecture") == machine:
+            digest = text(one, "digest", what)
+            if re.fullmatch(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}", digest):
+                return digest
+            raise InvalidArgumentError(f"{what}: {digest[:80]!r} is not a valid digest")
+    raise NotFoundError(f"{what} has nothing for {machine}")
+
+
+def _blob(reference: Reference, descriptor: object) -> RemoteFile:
+    what = f"a layer of {reference.name}"
+    digest = text(descriptor, "digest", what)
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}", digest):
+        raise InvalidArgumentError(f"{what}: {digest[:80]!r} is not a valid digest")
+    return RemoteFile(digest, f"{reference.base}/blobs/{digest}", number(descriptor, "size", what), digest)
