@@ -8,6 +8,8 @@ from repoagent.errors import InvalidArgumentError, UnsafePathError
 
 __all__ = ["choice", "file_name", "number", "truth"]
 
+_NAME_BYTES: Final = 200
+"""Of 255 that filesystems take: what lies beside the file is named after it."""
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -55,6 +57,9 @@ def file_name(options: Mapping[str, str], name: str) -> str | None:
         UnsafePathError: it is something else.
     """
     value = options.get(name)
-    if value is not None and (value in ("", ".", "..") or "/" in value or not value.isprintable()):
-        raise UnsafePathError(f"parameter '{name}': {value!r} is not a plain file name")
+    if value is None:
+        return None
+    plain = value not in ("", ".", "..") and "/" not in value and value.isprintable()
+    if not plain or len(value.encode()) > _NAME_BYTES:
+        raise UnsafePathError(f"parameter '{name}': {value[:_NAME_BYTES]!r} is not a plain file name")
     return value

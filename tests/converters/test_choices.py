@@ -20,7 +20,7 @@ def test_a_number_out_of_range_or_of_another_kind_is_refused(text: str) -> None:
         number({"count": text}, "count", 0, 7)
 
 
-@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "/etc/passwd", "a\0", "a\n"])
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "/etc/passwd", "a\0", "a\n", "a" * 201])
 def test_a_file_name_has_no_directory(text: str) -> None:
     with pytest.raises(UnsafePathError, match="is not a plain file name"):
         file_name({"file": text}, "file")

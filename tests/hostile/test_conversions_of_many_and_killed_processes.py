@@ -151,6 +151,11 @@ def test_what_a_process_reports_is_one_short_line(converting: Converting) -> Non
     assert all(len(what) <= 200 and "\n" not in what for what in seen)
 
 
+def test_a_reason_for_a_refusal_cannot_be_two_lines_of_the_log(converting: Converting) -> None:
+    text = str(converting.run(then="inject").error)
+    assert text == "agent 'shout': 1/model.txt: a name INFO of the  [31mmodel"
+
+
 def test_the_end_of_a_build_kills_no_process_that_has_its_number_by_then(
     converting: Converting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["builder_settings", "plan_settings"]
 
 _MOST_PROFILES: Final = 64
+_MOST_SHAPES: Final = 1 << 14
 _MOST_WORKSPACE: Final = 1 << 50
 _SHAPE: Final = re.compile(r"\d{1,12}(x\d{1,12}){0,15}")
 _CAPABILITY: Final = re.compile(r"(\d{1,2})\.?(\d)")
@@ -95,6 +96,8 @@ def _shapes(option: str, text: str) -> list[dict[str, tuple[int, ...]]]:
     profiles = text.split(";")
     if len(profiles) > _MOST_PROFILES:
         raise InvalidArgumentError(f"parameter '{option}': {len(profiles)} profiles are more than {_MOST_PROFILES}")
+    if text.count(",") > _MOST_SHAPES:
+        raise InvalidArgumentError(f"parameter '{option}': {text.count(',')} shapes are more than {_MOST_SHAPES}")
     return [dict(_shape(option, item) for item in profile.split(",")) for profile in profiles]
 
 

@@ -20,6 +20,7 @@ __all__ = ["Built", "build_plan"]
 
 Progressing = Callable[[int, int | None, str], None]
 _CURRENT: Final = "current"
+_INPUTS_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def build_plan(
     with target.open("wb") as file:
         file.write(memoryview(plan))
     tensors = [*(_described(one, is_input=True) for one in inputs), *_outputs(network)]
-    return Built(trt.__version__, FLAVOUR, tensors, found.profiles, (*found.notes, *notes))
+    return Built(trt.__version__, FLAVOUR, tensors, found.profiles, (*found.notes, *_listed(found.profiles), *notes))
 
 
 def _new_builder() -> Any:
@@ -149,6 +150,16 @@ def _build(builder: Any, network: Any, config: Any, monitor: Monitor) -> tuple[A
         notes.append(
             f"no fused kernel for {len(layers)} attention layers in {kind}: they take several, which is slower"
         )
+
+
+def _listed(profiles: Sequence[Profile]) -> list[str]:
+    """What a report shows of the profiles: of many inputs the first ones."""
+    lines = []
+    for index, profile in enumerate(profiles):
+        ranges = [f"{name} {allowed}" for name, allowed in {**profile.shapes, **profile.values}.items()]
+        more = f" and {len(ranges) - _INPUTS_SHOWN} more" if len(ranges) > _INPUTS_SHOWN else ""
+        lines.append(f"profile {index}: {', '.join(ranges[:_INPUTS_SHOWN])}{more}")
+    return lines
 
 
 def _outputs(network: Any) -> list[dict[str, Any]]:

@@ -92,7 +92,9 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
             done, total, what = body["progress"]
             return ProgressEvent(int(done), None if total is None else int(total), _line(what, _WHAT_CHARACTERS))
         if "code" in body:
-            return FailureEvent(error_of(ErrorCode(body["code"]), str(body["message"])), str(body["trace"]))
+            return FailureEvent(
+                error_of(ErrorCode(body["code"]), _line(body["message"], _NOTE_CHARACTERS)), str(body["trace"])
+            )
         notes = [_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
         return Product(dict(body["annotations"]), tuple(notes))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

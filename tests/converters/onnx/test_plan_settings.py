@@ -61,6 +61,7 @@ def test_numbers_and_gpus_are_read() -> None:
         ({"min_shapes": "x:-1", "opt_shapes": "x:1", "max_shapes": "x:1"}, "'x:-1' is not a shape"),
         ({"min_shapes": "x:" + "9" * 40, "opt_shapes": "x:1", "max_shapes": "x:1"}, "is not a shape"),
         ({"min_shapes": "x:1;" * 100, "opt_shapes": "x:1", "max_shapes": "x:1"}, "101 profiles are more than 64"),
+        ({"min_shapes": "x:1," * 20_000, "opt_shapes": "x:1", "max_shapes": "x:1"}, "20000 shapes are more than 16384"),
         ({"optimization_level": "6"}, "parameter 'optimization_level': '6' is not a whole number from 0 to 5"),
         ({"workspace": "1G"}, "parameter 'workspace': '1G' is not a whole number"),
         ({"tf32": "maybe"}, "parameter 'tf32': 'maybe' is not a valid value; expected one of: true"),

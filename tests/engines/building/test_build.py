@@ -60,6 +60,7 @@ def test_a_batching_model_has_its_preferred_batch_as_the_best(build_plan: BuildP
 
 def test_a_model_of_two_profiles(build_plan: BuildPlan, perceptron: Path) -> None:
     built = build_plan(perceptron, min_shapes="x:1x4;x:8x4", opt_shapes="x:1x4;x:32x4", max_shapes="x:7x4;x:64x4")
+    assert built.product.notes == ("profile 0: x [1, 4] to [7, 4]", "profile 1: x [8, 4] to [64, 4]")
     shapes = [profile["shapes"]["x"] for profile in built.product.annotations["profiles"]]
     assert shapes == [[[1, 4], [1, 4], [7, 4]], [[8, 4], [32, 4], [64, 4]]]
 

@@ -110,6 +110,9 @@ class Upper:
         """What code that a hostile model has taken over could write."""
         os.write(int(sys.argv[1]), json.dumps({"progress": [2, 2, "a\nline" * 9999]}).encode() + b"\n")
 
+    def _inject(self, options: Mapping[str, Any]) -> None:
+        raise InvalidArgumentError("a name\nINFO of the \x1b[31mmodel")
+
     def _garbage(self, options: Mapping[str, Any]) -> None:
         os.write(int(sys.argv[1]), b"\xff not json\n")
 
