@@ -85,7 +85,7 @@ class StagedRunner(BatchRunner, Protocol):
 
     @property
     def depth(self) -> int:
-        """How many runs may have begun and not finished."""
+        """How many runs may have begun and not finished. With one, only :meth:`run` is used."""
 
     def begin(self, inputs: Mapping[str, Sequence[Array]], outputs: Sequence[str]) -> Any:
         """Begin a run, and return without waiting for it.

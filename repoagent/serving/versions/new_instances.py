@@ -41,7 +41,7 @@ def _instance(version: VersionContext, model: BackendModel, spec: InstanceSpec) 
     inner = model.create_instance(spec)
     if isinstance(inner, BatchRunner) and RaggedJoiner.needed(config):
         return RaggedInstance(version, inner, joiner=RaggedJoiner.of(config))
-    if isinstance(inner, StagedRunner):
+    if isinstance(inner, StagedRunner) and inner.depth > 1:
         return StagedRunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))
     if isinstance(inner, BatchRunner):
         return RunnerInstance(version, inner, reshaper=Reshaper.of(config), joiner=Joiner.of(config))

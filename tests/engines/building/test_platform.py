@@ -13,7 +13,7 @@ import pytest
 from repoagent.engines.flavours import Flavour, installed
 from repoagent.engines.probing import Findings, Gpu
 from repoagent.engines.protocol import EngineOptions
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from tests.engines import models
 from tests.engines.building.plans import BuildPlan, need_tensorrt
 
@@ -116,6 +116,25 @@ def test_what_the_library_refuses_has_its_first_reason(
     # What one call has left is not the reason of the next one.
     with pytest.raises(InternalError, match=r"TensorRT cannot open the plan: .*kEXPECTED_MAGIC_TAG"):
         platform.open(b"other" * 100, EngineOptions())
+
+
+def test_what_an_allocator_raises_is_kept_for_the_call_that_can_raise_it(platform_of: Any) -> None:
+    platform_of(8, 9)
+    from repoagent.engines.cuda.engine import _Allocator
+
+    class Full:
+        def reallocate(self, size: int) -> int:
+            raise UnavailableError(f"there are no {size} bytes")
+
+        def notify(self, shape: tuple[int, ...]) -> None:
+            raise AssertionError
+
+    allocator = _Allocator(Full())
+    allocator.check()
+    assert allocator.reallocate_output_async("y", 0, 10, 256, 0) == 0
+    with pytest.raises(UnavailableError, match="there are no 10 bytes"):
+        allocator.check()
+    allocator.check()
 
 
 def test_the_probe_finds_the_library_and_no_driver(platform_of: Any, no_driver: None) -> None:

@@ -27,7 +27,7 @@ class TensorRtModel:
         self._outputs = [item.name for item in config.output]
         self._graphs = GraphRule.of(config)
         # Only a batcher has a next batch while one is computed; a direct caller waits for its own.
-        self._depth = 2 if config.HasField("dynamic_batching") and config.max_batch_size > 1 else 1
+        self._depth = 2 if config.HasField("dynamic_batching") and config.max_batch_size else 1
         self._max_rows = config.max_batch_size
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()

@@ -12,11 +12,15 @@ from repoagent.engines.probing import Findings
 from repoagent.engines.standin import StandInPlatform
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.instances.base import OverlappingInstance
+from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.versions.new_instances import new_instances
 from tests.engines.models import matmul, twice
-from tests.serving.backends.tensorrt.kit import plan, rows
+from tests.serving.backends.tensorrt.kit import GPU, load, plan, rows
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -79,9 +83,17 @@ def test_a_plan_without_a_configuration_is_served(server: Server) -> None:
     np.testing.assert_array_equal(server.infer("m", [[1, 2, 3, 4]]), np.array([[1, 2, 3, 4]]) @ WEIGHTS)
 
 
-def test_many_clients_at_once_get_their_own_numbers(server: Server) -> None:
-    config = "max_batch_size: 16 dynamic_batching { } instance_group { count: 2 kind: KIND_GPU }"
-    server.write("m", plan(matmul(), rows(1, 16, x=(4,))), config)
+@pytest.mark.parametrize(
+    ("most", "config"),
+    [
+        (16, "dynamic_batching { } instance_group { count: 2 kind: KIND_GPU }"),
+        (16, "dynamic_batching { max_queue_delay_microseconds: 500 }"),
+        (4, "dynamic_batching { } optimization { cuda { graphs: true } }"),
+        (4, ""),
+    ],
+)
+def test_many_clients_at_once_get_their_own_numbers(server: Server, most: int, config: str) -> None:
+    server.write("m", plan(matmul(), rows(1, most, x=(4,))), f"max_batch_size: {most} {config}")
     server.core.load("m")
     wrong: list[Any] = []
 
@@ -98,6 +110,24 @@ def test_many_clients_at_once_get_their_own_numbers(server: Server) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("config", "overlaps"),
+    [
+        ("max_batch_size: 4 dynamic_batching { }", True),
+        ("max_batch_size: 1 dynamic_batching { }", True),
+        ("max_batch_size: 1", False),
+    ],
+)
+def test_runs_overlap_only_where_there_is_memory_for_two(config: str, overlaps: bool) -> None:
+    complete, model = load(plan(matmul(), rows(1, 4, x=(4,))), config)
+    version = VersionContext("m", 1, complete, ModelStatistics())
+    change = new_instances(version, model, None).prepare(complete, lambda: False)
+    (instance,) = change.added.values()
+    assert isinstance(instance, OverlappingInstance) is overlaps
+    assert model.create_instance(GPU).depth == 1 + overlaps
+    change.discard()
 
 
 def test_a_reload_changes_the_numbers_and_frees_the_old_plan(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
