@@ -111,6 +111,30 @@ static bool home_of(const char* executable, char* home, size_t room)
   return found;
 }
 
+#ifdef REPOAGENT_BRIDGE
+#define MODULE "repoagent_capi.bridge"
+
+// The python that `repoagent bridge install` wrote into the file `environment` beside this library.
+static bool own_environment(char* executable, size_t room)
+{
+  Dl_info info;
+  char path[4096];
+  const char* slash = dladdr(functions, &info) == 0 ? NULL : strrchr(info.dli_fname, '/');
+  if (slash == NULL) {
+    return false;
+  }
+  snprintf(path, sizeof(path), "%.*s/environment", (int)(slash - info.dli_fname), info.dli_fname);
+  FILE* file = fopen(path, "re");
+  bool found = file != NULL && fgets(executable, (int)room, file) != NULL;
+  if (file != NULL) {
+    fclose(file);
+  }
+  executable[found ? strcspn(executable, "\r\n") : 0] = '\0';
+  return found && access(executable, X_OK) == 0;
+}
+#else
+#define MODULE "repoagent_capi.embedded"
+
 // The python of the environment that this library lies in: PREFIX/lib/pythonX.Y/site-packages/repoagent_capi/lib/.
 static bool own_environment(char* executable, size_t room)
 {
@@ -134,6 +158,8 @@ static bool own_environment(char* executable, size_t room)
   snprintf(executable, room, "%s/bin/python%s", real, version);
   return access(executable, X_OK) == 0;
 }
+
+#endif
 
 static const char* choose_executable(char* room, size_t size)
 {
@@ -206,7 +232,7 @@ static TRITONSERVER_Error* exception(const char* executable)
 static TRITONSERVER_Error* import_crossing(const char* executable)
 {
   PyGILState_STATE state = py.ensure();
-  PyObject* module = py.import("repoagent_capi.embedded");
+  PyObject* module = py.import(MODULE);
   TRITONSERVER_Error* error = module == NULL ? exception(executable) : NULL;
   if (module != NULL) {
     py.decref(module);

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from repoagent.api.hooks import LoadEvent
 from repoagent.config import ModelConfig, check, copy, read_text
@@ -178,10 +179,13 @@ class Loader:
                 config.name = source.name
             check(config, model_name=source.name, source="<override>" if override is not None else config_file)
             config.name = config.name or source.name
+        workspace = self._workspace_root.new(source.name)
+        if not source.is_remote and self._workspace_root.is_plaintext(Path(source.root)):
+            workspace.keep_in_memory()  # An earlier load, of an agent before this one in another server, decrypted it.
         return LoadContext(
             ModelLocation(source, text),
             config,
-            Directories(self._workspace_root.new(source.name)),
+            Directories(workspace),
             self._services,
             config_file=config_file,
             overridden=override is not None,

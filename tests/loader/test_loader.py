@@ -584,3 +584,18 @@ def test_a_model_in_a_directory_is_opened_by_its_path(bench: Any) -> None:
     source = bench.model("a")
     chain = bench.loader.load(open_source("m", source.root))
     assert write_text(chain.config) == write_text(read_text(bench.config("a")))
+
+
+def test_a_model_in_a_confidential_directory_of_this_user_stays_in_memory(bench: Any) -> None:
+    """As the bridge loads it, where an earlier load of another entry has decrypted it."""
+    given = bench.workspace.new("m").directory("decrypted", confidential=True)
+    (given / "1").mkdir()
+    acquired: list[Path] = []
+    on_load(bench, "a", lambda model: acquired.append(model.acquire_location()))
+    (given / "config.pbtxt").write_text(bench.config("a"))
+    chain = bench.loader.load(open_source("m", str(given)))
+    assert acquired[0].is_relative_to(bench.memory)
+    chain.fail(RuntimeError())
+    on_load(bench, "b", lambda model: acquired.append(model.acquire_location()))
+    bench.load("b").fail(RuntimeError())
+    assert not acquired[1].is_relative_to(bench.memory)

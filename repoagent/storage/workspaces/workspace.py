@@ -94,6 +94,11 @@ class WorkspaceRoot:
             self._workspaces[serial] = workspace
             return workspace
 
+    def is_plaintext(self, path: Path) -> bool:
+        """Whether ``path`` lies where confidential directories of this user are, of whichever process."""
+        memory = self._memory_dir / f"repoagent-{os.geteuid()}"
+        return path.resolve().is_relative_to(memory.resolve())
+
     def close(self) -> None:
         """Remove every workspace and this process's directories; again is fine.
 
@@ -155,6 +160,11 @@ class Workspace:
     def confidential(self) -> bool:
         """Whether a confidential directory was handed out; every later one is confidential too."""
         return self._confidential
+
+    def keep_in_memory(self) -> None:
+        """Make every later directory confidential: what is loaded is plaintext already."""
+        with self._lock:
+            self._confidential = True
 
     def directory(self, label: str, *, confidential: bool = False, size_hint: int | None = None) -> Path:
         """Return the directory called ``label``, made empty when first asked for.
