@@ -71,11 +71,23 @@ def test_the_content_decides(name: str, content: bytes, expected: Format) -> Non
     assert detect(name, content) is expected
 
 
-def test_an_archive_behind_text_is_an_archive() -> None:
-    assert detect("labels.txt", b"cat\ndog\n" * 1000 + archive("a.txt")) is Format.ARCHIVE
+@pytest.mark.parametrize("head", [b"cat\ndog\n" * 1000, b"GGUF\3\0\0\0", b"ftrt" + bytes(60), npy(np.zeros(3))])
+def test_an_archive_behind_something_else_is_an_archive(head: bytes) -> None:
+    assert detect("model", head + archive("a.txt")) is Format.ARCHIVE
+    assert detect("model", head + archive("archive/data.pkl")) is Format.PICKLE
 
 
-@pytest.mark.parametrize("tail", [b"x", archive("data.pkl")])
+def test_an_archive_in_the_last_weights_of_a_model_is_an_archive() -> None:
+    zipped = archive("archive/data.pkl")
+    header = b'{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (len(zipped), len(zipped))
+    tensors = len(header).to_bytes(8, "little") + header + zipped
+    assert detect("model.safetensors", tensors) is Format.PICKLE
+    model = onnx_model()
+    model.graph.initializer.add(name="w", data_type=2, dims=[len(zipped)], raw_data=zipped)
+    assert detect("model.onnx", model.SerializeToString()) is Format.PICKLE
+
+
+@pytest.mark.parametrize("tail", [b"x", bytes(1000)])
 def test_safetensors_with_bytes_after_the_last_tensor_are_malformed(tail: bytes) -> None:
     with pytest.raises(MalformedError, match="bytes follow the last tensor"):
         detect("model.safetensors", safetensors(tail))

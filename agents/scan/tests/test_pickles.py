@@ -55,3 +55,8 @@ def test_no_text_of_this_project_is_taken_for_a_pickle() -> None:
     pages = list((Path(__file__).parents[3] / "docs").rglob("*.md"))
     assert pages
     assert [page for page in pages if looks_like_pickle(page.read_bytes())] == []
+
+
+@pytest.mark.parametrize("filler", [b"N0", b"(0", b"I1\n0"])
+def test_an_import_behind_any_amount_of_filler_is_a_pickle(filler: bytes) -> None:
+    assert looks_like_pickle(filler * 1_000_000 + pickle.dumps(Command(), 0))

@@ -55,6 +55,9 @@ def detect(name: str, data: Buffer) -> Format:
     """
     if name.lower().endswith(_COMPILED):
         return Format.PYTHON
+    if _ends_as_zip(data):
+        # Whatever it begins as: programs that read archives, such as PyTorch, look at the end.
+        return _zip(data)
     head = data[:_HEAD]
     for magic, format_ in _MAGIC:
         if head.startswith(magic):
@@ -76,8 +79,6 @@ def _without_magic(name: str, head: bytes, data: Buffer) -> Format:
         return Format.SAFETENSORS
     if is_onnx(data):
         return Format.ONNX
-    if _ends_as_zip(data):
-        return _zip(data)
     if _is_text(data):
         return Format.PYTHON if _is_python(name, head) else Format.TEXT
     return Format.SENTENCEPIECE if is_sentencepiece(data) else Format.UNKNOWN

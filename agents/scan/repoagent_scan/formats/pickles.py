@@ -16,9 +16,10 @@ _IMPORTS: Final = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "
 _CALLS: Final = frozenset({"REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "STOP"})
 """What runs code once something is imported; a pickle that only imports counts too."""
 _NAMES: Final = re.compile(r"\S+ \S+")
-_MOST_OPCODES: Final = 200_000
 _ENOUGH: Final = 4
 """Opcodes after a protocol header that no other format has by chance."""
+_TOO_MANY: Final = 2_000
+"""Opcodes that no text has by chance. What comes after them is not looked at: it may be the import."""
 _MARK: Final = pickletools.markobject
 
 
@@ -29,8 +30,8 @@ def looks_like_pickle(head: bytes) -> bool:
         for opcode, argument, _ in pickletools.genops(io.BytesIO(head)):
             if reading.take(opcode, argument):
                 return True
-            if reading.count > _MOST_OPCODES:
-                break
+            if reading.count > _TOO_MANY:
+                return True
     return reading.has_header and reading.count > _ENOUGH
 
 
