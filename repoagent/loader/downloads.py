@@ -72,7 +72,8 @@ class Downloads:
             return [RemoteFile(name, url, size, tag=tag)]
         place, fs = self._filesystem(url, options, allow)
         with storage_faults("list", place.text):
-            single = single_file(fs, place.path)
+            is_web = place.protocol in ("http", "https")  # and then it is a directory, see above
+            single = None if is_web else single_file(fs, place.path)
             entries = list_files(fs, place.path) if single is None else [single]
         chosen = [entry for entry in entries if _chosen(entry.path, include)]
         if not chosen:
@@ -142,7 +143,10 @@ class Downloads:
                 hosts.addresses(origin_of(str(endpoint)))
         if place.protocol in ("http", "https"):
             hosts.addresses(origin_of(place.path))
-        fs, _ = open_patiently(place, {"skip_instance_cache": True}, self.filesystems, self.timeout)
+        own: dict[str, Any] = {"skip_instance_cache": True}
+        if place.protocol in ("http", "https"):
+            own["allow_redirects"] = False  # Its listings would follow one to anywhere.
+        fs, _ = open_patiently(place, own, self.filesystems, self.timeout)
         return place, fs
 
     def _check_count(self, count: int, what: str) -> None:

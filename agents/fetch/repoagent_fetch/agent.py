@@ -48,6 +48,7 @@ class FetchAgent(Agent):
     def load(self, model: AgentModel) -> None:
         """Bring the files here, beside those that the model has, and move the model to them."""
         options = parse_parameters(model.parameters)
+        _check_secrets(model, options)
         plan = need_files(_plan(model, options))
         own = model.localize()
         placing = Placing(options, _files(own))
@@ -60,6 +61,12 @@ class FetchAgent(Agent):
             build(tree)
         model.update_location(tree)
         _report(model, plan, tree)
+
+
+def _check_secrets(model: AgentModel, options: Options) -> None:
+    """A model that names both a secret of the server and where it is sent would learn it."""
+    if not model.demanded and (options.token or options.username or options.password):
+        raise InvalidArgumentError("'token', 'username' and 'password' may only be given in the operator's policy")
 
 
 def _plan(model: AgentModel, options: Options) -> Plan:

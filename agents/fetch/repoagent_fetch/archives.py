@@ -112,10 +112,16 @@ class Unpacking:
             raise InvalidArgumentError(
                 "the image replaces a whole directory of an earlier layer, which is not supported"
             )
-        removed = "/".join(part for part in (folder, last.removeprefix(".wh.")) if part)
+        last = last.removeprefix(".wh.")
+        if last in ("", ".", ".."):
+            raise UnsafePathError(f"the layer has {name[:200]!r}, which is not a plain path")
+        removed = f"{folder}/{last}" if folder else last
         where = self._place(removed)
         if where is not None:
-            (self._target / where).unlink(missing_ok=True)
+            try:
+                (self._target / where).unlink(missing_ok=True)
+            except (IsADirectoryError, NotADirectoryError):
+                raise InvalidArgumentError("the image removes a directory of an earlier layer: not supported") from None
 
     def _write(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, where: str) -> None:
         path = self._target / where

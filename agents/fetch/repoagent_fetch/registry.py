@@ -34,7 +34,7 @@ _INDEXES: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _LARGEST: Final = 4 << 20
-_PLAIN_HOSTS: Final = ("127.", "localhost", "[::1]")
+_LOOPBACK: Final = re.compile(r"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]+)?")
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -50,7 +50,7 @@ class Reference:
     @property
     def base(self) -> str:
         """The URL of everything of this name. Registries on loopback speak plain HTTP, as other clients assume, too."""
-        scheme = "http" if self.host.startswith(_PLAIN_HOSTS) else "https"
+        scheme = "http" if _LOOPBACK.fullmatch(self.host) else "https"
         host = "registry-1.docker.io" if self.host == "docker.io" else self.host
         return f"{scheme}://{host}/v2/{self.name}"
 

@@ -75,7 +75,8 @@ class Login:
 
     def _token(self, parts: Mapping[str, str]) -> str:
         realm = parts.get("realm", "")
-        if not realm.startswith("https://") and not realm.startswith(f"http://{self._reference.host}/"):
+        own = self._reference.base.partition("/v2/")[0]
+        if not realm.startswith(("https://", f"{own}/")):
             raise InvalidArgumentError(
                 f"the registry {self._reference.host} sends to {realm[:100]!r} for a token, which is not https"
             )

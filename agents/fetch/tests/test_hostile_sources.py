@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repoagent_fetch.registry import parse
 
 from agents.fetch.tests.servers import Hub, Registry, Tracking, sha256, tar
 from repoagent.errors import RepoAgentError
@@ -45,7 +46,10 @@ def test_titles_that_lead_out_are_refused(fetch: Fetch, registry: Registry, tmp_
     assert outside(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["../escaped", "a/../../escaped", "a/./escaped", "a//escaped", "../.wh.config.pbtxt"])
+@pytest.mark.parametrize(
+    "name",
+    ["../escaped", "a/../../escaped", "a/./escaped", "a//escaped", "../.wh.config.pbtxt", ".wh...", "a/.wh."],
+)
 def test_names_in_archives_that_lead_out_are_refused(
     fetch: Fetch, registry: Registry, tmp_path: Path, name: str
 ) -> None:
@@ -274,3 +278,39 @@ def test_a_list_of_digests_that_leads_out_is_refused(fetch: Fetch, tmp_path: Pat
         with FileServer({"/m/SUMS": content}) as server, expected:
             fetch({"url": f"{server.url}/m/", "manifest": f"SUMS={sha256(content)}"})
     assert outside(tmp_path) == []
+
+
+def test_a_model_cannot_send_a_secret_of_the_server_anywhere(fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVERS_SECRET", "secret")
+    with FileServer({"/x": b"x"}) as server:
+        monkeypatch.setenv("REPOAGENT_FETCH_HOSTS", server.host)
+        for name in ("token", "username", "password"):
+            parameters = {"url": f"{server.url}/x", "digest": f"x={sha256(b'x')}", name: "env:SERVERS_SECRET"}
+            with pytest.raises(RepoAgentError, match="may only be given in the operator's policy"):
+                fetch(parameters, demanded=False)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "127.example.org", "127.0.0.1.example", "registry.example"])
+def test_only_loopback_is_spoken_to_without_tls(host: str) -> None:
+    assert parse(f"oci://{host}/m@sha256:{'0' * 64}").base.startswith("https://")
+    assert parse(f"oci://127.0.0.1:5000/m@sha256:{'0' * 64}").base.startswith("http://")
+
+
+def test_a_file_that_is_in_an_archive_as_well_is_refused(fetch: Fetch, registry: Registry) -> None:
+    kind = "application/vnd.cncf.model.weight.v1"
+    layers = [
+        registry.layer("evil", f"{kind}.tar", tar({"x": b"1"})),
+        registry.layer("evil", f"{kind}.raw", b"2", **{"org.cncf.model.filepath": "x"}),
+    ]
+    refused(fetch, registry, layers, "there twice")
+
+
+def test_a_listing_of_a_web_server_is_not_redirected(fetch: Fetch) -> None:
+    with FileServer({"/x": b"<a href='y'>y</a>"}) as inside, FileServer() as server:
+        server.handlers.append(
+            lambda request: request.answer(302, headers={"Location": f"{inside.url}/x"}) or True  # type: ignore[func-returns-value]
+        )
+        with pytest.raises(RepoAgentError):
+            fetch({"url": f"{server.url}/m/", "floating": "true"})
+        assert inside.requests == []

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from repoagent.errors import UnavailableError
+from repoagent.errors import UnavailableError, UnsafePathError
 from repoagent.storage.paths.trees import tree_size
 from repoagent.storage.transfer.lanes import Lanes
 from repoagent.storage.transfer.pull import pull
@@ -154,6 +154,8 @@ class BlobStore:
             if not target.parent.is_dir():
                 raise
             return None  # The quota removed it meanwhile.
+        except FileExistsError:
+            raise UnsafePathError(f"{target.name!r} is there twice") from None
         except OSError as error:
             if error.errno != errno.EMLINK:
                 raise
