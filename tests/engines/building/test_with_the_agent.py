@@ -10,6 +10,7 @@ import pytest
 
 from repoagent.config import read_text
 from repoagent.engines.plan_header import PlanHeader
+from repoagent.engines.provenance import check_digest
 from repoagent.errors import CancelledError
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
@@ -49,6 +50,7 @@ def test_a_backend_gets_the_plan_its_statement_and_a_configuration_that_names_it
     (subject,) = json.loads(outcome.files["1/model.plan.intoto.json"])["subject"]
     assert subject["name"] == "model.plan"
     assert subject["digest"]["sha256"] == hashlib.sha256(outcome.files["1/model.plan"]).hexdigest()
+    check_digest(outcome.files["1/model.plan"], "model.plan", outcome.files["1/model.plan.intoto.json"])
     assert subject["annotations"]["flavour"] == header.flavour.value
     assert subject["annotations"]["profiles"] == [{"shapes": {"x": [[1, 4], [8, 4], [8, 4]]}, "values": {}}]
 
