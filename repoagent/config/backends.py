@@ -1,5 +1,6 @@
 """Which backend a configuration asks for, and how that backend's model file is called."""
 
+from collections.abc import Collection
 from types import MappingProxyType
 from typing import Final
 
@@ -7,11 +8,13 @@ from repoagent.config.model_config_pb2 import ModelConfig
 
 __all__ = [
     "BACKEND_OF_PLATFORM",
+    "CHECKPOINT_HINT",
     "ENSEMBLE",
     "MODEL_FILENAMES",
     "PLATFORM_OF_BACKEND",
     "backend_of",
     "executed_by",
+    "is_checkpoint",
     "model_filename",
     "platform_of",
 ]
@@ -49,6 +52,17 @@ MODEL_FILENAMES: Final = MappingProxyType(
         "python": "model.py",
     }
 )
+
+CHECKPOINT_HINT: Final = (
+    "holds a checkpoint, which no backend runs as it is: name the agent 'convert' with the parameter to = decoder"
+)
+"""What a message has of a directory with the files of :func:`is_checkpoint`."""
+
+
+def is_checkpoint(names: Collection[str]) -> bool:
+    """Whether a directory with files of these names holds a checkpoint of Hugging Face."""
+    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
 
 _BACKEND_OF_FILENAME: Final = MappingProxyType({name: backend for backend, name in MODEL_FILENAMES.items()})
 

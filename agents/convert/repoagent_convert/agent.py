@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from repoagent.api import Agent, AgentModel, CancelledError, Conversion, ConversionSource
 from repoagent_convert.accelerators import parameters_of
 from repoagent_convert.layout import copy_others, find_versions
-from repoagent_convert.options import Options, check_file_name, parse_parameters
+from repoagent_convert.options import CHECKPOINT, Options, check_file_name, parse_parameters
 
 if TYPE_CHECKING:
     from repoagent.api import ModelConfig
@@ -55,7 +55,7 @@ class _Job:
     @classmethod
     def plan(cls, model: AgentModel, options: Options, config: "ModelConfig | None") -> "_Job":
         """Find out what there is to do, and refuse what cannot be done, before anything is written."""
-        name = options.input or (config.default_model_filename if config is not None else "") or DEFAULT_FILE_NAME
+        name = options.input or _usual_name(options, config)
         check_file_name(name, "default_model_filename")
         root = model.localize()
         conversions = {number: _conversion(model, options, root, number, name) for number in find_versions(root)}
@@ -102,6 +102,13 @@ class _Job:
         }
         config.parameters[PROVENANCE].string_value = json.dumps(provenance)
         self.model.write_config(config)
+
+
+def _usual_name(options: Options, config: "ModelConfig | None") -> str:
+    """That of the file; a checkpoint is all of the directory."""
+    if options.source_format == CHECKPOINT:
+        return "."
+    return (config.default_model_filename if config is not None else "") or DEFAULT_FILE_NAME
 
 
 def _conversion(model: AgentModel, options: Options, root: Path, number: str, name: str) -> Conversion:

@@ -7,10 +7,10 @@ from typing import Final
 
 from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, UnsafePathError
 
-__all__ = ["PARAMETERS", "Options", "check_file_name", "parse_parameters"]
+__all__ = ["CHECKPOINT", "PARAMETERS", "Options", "check_file_name", "parse_parameters"]
 
 PARAMETERS: Final[Mapping[str, str]] = {
-    "to": "the format to convert to: optimized, int8, tensorrt, or that of a plug-in",
+    "to": "the format to convert to: optimized, int8, tensorrt, decoder, or that of a plug-in",
     "from": "the format of the model, where more than one can be converted to that",
     "input": "name of the model file in each version directory",
     "keep_original": "true: the model file stays, and the result lies beside it",
@@ -20,6 +20,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _DEFAULT_TARGET: Final = "optimized"
 _DEFAULT_SOURCE: Final = "onnx"
+CHECKPOINT: Final = "safetensors"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
+from repoagent.config.backends import CHECKPOINT_HINT, is_checkpoint
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
@@ -269,6 +270,8 @@ class ModelBuilder:
         """The configuration with nothing left open, and the backend that it names or that its files imply."""
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
+        if not config.backend and is_checkpoint(names):
+            raise InvalidArgumentError(f"version directory {version} of model '{name}' {CHECKPOINT_HINT}")
         if not config.backend:
             raise InvalidArgumentError(
                 f"must specify 'platform' or 'backend' for model '{name}': nothing in version directory {version} "

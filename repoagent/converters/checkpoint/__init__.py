@@ -1,0 +1,1 @@
+"""From checkpoints of Hugging Face: safetensors, a configuration and a tokenizer."""
