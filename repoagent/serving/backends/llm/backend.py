@@ -6,10 +6,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from repoagent.config.backends import CHECKPOINT_HINT, is_checkpoint
-from repoagent.errors import UnavailableError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
+from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.instances.backend import BackendModel
 from repoagent.storage.files.files import ModelFiles
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LlmBackend"]
 
+_SHARE: Final = "models-at-once"
 _PACKAGES: Final = ("tokenizers", "onnx")
 
 
@@ -31,7 +33,16 @@ class LlmBackend:
     """Weights are mapped: their pages are read when they are needed."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """There are no settings."""
+        """``settings``: ``models-at-once`` (1), how many models share the cores.
+
+        Raises:
+            InvalidArgumentError: it is not a whole number above 0.
+        """
+        warn_of_unknown(self.name, settings or {}, (_SHARE,))
+        text = (settings or {}).get(_SHARE, "1")
+        if not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 9):
+            raise InvalidArgumentError(f"--backend-config=llm,{_SHARE} must be a whole number above 0, not '{text}'")
+        self._models_at_once = int(text)
         self.limits = DEFAULT_LIMITS
 
     def gpus(self) -> Sequence[int]:
@@ -70,7 +81,7 @@ class LlmBackend:
 
         with ExitStack() as undo:
             with files.reading(str(version)) as folder:
-                model = LlmModel(config, folder, str(version), self.limits)
+                model = LlmModel(config, folder, str(version), self.limits, self._models_at_once)
                 undo.callback(model.close)
             undo.pop_all()
         return model

@@ -28,7 +28,13 @@ _SPINNING: Final = "session.intra_op.allow_spinning"
 
 
 def executor_config(
-    parameters: Parameters, folder: Path, tokenizer: Tokenizer, *, vocab_size: int, end_ids: tuple[int, ...]
+    parameters: Parameters,
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    vocab_size: int,
+    end_ids: tuple[int, ...],
+    models_at_once: int = 1,
 ) -> ExecutorConfig:
     """The executor's configuration. ``folder`` is where relative paths begin.
 
@@ -56,7 +62,7 @@ def executor_config(
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
     # Two that only executors of this project have: attributes, as the reference says.
-    vars(config)["runner_options"] = _runner(parameters)
+    vars(config)["runner_options"] = _runner(parameters, models_at_once)
     if (draft := parameters.text("speculative_model_dir")) is not None:
         length = _or(parameters.number("max_draft_len"), 3)
         vars(config)["speculative_config"] = DraftTargetDecodingConfig(length, join_inside(folder, draft))
@@ -116,10 +122,12 @@ def _guidance(
     )
 
 
-def _runner(parameters: Parameters) -> RunnerOptions:
+def _runner(parameters: Parameters, models_at_once: int) -> RunnerOptions:
+    """``models_at_once``: how many models share the cores; threads that wait busily would take those of others."""
+    share = max(1, len(os.sched_getaffinity(0)) // models_at_once)
     return RunnerOptions(
-        threads=_or(parameters.number("intra_op_thread_count"), len(os.sched_getaffinity(0))),
-        spinning=parameters.truth(_SPINNING, True),
+        threads=_or(parameters.number("intra_op_thread_count"), share),
+        spinning=parameters.truth(_SPINNING, models_at_once == 1),
         max_seq_len=parameters.number("max_seq_len"),
         lora=parameters.truth("lora", False),
     )

@@ -26,11 +26,21 @@ class Detokenizer:
         self._known = known
         self._new = len(self._tokens)
         """Where the tokens begin that have not been returned, or only in part. Those before them are ``known``."""
+        self._fresh = True
+        """Whether nothing has come yet."""
         self._told = 0
         """Characters behind what is known that have been returned."""
 
     def feed(self, tokens: Sequence[int], *, final: bool = False) -> str:
         """The text that more tokens add; at the end also what still waits."""
+        whole, self._fresh = final and self._fresh, False
+        if len(tokens) < 2 or whole or _UNKNOWN not in self._tokenizer.decode([*self._tokens, *tokens]):
+            return self._feed(tokens, final=final)
+        # One by one: a whole character together with a part of the next one may look as if both were broken.
+        pieces = [self._feed((token,), final=False) for token in tokens[:-1]]
+        return "".join(pieces) + self._feed(tokens[-1:], final=final)
+
+    def _feed(self, tokens: Sequence[int], *, final: bool) -> str:
         self._tokens += tokens
         text = self._grown()
         ready = len(text) if final else len(text) - _waiting(text)

@@ -47,7 +47,14 @@ _THREADS: Final = 2
 class LlmModel:
     """An executor with its tokenizer, which all instances share."""
 
-    def __init__(self, config: "ModelConfig", folder: Path, version: str, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        config: "ModelConfig",
+        folder: Path,
+        version: str,
+        limits: Limits = DEFAULT_LIMITS,
+        models_at_once: int = 1,
+    ) -> None:
         """Load what lies in ``folder``.
 
         Raises:
@@ -69,7 +76,14 @@ class LlmModel:
         self._defaults = read_generation_defaults(folder, limits)
         end_ids = spec.end_ids if self._defaults.end_ids is None else self._defaults.end_ids
         end_ids = tuple(token for token in end_ids if token < spec.vocab_size)
-        settings = executor_config(parameters, folder, self._tokenizer, vocab_size=spec.vocab_size, end_ids=end_ids)
+        settings = executor_config(
+            parameters,
+            folder,
+            self._tokenizer,
+            vocab_size=spec.vocab_size,
+            end_ids=end_ids,
+            models_at_once=models_at_once,
+        )
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None
         tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)

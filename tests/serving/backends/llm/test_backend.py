@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.llm.backend import LlmBackend
 from repoagent.serving.core import ServingCore
 from tests.serving.backends.llm.conftest import Asker, WriteModel
 
@@ -30,6 +32,13 @@ def failure(core: ServingCore) -> str:
 def test_a_missing_file_is_named(core: ServingCore, write_llm: WriteModel, name: str, error: str) -> None:
     (write_llm() / "1" / name).unlink()
     assert error in failure(core)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "", "1.5", "9" * 5000])
+def test_a_share_of_the_cores_is_a_number(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="models-at-once must be a whole number above 0"):
+        LlmBackend({"models-at-once": text})
+    LlmBackend({"models-at-once": "3"})
 
 
 def test_a_broken_configuration_of_the_decoder_is_named(core: ServingCore, write_llm: WriteModel) -> None:

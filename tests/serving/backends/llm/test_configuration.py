@@ -18,12 +18,19 @@ from tests.serving.backends.llm.tiny import byte_level
 FOLDER = Path("/models/m/1")
 
 
-def configured(**values: str) -> tuple[ExecutorConfig, Parameters]:
+def configured(models_at_once: int = 1, /, **values: str) -> tuple[ExecutorConfig, Parameters]:
     config = ModelConfig(name="m")
     for key, value in values.items():
         config.parameters[key].string_value = value
     parameters = Parameters(config)
-    settings = executor_config(parameters, FOLDER, Tokenizer(byte_level()), vocab_size=300, end_ids=(2,))
+    settings = executor_config(
+        parameters,
+        FOLDER,
+        Tokenizer(byte_level()),
+        vocab_size=300,
+        end_ids=(2,),
+        models_at_once=models_at_once,
+    )
     return settings, parameters
 
 
@@ -38,6 +45,24 @@ def test_without_parameters_prompts_are_read_in_pieces_on_all_cores() -> None:
     assert options(config).threads == len(os.sched_getaffinity(0))
     assert options(config).spinning
     parameters.check_rest()
+
+
+@pytest.mark.parametrize(
+    ("models", "given", "threads", "spinning"),
+    [
+        (1, {}, 6, True),
+        (2, {}, 3, False),
+        (100, {}, 1, False),
+        (2, {"intra_op_thread_count": "5"}, 5, False),
+        (2, {"session.intra_op.allow_spinning": "1"}, 3, True),
+    ],
+)
+def test_models_share_the_cores_unless_they_say_otherwise(
+    models: int, given: dict[str, str], threads: int, spinning: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    config, _ = configured(models, **given)
+    assert (options(config).threads, options(config).spinning) == (threads, spinning)
 
 
 def test_every_parameter_reaches_the_executor() -> None:
