@@ -35,6 +35,7 @@ from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec.number_list import NumberList
 from repoagent_server.codec.request_templates import RequestTemplates
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.response import infer_message
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.http.connection import HttpConnection
@@ -94,6 +95,11 @@ def no_response_frames() -> None:
     ResponseWriter.write = lambda _, response, stored=(): infer_message(response, stored).SerializeToString()  # type: ignore
 
 
+def no_known_requests() -> None:
+    """Every message over gRPC is parsed and checked in full."""
+    KnownRequests.read = KnownRequests.remember = _nothing  # type: ignore[assignment]
+
+
 SWITCHES: Final[Mapping[str, Callable[[], None]]] = {
     "all": _nothing,
     "all again": _nothing,
@@ -104,6 +110,7 @@ SWITCHES: Final[Mapping[str, Callable[[], None]]] = {
     "alone": no_alone,
     "joint writes": no_joint_writes,
     "response frames": no_response_frames,
+    "known requests": no_known_requests,
 }
 
 
@@ -201,6 +208,7 @@ def workloads() -> list[Workload]:
         ),
         *(Workload(f"binary 512 x{count}", count, http_request("wide", binary=True)) for count in (1, 8)),
         *(Workload(f"gRPC 512 x{count}", count, message("wide"), grpc=True) for count in (1, 8)),
+        Workload("gRPC as p. a. x8", 8, message("add", as_perf_analyzer=True), grpc=True),
         Workload("gRPC 1 MiB x1", 1, message("large"), grpc=True),
     ]
 
@@ -225,9 +233,12 @@ def http_request(model: str, *, binary: bool) -> bytes:
     return head.encode() + b"\r\n\r\n" + text + raw
 
 
-def message(model: str) -> bytes:
+def message(model: str, *, as_perf_analyzer: bool = False) -> bytes:
     array = values(model)
     asked = pb.ModelInferRequest(model_name=model, raw_input_contents=[array.tobytes()])
+    if as_perf_analyzer:
+        asked.id = "17"
+        asked.parameters["triton_enable_empty_final_response"].bool_param = True
     asked.inputs.add(name="x", datatype="FP32", shape=array.shape)
     return bytes(asked.SerializeToString())
 

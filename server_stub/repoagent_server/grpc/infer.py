@@ -16,6 +16,7 @@ from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.details import details
+from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.response import STATUS
 from repoagent_server.grpc.response_writer import ResponseWriter
@@ -55,6 +56,7 @@ class InferCalls:
         self._long = long
         self.in_flight = in_flight
         self._writer = ResponseWriter()
+        self._known = KnownRequests()
 
     @property
     def limits(self) -> Limits:
@@ -105,7 +107,12 @@ class InferCalls:
         Raises:
             RepoAgentError: there is something wrong with it.
         """
-        return read(self._inference, _parse(message))
+        decoded = self._known.read(message)
+        if decoded is None:
+            parsed = _parse(message)
+            decoded = read(self._inference, parsed)
+            self._known.remember(message, parsed, decoded)
+        return decoded
 
     def submit(self, decoded: Decoded, headers: Callable[[], Headers], answer: "OneAnswer") -> InferRequest:
         """Hand a request over, with what the ``headers`` of its call mean. ``answer`` is given the answer.

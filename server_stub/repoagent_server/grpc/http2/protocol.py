@@ -21,6 +21,7 @@ _HIGH_WATER: Final = 1 << 20
 _PART_SECONDS: Final = 1.0
 """For how long the client may still open streams after it has been asked not to."""
 _JITTER: Final = 0.1
+_UNAVAILABLE: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +139,18 @@ class Http2Protocol(asyncio.Protocol):
             self._after("part", _PART_SECONDS, self.connection.part_now)
 
     def close(self) -> None:
-        """End the connection after the answers given so far; the client may try other calls elsewhere."""
-        self.connection.part_now()
-        for number in list(self.connection.streams):
-            if not self.connection.streams[number].tail:
-                self.connection.reset(number, 7)
+        """End the connection after the answers given so far. Calls that still run end with a status: as they may have
+        been executed, the client must not believe that it can try them elsewhere without harm."""
+        connection = self.connection
+        connection.part_now()
+        for stream in list(connection.streams.values()):
+            if not stream.tail:
+                call, stream.call = stream.call, None
+                connection.finish(stream, _UNAVAILABLE, "the server has stopped")
+                if call is not None:
+                    call.lost()
         self.flush()
-        if self._transport is not None and not self.connection.streams:
+        if self._transport is not None and not connection.streams:
             self._transport.close()
 
     def abort(self) -> None:

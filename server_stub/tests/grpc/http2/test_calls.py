@@ -463,3 +463,21 @@ def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
         for raw in (idle, watching):
             raw.send(PingFrame(0, b"12345678"))
             assert raw.next(PingFrame).opaque_data == b"12345678"
+
+
+@pytest.mark.parametrize("path", [METHOD, f"/{SERVICE}/ModelStreamInfer"])
+def test_calls_that_run_when_the_server_closes_end_with_a_status(core: Any, path: str) -> None:
+    """Not with REFUSED_STREAM, after which a client would try again what has been executed."""
+    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"))
+    frontend.start()
+    raw = Raw(frontend.bind())
+    with closing(raw.socket):
+        raw.begin(1, path=path)
+        raw.send(data_frame(1, message(infer_message("slow").SerializeToString())))
+        if path == METHOD:
+            raw.send(data_frame(1, b"", "END_STREAM"))
+        assert core.submitted.wait(60)
+        frontend.stop()
+        assert raw.status() == ("14", "the server has stopped")
+        assert raw.frame() is None or raw.ended() in (0, -1)
+    assert core.requests[-1].cancelled
