@@ -76,6 +76,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=12, help="nothing is repeated after that")
     parser.add_argument("--quick", action="store_true", help="one round of one second, whatever others do")
     parser.add_argument("--forms", nargs="+", default=list(ASKED), choices=list(ASKED), help="only these")
+    parser.add_argument("--grpc-transport", default="", help="that of repoagent; its default if none is named")
     parser.add_argument("--write", type=Path, help="write serving.md, its data and its plot below this directory")
     parser.add_argument("--triton", type=Path, default=Path(".venvs/triton"), help="where nvidia-pytriton is installed")
     parser.add_argument("--mlserver", type=Path, default=Path(".venvs/mlserver"), help="where MLServer is installed")
@@ -92,10 +93,11 @@ def arguments() -> argparse.Namespace:
 
 def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple[dict[str, Server], dict[str, str]]:
     """The servers that there are, and how to get the others."""
+    transport = [f"--grpc-transport={options.grpc_transport}"] if options.grpc_transport else []
     spinning = [PROCESS, "--backend-config=python,spin-microseconds=400"]
     contexts: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
-        OURS: partial(repoagent, OURS),
-        OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS]),
+        OURS: partial(repoagent, OURS, flags=transport),
+        OURS_APART: partial(repoagent, OURS_APART, flags=[PROCESS, *transport]),
         OURS_SPINNING: partial(repoagent, OURS_SPINNING, flags=spinning),
         TRITON: partial(triton, TRITON, environment=options.triton),
         MLSERVER: partial(mlserver, MLSERVER, environment=options.mlserver),

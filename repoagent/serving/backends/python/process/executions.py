@@ -55,26 +55,33 @@ class Executions:
         self._run = run
         self._answer = answer
         self._waiting: deque[list[Any]] = deque()
+        self._lock = threading.Lock()
+        """Held while answers are sent: those that end a message must be the last ones."""
+        self._ready: list[Response] = []
+        self._times: list[list[int]] = []
+        self._size = 0
 
     def perform(self, executions: list[list[Any]], payload: Any) -> None:
         """Do all, except what is given back meanwhile, and answer what is ready about every millisecond."""
         several = len(executions) > 1
         self._waiting.extend(executions[1:])
-        responses: list[Response] = []
-        times: list[list[int]] = []
         bodies: list[Any] | None = executions[0]
         while bodies is not None:
             number = bodies[0][0]
             if several:
                 os.pwrite(self._progress_fd, _NUMBER.pack(number), 0)
             begin = time.monotonic_ns()
-            responses += self._run(bodies, payload)
-            times.append([number, begin, end := time.monotonic_ns()])
-            if self._waiting and (end - times[0][1] > _KEEP_NS or _size(responses) > _KEEP_BYTES):
-                self._answer(responses, times, False)
-                responses, times = [], []
+            responses = self._run(bodies, payload)
+            end = time.monotonic_ns()
+            with self._lock:
+                self._ready += responses
+                self._times.append([number, begin, end])
+                self._size += _size(responses)
+                if self._waiting and (end - self._times[0][1] > _KEEP_NS or self._size > _KEEP_BYTES):
+                    self._send(last=False)
             bodies = self._next()
-        self._answer(responses, times, True)
+        with self._lock:
+            self._send(last=True)
 
     def _next(self) -> list[Any] | None:
         try:
@@ -82,14 +89,26 @@ class Executions:
         except IndexError:  # Also if it was given back just now.
             return None
 
+    def _send(self, *, last: bool) -> None:
+        """Answer what is ready. Holds the lock."""
+        responses, times = self._ready, self._times
+        self._ready, self._times, self._size = [], [], 0
+        self._answer(responses, times, last)
+
     def give_back(self) -> list[int]:
-        """Begin nothing more of what there is; returns the numbers. On any thread."""
+        """Begin nothing more of what there is; returns the numbers. Answers what is ready, too. On any thread.
+
+        The server asks for it when an execution takes long.
+        """
         numbers: list[int] = []
         while self._waiting:
             try:
                 numbers += [body[0] for body in self._waiting.pop()]
             except IndexError:
                 break
+        with self._lock:
+            if self._times:
+                self._send(last=False)
         return numbers[::-1]
 
 

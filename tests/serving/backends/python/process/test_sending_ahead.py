@@ -81,7 +81,7 @@ class Serving:
         self.core = core
         self.pipe = pipe
         self.finalized = finalized
-        (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler]
+        (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
         self.instances: list[Any] = list(self.scheduler._instances)
         for instance in self.instances:
             while instance.ahead < 8:  # It was interrupted now and then.
@@ -266,6 +266,14 @@ def test_what_stands_behind_a_slow_one_goes_to_another_instance(serve: Callable[
     assert answers[0].value == 1.0
 
 
+def test_an_answer_does_not_wait_for_a_slow_execution_behind_it(serve: Callable[..., Serving]) -> None:
+    serving = serve()
+    _, answers = serving.together(10.0, 1.0, 11.0)
+    assert answers[0].value == 10.0  # While the second one is still executed.
+    serving.let_go()
+    assert [answers[1].value, answers[2].value] == [1.0, 11.0]
+
+
 def test_what_a_crash_takes_with_it_goes_to_the_next_process(serve: Callable[..., Serving]) -> None:
     serving = serve()
     _, answers = serving.together(2.0, 10.0, 11.0, 12.0)
@@ -341,4 +349,4 @@ def test_nothing_is_sent_ahead_where_the_queue_decides_more(tmp_path: Path, more
     options = CoreOptions(repositories=(str(tmp_path / "models"),), repoagent_directory=None, rate_limit=mode)
     with ServingCore(options) as core:
         assert core.model_ready("m")
-        assert [entry for entry in gc.get_objects() if isinstance(entry, AheadScheduler)] == []
+        assert [entry for entry in gc.get_objects() if isinstance(entry, AheadScheduler) and not entry._closed] == []
