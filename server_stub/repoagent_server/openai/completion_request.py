@@ -45,6 +45,8 @@ def read_completion(document: object) -> CompletionRequest:
     if echo and alternatives is not None:
         raise fields.wrong("echo", "cannot be honoured together with 'logprobs'")
     prompts = _prompts(fields)
+    if len(prompts) * sampling.count > _MOST_PROMPTS:
+        raise fields.wrong("n", f"cannot be honoured: there may be {_MOST_PROMPTS} choices for all prompts together")
     if echo and any("tokens" in prompt for prompt in prompts):
         raise fields.wrong("echo", "cannot be honoured with a prompt of tokens")
     values: Mapping[str, Any] = {

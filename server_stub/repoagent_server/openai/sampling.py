@@ -11,6 +11,8 @@ __all__ = ["MOST_CHOICES", "MOST_TOKENS", "Sampling", "read_sampling"]
 MOST_CHOICES: Final = 128
 MOST_TOKENS: Final = 2**31 - 1
 _MOST_STOPS: Final = 1024
+_MOST_WORDS: Final = 64
+_LONGEST_WORDS: Final = 4096
 _MOST_BIASES: Final = 1024
 _SERVICE: Final = "the server has one tier"
 _STORE: Final = "nothing is stored"
@@ -48,7 +50,7 @@ def read_sampling(fields: Fields) -> Sampling:
         "ignore_eos": fields.truth("ignore_eos") or None,
         "stop_token_ids": _tokens(fields, "stop_token_ids"),
         "logit_bias": _bias(fields),
-        "stop": fields.texts("stop", _MOST_STOPS) or None,
+        "stop": _stop(fields) or None,
     }
     count = fields.whole("n", 1, MOST_CHOICES) or 1
     found["n"] = count if count > 1 else None
@@ -61,6 +63,14 @@ def read_sampling(fields: Fields) -> Sampling:
     fields.refuse("store", _STORE, False)
     seed = None if "seed" in values or values.get("temperature") == 0 else secrets.randbits(63)
     return Sampling(values, tuple(values.get("stop", ())), count, seed, stream, _include_usage(fields, stream))
+
+
+def _stop(fields: Fields) -> list[str]:
+    """Each piece of a text is compared with all of them."""
+    words = fields.texts("stop", _MOST_WORDS)
+    if sum(map(len, words)) > _LONGEST_WORDS:
+        raise fields.wrong("stop", f"must have at most {_LONGEST_WORDS} characters in all")
+    return words
 
 
 def _seed(fields: Fields) -> int | None:

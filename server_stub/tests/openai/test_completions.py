@@ -112,6 +112,16 @@ def test_a_field_that_makes_no_sense_or_cannot_be_honoured_is_named(field: str, 
     assert response.json()["error"]["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [("n", {"prompt": ["x"] * 9, "n": 128}), ("stop", {"stop": ["x"] * 65}), ("stop", {"stop": ["x" * 4097]})],
+)
+def test_what_would_cost_everybody_is_limited(field: str, more: dict[str, Any], http: httpx.Client) -> None:
+    response = http.post("/v1/completions", json={"prompt": PROMPT, **SURE, **more})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
 def test_an_echo_of_what_is_not_known_as_text_is_refused(client: OpenAI) -> None:
     for wrong in ({"prompt": [1, 2]}, {"prompt": PROMPT, "logprobs": 1}):
         asked: Any = {**wrong, **SURE}
