@@ -92,7 +92,9 @@ def test_a_remote_store_can_fail(agent_harness: AgentHarness, model: Path) -> No
 
     outcome = agent_harness.run(remote_source(model, before_read=before_read))
     assert "the store says no" in str(outcome.error)
-    assert str(model / "config.pbtxt") in reads
+    # Files are read side by side, so that the failing one may be the only one.
+    assert any(path.endswith("model.bin") for path in reads)
+    assert all(path.startswith(str(model)) for path in reads)
 
 
 def test_points_are_told_in_order_and_counted(
