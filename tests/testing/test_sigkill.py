@@ -37,7 +37,7 @@ LOCAL = {
     "after decrypt LOAD": True,
     "checksum LOAD #2": True,
     "convert LOAD": True,
-    "convert cache": True,
+    "convert conversion": True,
     "after convert acquire_location": True,
     "convert write_config": True,
     "after convert update_location": True,
@@ -57,7 +57,7 @@ REMOTE = {
     "storage cache sync directory": False,
     "after storage cache build": False,
     "after decrypt LOAD": True,
-    "convert cache": True,
+    "convert conversion": True,
     "storage workspace close": True,
 }
 
