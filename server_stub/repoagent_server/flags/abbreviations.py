@@ -5,7 +5,7 @@ from itertools import islice
 
 import click
 
-from repoagent_server.flags.flags import BOOLEAN
+from repoagent_server.flags.values import BOOLEAN
 
 __all__ = ["AbbreviatingCommand"]
 

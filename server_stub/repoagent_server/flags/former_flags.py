@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from repoagent_server.flags.flags import BackendSetting
+from repoagent_server.flags.values import BackendSetting
 
 __all__ = ["former_trace_flags", "take_former_trace_flags", "take_strictness"]
 

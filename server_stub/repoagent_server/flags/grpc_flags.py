@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from repoagent_server.flags.flags import HEADER_PATTERN, boolean, number
+from repoagent_server.flags.values import HEADER_PATTERN, boolean, number
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, DEFAULT_TRANSPORT, TRANSPORTS, GrpcOptions
 from repoagent_server.shared.memory import default_message_bytes
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from repoagent.limits import Limits
-from repoagent_server.flags.flags import number
+from repoagent_server.flags.values import number
 
 __all__ = ["limit_flags", "take_limits"]
 

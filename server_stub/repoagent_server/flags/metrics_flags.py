@@ -7,7 +7,7 @@ import click
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.exposition.settings import MetricsSettings, read_metrics_settings
-from repoagent_server.flags.flags import boolean
+from repoagent_server.flags.values import boolean
 
 __all__ = ["metrics_flags", "take_metrics_port", "take_metrics_settings"]
 

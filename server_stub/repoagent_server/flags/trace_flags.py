@@ -8,7 +8,7 @@ import click
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings, changed
-from repoagent_server.flags.flags import BackendSetting
+from repoagent_server.flags.values import BackendSetting
 
 __all__ = ["trace_settings"]
 

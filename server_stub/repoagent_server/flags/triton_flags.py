@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from repoagent_server.flags.flags import BOOLEAN
+from repoagent_server.flags.values import BOOLEAN
 
 __all__ = ["INEFFECTIVE", "REFUSED", "ineffective_notes", "triton_flags"]
 

@@ -8,7 +8,14 @@ import click
 
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
-from repoagent_server.flags.flags import (
+from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
+from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
+from repoagent_server.flags.limit_flags import limit_flags, take_limits
+from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
+from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
+from repoagent_server.flags.trace_flags import trace_settings
+from repoagent_server.flags.triton_flags import ineffective_notes, triton_flags
+from repoagent_server.flags.values import (
     HEADER_PATTERN,
     LEVEL,
     PAIR,
@@ -18,13 +25,6 @@ from repoagent_server.flags.flags import (
     merge_settings,
     number,
 )
-from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
-from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
-from repoagent_server.flags.limit_flags import limit_flags, take_limits
-from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
-from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
-from repoagent_server.flags.trace_flags import trace_settings
-from repoagent_server.flags.triton_flags import ineffective_notes, triton_flags
 from repoagent_server.program.options import LogOptions, ServeOptions
 
 __all__ = ["serve"]
