@@ -31,12 +31,25 @@ def answer_error(request: InferRequest, error: RepoAgentError, version: str = ""
     The error gives up its traceback: whose frames hold the request, which leads to who is answered, who holds the
     answer. The memory of a large request would stay until the garbage collector comes by.
     """
-    cause: BaseException | None = error
-    while cause is not None:
-        cause.__traceback__ = None
-        cause = cause.__cause__ or cause.__context__
+    _forget_frames(error)
     asked = request.asked
     request.send(InferResponse(request.model_name, version or asked.model_version, id=asked.id, error=error), True)
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of ``error`` and of all that led to it.
+
+    These can lead in a circle: a model that raises the same object again, while what was made of it is handled, makes
+    each the reason of the other.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            pending += [one.__cause__, one.__context__]
 
 
 class LayerSender:

@@ -154,3 +154,12 @@ def test_an_error_is_the_final_answer(new_sender: Any) -> None:
     answer = sender.final()
     assert (answer.id, answer.model_version, str(answer.error)) == ("r", "2", "x")
     answer_error(InferRequest(Asked("m", {})), InternalError("nobody listens"))
+
+
+def test_errors_that_are_the_reasons_of_each_other_are_answered() -> None:
+    original, made = ValueError("from a model"), InternalError("made of it")
+    original.__context__, made.__cause__ = made, original
+    sender = CollectingSender()
+    answer_error(InferRequest(Asked("m", {}, id="r"), sender), made)
+    with pytest.raises(InternalError, match="made of it"):
+        sender.result("m")
