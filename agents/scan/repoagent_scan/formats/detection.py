@@ -4,13 +4,13 @@ The content decides; a name decides only where the content cannot, as for Python
 ways is the more dangerous one.
 """
 
-import ast
 import codecs
 from collections.abc import Iterator
 from typing import Final
 
-from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.format import Format
+from repoagent_scan.formats.behind import format_behind
+from repoagent_scan.formats.format import ACCEPTED, Format
+from repoagent_scan.formats.npy import holds_pickle
 from repoagent_scan.formats.onnx import is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
@@ -28,7 +28,6 @@ _MAGIC: Final = (
     (b"\xcf\xfa\xed\xfe", Format.NATIVE),
     (b"\xca\xfe\xba\xbe", Format.NATIVE),
     (b"\0asm", Format.NATIVE),
-    (b"\x89HDF\r\n\x1a\n", Format.HDF5),
     (b"\x1f\x8b", Format.ARCHIVE),
     (b"BZh", Format.ARCHIVE),
     (b"\xfd7zXZ\0", Format.ARCHIVE),
@@ -55,23 +54,22 @@ def detect(name: str, data: Buffer) -> Format:
     """
     if name.lower().endswith(_COMPILED):
         return Format.PYTHON
-    if _ends_as_zip(data):
-        # Whatever it begins as: programs that read archives, such as PyTorch, look at the end.
-        return _zip(data)
+    format_ = format_behind(data) or _format_by_start(data)
+    # Python source may begin with any word, such as that of another format.
+    return Format.PYTHON if format_ in ACCEPTED and name.lower().endswith(_PYTHON) else format_
+
+
+def _format_by_start(data: Buffer) -> Format:
     head = data[:_HEAD]
     for magic, format_ in _MAGIC:
         if head.startswith(magic):
             return format_
     if head.startswith(_NUMPY):
-        return _numpy(head)
-    return _without_magic(name, head, data)
+        return Format.PICKLE if holds_pickle(head) else Format.NUMPY
+    return _without_magic(head, data)
 
 
-def _without_magic(name: str, head: bytes, data: Buffer) -> Format:
-    if head[4:8] == b"ORTM":
-        return Format.ORT
-    if head[257:262] == b"ustar":
-        return Format.ARCHIVE
+def _without_magic(head: bytes, data: Buffer) -> Format:
     if looks_like_pickle(head):
         return Format.PICKLE
     if is_safetensors(data):
@@ -80,31 +78,8 @@ def _without_magic(name: str, head: bytes, data: Buffer) -> Format:
     if is_onnx(data):
         return Format.ONNX
     if _is_text(data):
-        return Format.PYTHON if _is_python(name, head) else Format.TEXT
+        return Format.PYTHON if _is_script(head) else Format.TEXT
     return Format.SENTENCEPIECE if is_sentencepiece(data) else Format.UNKNOWN
-
-
-def _numpy(head: bytes) -> Format:
-    """An array of objects is a pickle behind the header."""
-    size = int.from_bytes(head[8:10], "little") if head[6:7] == b"\x01" else int.from_bytes(head[8:12], "little")
-    start = 10 if head[6:7] == b"\x01" else 12
-    try:
-        header = ast.literal_eval(head[start : start + min(size, 10_000)].decode())
-        described = repr(header["descr"])
-    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError) as error:
-        raise MalformedError(f"the header is not that of a NumPy array: {type(error).__name__}") from None
-    return Format.PICKLE if "O" in described else Format.NUMPY
-
-
-def _ends_as_zip(data: Buffer) -> bool:
-    """A zip archive is found from its end, so it may follow anything. The record has at most 64 KiB of comment."""
-    return data[:4] in {b"PK\3\4", b"PK\5\6"} or b"PK\5\6" in data[max(0, len(data) - 66_000) :]
-
-
-def _zip(data: Buffer) -> Format:
-    """PyTorch's files are archives with a pickle in them: their names say what they are."""
-    tail = data[max(0, len(data) - (4 << 20)) :]
-    return Format.PICKLE if b"data.pkl" in tail or b".pkl" in tail else Format.ARCHIVE
 
 
 def _is_text(data: Buffer) -> bool:
@@ -129,6 +104,6 @@ def _chunks(data: Buffer) -> Iterator[bytes]:
         yield data[start : start + _CHUNK]
 
 
-def _is_python(name: str, head: bytes) -> bool:
+def _is_script(head: bytes) -> bool:
     first = head.split(b"\n", 1)[0]
-    return name.lower().endswith(_PYTHON) or (first.startswith(b"#!") and b"python" in first)
+    return first.startswith(b"#!") and b"python" in first

@@ -7,6 +7,7 @@ begin with an opcode is not taken for a pickle: its stack runs dry.
 import io
 import pickletools
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,18 +22,46 @@ _ENOUGH: Final = 4
 _TOO_MANY: Final = 2_000
 """Opcodes that no text has by chance. What comes after them is not looked at: it may be the import."""
 _MARK: Final = pickletools.markobject
+_OPCODES: Final = {opcode.code: opcode for opcode in pickletools.opcodes}
+_LINES: Final = {
+    "INT": re.compile(rb"\s*[-+]?[0-9A-Fa-fxXoO_]+\s*"),
+    "LONG": re.compile(rb"\s*[-+]?[0-9A-Fa-fxXoO_]+L?\s*"),
+    "STRING": re.compile(rb"(['\"]).*\1\s*", re.DOTALL),
+}
+"""Arguments that unpicklers take and ``pickletools`` does not: numbers in other bases, texts that are not ASCII."""
 
 
 def looks_like_pickle(head: bytes) -> bool:
     """Whether an unpickler would run code in a file that begins with ``head``, or would read it as data to its end."""
     reading = _Reading()
     with suppress(Exception):  # whatever a broken stream makes the parser raise: the opcodes before it count
-        for opcode, argument, _ in pickletools.genops(io.BytesIO(head)):
+        for opcode, argument in _opcodes(io.BytesIO(head)):
             if reading.take(opcode, argument):
                 return True
             if reading.count > _TOO_MANY:
                 return True
     return reading.has_header and reading.count > _ENOUGH
+
+
+def _opcodes(stream: io.BytesIO) -> Iterator[tuple[pickletools.OpcodeInfo, Any]]:
+    """The opcodes of all pickles in ``stream``: programs such as PyTorch read several, one after the other.
+
+    Raises:
+        Exception: an unpickler would stop here; which kind depends on the opcode.
+    """
+    while code := stream.read(1):
+        opcode = _OPCODES[code.decode("latin-1")]
+        yield opcode, _argument(opcode, stream)
+
+
+def _argument(opcode: pickletools.OpcodeInfo, stream: io.BytesIO) -> Any:
+    pattern = _LINES.get(opcode.name)
+    if pattern is None:
+        return opcode.arg.reader(stream) if opcode.arg is not None else None
+    line = stream.readline()
+    if not line.endswith(b"\n") or not pattern.fullmatch(line):
+        raise ValueError("not an argument of this opcode")
+    return line
 
 
 class _Reading:

@@ -40,7 +40,7 @@ def check_safetensors(data: Buffer) -> None:
 
 
 def _header_size(data: Buffer) -> int:
-    size: int = struct.unpack_from("<Q", data)[0]
+    size: int = struct.unpack("<Q", data[:8])[0]
     return size
 
 
@@ -51,5 +51,5 @@ def _spans(header: bytes) -> list[tuple[int, int]]:
         tensors: dict[str, Any] = json.loads(header)
         found = [tensor["data_offsets"] for name, tensor in tensors.items() if name != "__metadata__"]
         return [(int(first), int(last)) for first, last in found]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise MalformedError(f"the header is not that of a safetensors file: {error}") from None
