@@ -1,7 +1,5 @@
 """Looks at every file of a model and collects what speaks against it."""
 
-import mmap
-import os
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +11,11 @@ from typing import Final
 
 from repoagent.api import CancelledError, UnsafePathError, open_beneath
 from repoagent_scan.findings import Finding
+from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.format import RISKS, Format
 from repoagent_scan.formats.onnx import read_onnx
-from repoagent_scan.formats.wire import Buffer
 from repoagent_scan.options import Options
 from repoagent_scan.tree import list_files
 
@@ -122,10 +120,5 @@ class _Scan:
 
 @contextmanager
 def _content(root: Path, path: str) -> Iterator[Buffer]:
-    """The file as a map, so that only the pages that are looked at are read."""
     with open_beneath(root, path, follow=False) as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield b""
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            yield data
+        yield read_content(file.fileno())

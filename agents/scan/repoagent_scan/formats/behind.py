@@ -3,8 +3,8 @@
 import tarfile
 from typing import Final
 
+from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import Format
-from repoagent_scan.formats.wire import Buffer
 
 __all__ = ["format_behind"]
 

@@ -3,11 +3,13 @@
 Field numbers are those of ``onnx.proto`` (ONNX 1.19). Every occurrence of a field counts: protobuf merges them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.wire import BYTES, VARINT, Buffer, Fields
+from repoagent_scan.formats.wire import BYTES, VARINT, Field, Fields
 
 __all__ = ["STANDARD_DOMAINS", "OnnxContent", "is_onnx", "read_onnx"]
 
@@ -35,6 +37,7 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
 }
 _NODE_TYPE, _NODE_DOMAIN = 4, 7
 _FUNCTION_NAME, _FUNCTION_DOMAIN = 1, 10
+_LAST_NAME: Final = 10
 
 
 @dataclass(slots=True)
@@ -84,6 +87,26 @@ def read_onnx(data: Buffer) -> OnnxContent:
     return _Reader(data).content()
 
 
+@dataclass(slots=True)
+class _Message:
+    """A message that is being read."""
+
+    kind: str
+    fields: Iterator[Field]
+    texts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Where the last value lies of each field that may be a name."""
+
+    def take(self, found: Field) -> str | None:
+        """The kind of the message in the field ``found``; None if it is not one that leads to a node or a tensor."""
+        number, kind, first, last = found
+        if kind != BYTES:
+            return None
+        child = _CHILDREN.get(self.kind, {}).get(number)
+        if child is None and number <= _LAST_NAME:
+            self.texts[number] = (first, last)
+        return child
+
+
 class _Reader:
     def __init__(self, data: Buffer) -> None:
         self._fields = Fields(data)
@@ -91,22 +114,18 @@ class _Reader:
         self._size = len(data)
 
     def content(self) -> OnnxContent:
-        pending = [("Model", 0, self._size, 0)]
-        while pending:
-            message, start, end, depth = pending.pop()
-            if depth > _DEEPEST:
-                raise MalformedError(f"graphs nested more than {_DEEPEST} levels deep")
-            children = _CHILDREN.get(message, {})
-            texts = {}
-            for number, kind, first, last in self._fields.of(start, end):
-                if kind != BYTES:
-                    continue
-                child = children.get(number)
-                if child is None:
-                    texts[number] = (first, last)
-                else:
-                    pending.append((child, first, last, depth + 1))
-            self._note(message, texts)
+        # Messages that are being read, the innermost last: a list of all that are to be read would outgrow the file.
+        open_ = [_Message("Model", self._fields.of(0, self._size))]
+        while open_:
+            message = open_[-1]
+            field_ = next(message.fields, None)
+            if field_ is None:
+                self._note(message.kind, message.texts)
+                open_.pop()
+            elif (child := message.take(field_)) is not None:
+                if len(open_) > _DEEPEST:
+                    raise MalformedError(f"graphs nested more than {_DEEPEST} levels deep")
+                open_.append(_Message(child, self._fields.of(*field_[2:])))
         return self._found
 
     def _note(self, message: str, texts: dict[int, tuple[int, int]]) -> None:

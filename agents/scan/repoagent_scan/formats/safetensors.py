@@ -7,8 +7,8 @@ import json
 import struct
 from typing import Any, Final
 
+from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.wire import Buffer
 
 __all__ = ["check_safetensors", "is_safetensors"]
 

@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.wire import BYTES, Buffer, Fields
+from repoagent_scan.formats.wire import BYTES, Fields
 
 __all__ = ["is_sentencepiece"]
 

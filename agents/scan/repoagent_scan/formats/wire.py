@@ -1,14 +1,13 @@
 """The wire format of protobuf, walked field by field without decoding what is not looked at."""
 
-import mmap
 from collections.abc import Iterator
 from typing import Final
 
+from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
 
-__all__ = ["BYTES", "VARINT", "Buffer", "Field", "Fields"]
+__all__ = ["BYTES", "VARINT", "Field", "Fields"]
 
-Buffer = bytes | mmap.mmap
 Field = tuple[int, int, int, int]
 """Number, wire type, and where the value starts and ends."""
 
@@ -17,6 +16,8 @@ BYTES: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 _MOST_FIELDS: Final = 20_000_000
 """In one file. The largest published ONNX graphs have about two million."""
+_LEAST_TAG, _LARGEST_TAG = 1 << 3, (1 << 32) - 1
+_LONGEST_TEXT: Final = 4096
 
 
 class Fields:
@@ -37,6 +38,9 @@ class Fields:
         while position < end:
             self._count()
             tag, value = self._varint(position, end)
+            if not _LEAST_TAG <= tag <= _LARGEST_TAG:
+                # Some readers drop the bits above, and find another field than the one that stands here.
+                raise MalformedError(f"a field that protobuf cannot have at byte {position}")
             kind = tag & 7
             if kind == BYTES:
                 length, value = self._varint(value, end)
@@ -52,8 +56,14 @@ class Fields:
             yield tag >> 3, kind, value, position
 
     def text(self, start: int, end: int) -> str:
-        """The text between ``start`` and ``end``; bytes that are not UTF-8 are replaced."""
-        return self.data[start : min(end, start + 4096)].decode(errors="replace")
+        """The text between ``start`` and ``end``; bytes that are not UTF-8 are replaced.
+
+        Raises:
+            MalformedError: it is longer than any name. To cut it off would be to judge another name.
+        """
+        if end - start > _LONGEST_TEXT:
+            raise MalformedError(f"a name of {end - start} bytes at byte {start}")
+        return self.data[start:end].decode(errors="replace")
 
     def _count(self) -> None:
         self._left -= 1
