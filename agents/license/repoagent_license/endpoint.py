@@ -18,6 +18,7 @@ from repoagent_license.grant import Grant, parse_time
 __all__ = ["ask"]
 
 _LARGEST: Final = 1 << 16
+_LONGEST_REASON: Final = 1000
 _BY: Final = "the authorization by the endpoint"
 
 
@@ -68,12 +69,13 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> bytes:
 def _grant(body: bytes) -> Grant:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or not isinstance(answer.get("authorized"), bool):
         raise UnavailableError("the endpoint's answer cannot be used; expected JSON with 'authorized': true or false")
     if not answer["authorized"]:
-        raise InvalidArgumentError(f"not authorized: {answer.get('reason') or 'the endpoint gave no reason'}")
+        reason = str(answer.get("reason") or "the endpoint gave no reason")
+        raise InvalidArgumentError(f"not authorized: {reason[:_LONGEST_REASON]}")
     until = answer.get("until")
     return Grant(_BY, None if until is None else parse_time(until, "'until' in the endpoint's answer"))
 

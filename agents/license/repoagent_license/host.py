@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import CancelledError, NotFoundError, list_beneath, open_beneath, read_small_file
+from repoagent.api import CancelledError, NotFoundError, UnsafePathError, list_beneath, open_beneath, read_small_file
 
 __all__ = ["host_id", "model_digest"]
 
@@ -40,7 +40,7 @@ def model_digest(root: Path, cancelled: Callable[[], bool] = lambda: False) -> t
     ``sha256sum --tag FILES | LC_ALL=C sort | sha256sum`` prints it.
 
     Raises:
-        UnsafePathError: a link or a special file in a version directory.
+        UnsafePathError: a link or a special file in a version directory, or a name that no line can have.
         CancelledError: ``cancelled`` answered True.
     """
     lines, total = [], 0
@@ -56,12 +56,23 @@ def _files(root: Path) -> Iterator[str]:
     pending = [name for name in list_beneath(root) if name.isdecimal()]
     while pending:
         path = pending.pop()
+        _check_name(path)
         try:
             inside = list_beneath(root, path, follow=False)
         except NotADirectoryError:
             yield path
         else:
             pending += [f"{path}/{name}" for name in inside]
+
+
+def _check_name(path: str) -> None:
+    """One name must not read as the lines of several files: then two models would have the same digest."""
+    if any(character < " " or character == "\x7f" for character in path):
+        raise UnsafePathError(f"{path!r} has control characters in its name")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UnsafePathError(f"{path!r} has a name that is not UTF-8") from None
 
 
 def _file_digest(root: Path, path: str, cancelled: Callable[[], bool]) -> tuple[str, int]:

@@ -39,7 +39,14 @@ def test_a_no_is_a_refusal_with_its_reason(endpoint: Any, answer: dict[str, str]
         ask(endpoint.url, "m", timeout=10)
 
 
-@pytest.mark.parametrize("answer", [b"", b"yes", [], {}, {"authorized": "true"}, {"authorized": 1}])
+def test_a_reason_is_not_longer_than_a_person_reads(endpoint: Any) -> None:
+    endpoint.answer = answering(200, {"authorized": False, "reason": "x" * 60_000})
+    with pytest.raises(InvalidArgumentError) as caught:
+        ask(endpoint.url, "m", timeout=10)
+    assert len(str(caught.value)) < 1100
+
+
+@pytest.mark.parametrize("answer", [b"", b"yes", b"[" * 60_000, [], {}, {"authorized": "true"}, {"authorized": 1}])
 def test_an_answer_that_makes_no_sense_is_a_refusal(endpoint: Any, answer: object) -> None:
     endpoint.answer = answering(200, answer)
     with pytest.raises(UnavailableError, match="cannot be used"):
