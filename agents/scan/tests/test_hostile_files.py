@@ -5,7 +5,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from onnx import helper
+from repoagent_scan.cli import scan_command
+from repoagent_scan.findings import Finding, describe
 from repoagent_scan.formats.content import read_content
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.errors import MalformedError
@@ -80,3 +83,18 @@ def test_a_large_file_reads_as_its_bytes_do(tmp_path: Path) -> None:
         assert (len(large), large[5], large[-9:]) == (len(content), content[5], content[-9:])
         assert detect("m", large) is detect("m", content)
         assert read_onnx(large) == read_onnx(content)
+
+
+def test_a_finding_shows_no_control_characters_and_no_megabytes() -> None:
+    finding = Finding("a\x1b]0;owned\x07\n0 findings\udcff", "x" * 5_000_000, 'allow_file = "a\x1b"')
+    text = describe([finding]) + str(finding)
+    assert "a\\x1b]0;owned\\x07\\n0 findings\\udcff: xxx" in text
+    assert text.isprintable()
+    assert len(text) < 5000
+
+
+def test_the_names_of_a_hostile_model_reach_the_terminal_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[2J\n").write_bytes(b"\0\1")
+    result = CliRunner().invoke(scan_command, [str(tmp_path)], color=True)
+    assert "a\\x1b[2J\\n: unknown" in result.stderr
+    assert "\x1b" not in result.stderr
