@@ -13,6 +13,8 @@ __all__ = ["LARGEST", "Envelope", "read_envelope"]
 LARGEST: Final = 2 << 30
 """Bytes of plaintext. Only the end of a JWE shows whether it is authentic, so large ones are the wrong format."""
 _HEAD: Final = 64 << 10
+_LONGEST_NAME: Final = 64
+"""Characters of an algorithm, here and in messages."""
 _TAG_TEXT: Final = 22
 """Characters of a tag of 16 bytes."""
 _KEY_SIZES: Final = {"A128GCM": 16, "A192GCM": 24, "A256GCM": 32}
@@ -66,7 +68,7 @@ def read_envelope(fd: int) -> Envelope:
     start = len(head) - len(parts[3])
     end, tag = _tail(fd, start)
     envelope = Envelope(
-        algorithm=str(document.get("alg")),
+        algorithm=str(document.get("alg"))[:_LONGEST_NAME],
         kid=document.get("kid"),
         key_size=key_size,
         protected=protected,
@@ -114,7 +116,8 @@ def _key_size(document: dict[str, Any]) -> int:
     encryption = document.get("enc")
     size = _KEY_SIZES.get(encryption) if isinstance(encryption, str) else None
     if size is None:
-        raise DamagedError(f"the content is encrypted with {encryption!r}, expected one of {', '.join(_KEY_SIZES)}")
+        name = str(encryption)[:_LONGEST_NAME]
+        raise DamagedError(f"the content is encrypted with {name!r}, expected one of {', '.join(_KEY_SIZES)}")
     return size
 
 

@@ -81,7 +81,7 @@ def _read_json(data: bytes, source: str) -> Any:
         keyset.primary_key_id = int(document["primaryKeyId"])
         for entry in document["key"]:
             _add_key(keyset, entry)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, KeyFormatError):
             raise
         raise KeyFormatError(f"{source} is not a Tink keyset in JSON ({type(error).__name__})") from None

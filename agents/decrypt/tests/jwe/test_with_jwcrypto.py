@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jwcrypto import jwe, jwk
+from jwcrypto.common import base64url_encode
 from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
 from repoagent_decrypt.jwe import header
 from repoagent_decrypt.jwe.files import decrypt_file, plain_size
@@ -109,6 +110,17 @@ def test_another_way_to_wrap_keys_is_named(encrypt: Encrypt, tmp_path: Path) -> 
     path = encrypt(AES[256], b"content", alg="A256GCMKW", enc="A256GCM")
     with pytest.raises(DamagedError, match="wrapped with 'A256GCMKW', expected one of dir"):
         decrypt_file(path, tmp_path / "plain", parse_keys(AES[256].export().encode(), "key"))
+
+
+@pytest.mark.parametrize("member", ["alg", "enc"])
+def test_a_name_of_many_kilobytes_is_not_repeated(member: str, tmp_path: Path) -> None:
+    document = {"alg": "dir", "enc": "A256GCM"} | {member: "x" * 40_000}
+    text = f"{base64url_encode(json.dumps(document))}..{'A' * 16}..{'A' * 22}"
+    (tmp_path / "x.jwe").write_text(text)
+    with pytest.raises(DamagedError) as caught:
+        decrypt_file(tmp_path / "x.jwe", tmp_path / "plain", parse_keys(AES[256].export().encode(), "key"))
+    assert "xxx" in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_another_key_is_refused(encrypt: Encrypt, tmp_path: Path) -> None:

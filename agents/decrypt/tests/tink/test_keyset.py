@@ -43,6 +43,8 @@ def test_a_keyset_has_its_key() -> None:
         (keyset(segment_size=1 << 30), "segments of 1073741824 bytes"),
         (b'{"encryptedKeyset": "AAAA"}', "the keyset is encrypted; give the KMS"),
         (b'{"primaryKeyId": 1}', "not a Tink keyset in JSON"),
+        (b'{"primaryKeyId": 1e999, "key": []}', "not a Tink keyset in JSON"),
+        (b'{"primaryKeyId": 1, "key": [{"keyId": Infinity}]}', "not a Tink keyset in JSON"),
         (b"[" * 100_000, "not a Tink keyset"),
         (b'{"primaryKeyId":' + b"[" * 100_000, "not a Tink keyset in JSON"),
         (b"\xff\xff", "not a Tink keyset"),
