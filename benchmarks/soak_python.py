@@ -203,22 +203,29 @@ def write_model(directory: Path, code: str, config: str) -> None:
     (directory / "config.pbtxt").write_text(config)
 
 
-def resources() -> dict[str, int]:
+@dataclass(frozen=True)
+class Resources:
+    """What this process holds. Others in it may have threads of their own, which stay."""
+
+    descriptors: int
+    threads: frozenset[threading.Thread]
+
+
+def resources() -> Resources:
     gc.collect()
-    return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(running_threads())}
+    named = (thread for thread in threading.enumerate() if thread.name.startswith("repoagent-"))
+    return Resources(len(os.listdir("/proc/self/fd")), frozenset(named))
 
 
-def running_threads() -> list[threading.Thread]:
-    """Those of models, when those that are ending have ended."""
-    named = [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-")]
-    for thread in named:
+def left_over(before: Resources) -> list[str]:
+    """What there is more than before, when the threads that are ending have ended."""
+    for thread in resources().threads - before.threads:
         thread.join(10)
-    return [thread for thread in named if thread.is_alive()]
-
-
-def left_over(before: dict[str, int]) -> list[str]:
     after = resources()
-    return [f"{name}: {before[name]} before, {count} after" for name, count in after.items() if count > before[name]]
+    faults = [f"thread {thread.name} goes on" for thread in after.threads - before.threads]
+    if after.descriptors > before.descriptors:
+        faults.append(f"descriptors: {before.descriptors} before, {after.descriptors} after")
+    return faults
 
 
 def resident_bytes() -> int:
