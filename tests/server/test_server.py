@@ -347,7 +347,8 @@ def test_metrics_have_tritons_names(server: Server, addsub_inputs: dict[str, Any
 
 def test_metrics_can_be_switched_off(make_server: MakeServer) -> None:
     with make_server(model_control_mode=EXPLICIT, metrics=False) as server:
-        assert "nv_" not in server.metrics()
+        # A model of another server in this process may have metrics of its own, which all of them show.
+        assert "nv_inference_request_success" not in server.metrics()
 
 
 def test_a_lease_gives_a_loaded_model(make_server: MakeServer) -> None:
