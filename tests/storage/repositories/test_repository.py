@@ -31,7 +31,7 @@ def test_a_directory_whose_name_is_no_text_is_left_out_and_told_of_once(
     (tmp_path / "good").mkdir()
     repository = Repository.open(str(tmp_path))
     assert [repository.model_names() for _ in range(3)] == [["good"]] * 3
-    told = f"the directory 'bad\\udcffname' of {tmp_path} is no model: its name is not UTF-8; rename it"
+    told = f"the directory 'bad\\udcffname' of {tmp_path} is not a model: its name is not UTF-8; rename it"
     assert caplog.messages == [told]
     with pytest.raises(InvalidArgumentError, match=r"'bad\\udcffname' cannot be the name of a model: it is not UTF-8"):
         repository.model("bad\udcffname")
