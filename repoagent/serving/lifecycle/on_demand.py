@@ -271,7 +271,9 @@ class OnDemand:
         slot = self._table.get(name)
         loaded = slot.loaded if slot is not None else None
         served = loaded.versions.values() if loaded is not None else ()
-        return max(self._entries[name].loaded_ms, *(version.statistics.last_inference_ms for version in served))
+        entry = self._entries.get(name)  # it may have gone meanwhile, and so may its versions
+        loaded_ms = entry.loaded_ms if entry is not None else 0
+        return max((loaded_ms, *(version.statistics.last_inference_ms for version in served)))
 
     def _evict(self, name: str, reason: str) -> None:
         logger.info("unloading '%s': %s", name, reason)

@@ -153,19 +153,20 @@ def _write_narrow(model: Path, like: Path) -> None:
     (model / "config.pbtxt").write_text("\n".join(['backend: "llm"', *lines]))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
+    """Of one module: the metrics of its models are those of the whole process."""
     with Server(model_repository=str(repository)) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(server: Server) -> Iterator[str]:
     with KServeHttp(server, KServeHttp.Options(port=0, allow_openai=True)) as front:
         yield "http://{}:{}".format(*front.address)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(url: str) -> Iterator[OpenAI]:
     """The official client; it does not repeat what fails."""
     with OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=60) as client:
@@ -178,7 +179,7 @@ async def aclient(url: str) -> Any:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http(url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, timeout=60) as client:
         yield client
@@ -187,7 +188,7 @@ def http(url: str) -> Iterator[httpx.Client]:
 Token = Callable[[str], int]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def token(repository: Path) -> Token:
     """The token of a character of the model ``sums``."""
     inner = tokenizers.Tokenizer.from_file(str(repository / "sums" / "1" / "tokenizer.json"))

@@ -65,7 +65,7 @@ def test_numbers_and_gpus_are_read() -> None:
         ({"optimization_level": "6"}, "parameter 'optimization_level': '6' is not a whole number from 0 to 5"),
         ({"workspace": "1G"}, "parameter 'workspace': '1G' is not a whole number"),
         ({"tf32": "maybe"}, "parameter 'tf32': 'maybe' is not a valid value; expected one of: true"),
-        ({"compute_capabilities": "sm_89"}, "parameter 'compute_capabilities': 'sm_89' is none"),
+        ({"compute_capabilities": "sm_89"}, "parameter 'compute_capabilities': 'sm_89' is not a compute capability"),
     ],
 )
 def test_options_without_a_sensible_value_are_refused(options: dict[str, str], text: str) -> None:
