@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,19 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory that is all that can be imported beside the standard library; TensorRT is not in it."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)])
     monkeypatch.delenv(CHOICE, raising=False)
-    for name in [name for name in sys.modules if name.partition("_")[0].partition(".")[0] == "tensorrt"]:
+    for name in _imported():
         monkeypatch.delitem(sys.modules, name)
-    return tmp_path
+    yield tmp_path
+    for name in _imported():  # those of the test; then the real ones come back
+        del sys.modules[name]
+
+
+def _imported() -> list[str]:
+    return [name for name in sys.modules if name.partition("_")[0].partition(".")[0] == "tensorrt"]
 
 
 def _package(packages: Path, name: str, code: str = "__version__ = '11.1.0'") -> None:
