@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +41,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
     command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
     command += [f"--grpc-transport={request.param}", f"--workspace-directory={tmp_path / 'w'}"]
     command += [f"--grpc-max-message-size={2 * SIZE}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert process.stdout is not None
-    with process.stdout:
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
         while not ready.exists():
-            assert process.stdout.readline(), process.wait()
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.005)
         yield request.param, int(json.loads(ready.read_text())["grpc"]["port"]), process.pid
+    finally:
         process.terminate()
         process.wait(60)
 
