@@ -54,7 +54,7 @@ class Upper:
     ) -> Product:
         if "mark" in options:
             Path(options["mark"], str(os.getpid())).write_text(
-                json.dumps({name: os.environ[name] for name in ("HOME", "TMPDIR")})
+                json.dumps({name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ})
             )
         (target / "half").write_text("half")
         progress(1, 4, "shouting")
