@@ -7,6 +7,8 @@ answer has status 200 and ``{"authorized": true, "until": "2027-01-31T00:00:00Z"
 
 import http.client
 import json
+import queue
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -36,6 +38,26 @@ def ask(url: str, model: str, *, token: str | None = None, timeout: float) -> Gr
         UnavailableError: no answer, or one that cannot be used.
         InvalidArgumentError: the endpoint refuses.
     """
+    answers: queue.SimpleQueue[Grant | Exception] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(_ask(url, model, token, timeout))
+        except Exception as error:  # whatever it is, the caller raises it
+            answers.put(error)
+
+    # On a thread of its own: a limit of the socket's starts again with every byte, also in the middle of a header.
+    threading.Thread(target=run, name="license-endpoint", daemon=True).start()
+    try:
+        answer = answers.get(timeout=timeout)
+    except queue.Empty:
+        raise UnavailableError("the endpoint did not answer: timed out") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _ask(url: str, model: str, token: str | None, timeout: float) -> Grant:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     # Only https, or http to this machine: the options have been checked.
     request = urllib.request.Request(  # noqa: S310

@@ -1,5 +1,6 @@
 """The endpoint: what it is asked, and that everything but a clear yes is a refusal."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -110,3 +111,25 @@ def test_a_huge_answer_is_a_refusal(endpoint: Any) -> None:
     endpoint.answer = answering(200, b" " * (1 << 17))
     with pytest.raises(UnavailableError, match="larger than 65536 bytes"):
         ask(endpoint.url, "m", timeout=10)
+
+
+def test_a_header_that_never_ends_is_a_refusal_in_time() -> None:
+    """Each byte comes within the time limit, all of them never."""
+    stop = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not stop.wait(0.01):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        try:
+            with pytest.raises(UnavailableError, match="did not answer: timed out"):
+                ask(f"http://127.0.0.1:{listener.getsockname()[1]}", "m", timeout=0.2)
+        finally:
+            stop.set()
+            thread.join()

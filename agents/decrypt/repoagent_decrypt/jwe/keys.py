@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -49,7 +50,7 @@ def parse_keys(data: bytes, source: str) -> tuple[JweKey, ...]:
 def _from_pem(text: bytes, source: str) -> JweKey:
     try:
         key = load_pem_private_key(text, None)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise KeyFormatError(f"{source}: not a private key in PEM, or one with a password") from None
     if not isinstance(key, rsa.RSAPrivateKey):
         raise KeyFormatError(f"{source}: a key of another kind; expected RSA")
