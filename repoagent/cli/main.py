@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from io import TextIOWrapper
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -19,7 +19,7 @@ from repoagent.api.hooks import CommandSpec
 from repoagent.errors import RepoAgentError
 from repoagent.installing import install_hint
 
-__all__ = ["main", "program"]
+__all__ = ["load", "main", "program", "run"]
 
 _OWN: Final[Mapping[str, CommandSpec]] = {
     "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and begin agents."),
@@ -52,7 +52,7 @@ class PluginGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         spec = self._specs.get(cmd_name)
         if spec is not None:
-            return _load(spec.target)
+            return load(spec.target)
         if cmd_name in _PACKAGES:
             package = _PACKAGES[cmd_name]
             raise click.UsageError(f"'{cmd_name}' comes with another package; {install_hint(package)}", ctx)
@@ -77,7 +77,8 @@ class PluginGroup(click.Group):
             return plugins.registry("commands", _OWN)
 
 
-def _load(target: str) -> click.Command:
+def load(target: str) -> click.Command:
+    """The command ``module:attribute``."""
     module, _, attribute = target.partition(":")
     with _without_collections():
         command: Any = getattr(importlib.import_module(module), attribute)
@@ -107,11 +108,20 @@ def program() -> None:
 
 
 def main() -> None:
-    """The console script: errors of the project and of the machine become one line on stderr and exit status 1."""
+    """The console script ``repoagent``."""
+    run(program, "repoagent")
+
+
+def run(command: click.Command, name: str, **extra: Any) -> NoReturn:
+    """End the process with what ``command`` makes of the command line, as the program ``name``.
+
+    Errors of the project and of the machine become one line on stderr and exit status 1. ``extra`` goes to the
+    context of the command, such as ``default_map``.
+    """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as of stderr: a name need not be text here
     try:
-        sys.exit(program(prog_name="repoagent", standalone_mode=False))
+        sys.exit(command(prog_name=name, standalone_mode=False, **extra))
     except click.Abort:  # click's name for an interrupt
         click.echo("interrupted", err=True)
         sys.exit(130)
@@ -119,8 +129,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except RepoAgentError as error:
-        click.echo(f"repoagent: {error.message}", err=True)
+        click.echo(f"{name}: {error.message}", err=True)
         sys.exit(1)
     except OSError as error:  # the disk under our output is full, a file of the machine's cannot be read
-        click.echo(f"repoagent: {error}", err=True)
+        click.echo(f"{name}: {error}", err=True)
         sys.exit(1)

@@ -1,12 +1,7 @@
-"""Flags of Triton that have no effect here, or name something that does not exist here.
-
-A flag without effect is accepted, its value checked, and the log names the reason. A flag that asks for
-something that is not here is refused with the reason: a server that started without it would not be what was ordered.
-"""
+"""Flags of Triton that have no effect here: each is accepted, its value checked, and a warning names the reason."""
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -14,12 +9,13 @@ import click
 
 from repoagent_server.flags.values import BOOLEAN
 
-__all__ = ["INEFFECTIVE", "REFUSED", "ineffective_notes", "triton_flags"]
+__all__ = ["INEFFECTIVE", "ineffective_warnings", "triton_flags"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _META: Final = "repoagent_server.ineffective"
 _NO_GPU_POOL: Final = "no memory pool of CUDA is kept here"
+_ONE_LOOP: Final = "one event loop serves each endpoint"
 
 
 class _Pattern(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.5
@@ -79,32 +75,15 @@ INEFFECTIVE: Final[Mapping[str, tuple[Any, str]]] = MappingProxyType(
         "--grpc-infer-thread-count": (click.IntRange(2, 128), "one event loop serves gRPC"),
         "--grpc-infer-allocation-pool-size": (_COUNT, "requests of gRPC are not pooled"),
         "--grpc-max-response-pool-size": (click.IntRange(1), "responses of gRPC are not pooled"),
+        "--sagemaker-thread-count": (click.IntRange(1), _ONE_LOOP),
+        "--vertex-ai-thread-count": (click.IntRange(1), _ONE_LOOP),
     }
 )
 """Flag -> the kind of its value, and why it does nothing."""
 
-_SAGEMAKER: Final = (
-    "the SageMaker endpoint is not here; put a proxy in front of --http-port that maps /ping, /invocations"
-)
-_VERTEX: Final = "the Vertex AI endpoint is not here; put a proxy in front of --http-port that maps its routes"
-
-REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "--allow-sagemaker": _SAGEMAKER,
-        "--sagemaker-port": _SAGEMAKER,
-        "--sagemaker-safe-port-range": _SAGEMAKER,
-        "--sagemaker-thread-count": _SAGEMAKER,
-        "--allow-vertex-ai": _VERTEX,
-        "--vertex-ai-port": _VERTEX,
-        "--vertex-ai-thread-count": _VERTEX,
-        "--vertex-ai-default-model": _VERTEX,
-    }
-)
-"""Flag -> why it cannot be had. What only switches it off (``--allow-...=false``) is accepted."""
-
 
 def triton_flags(command: _F) -> _F:
-    """Give ``command`` the flags of this page; :func:`ineffective_notes` lists those that were given."""
+    """Give ``command`` the flags of this page; :func:`ineffective_warnings` lists those that were given."""
     for flag, (kind, reason) in reversed(list(INEFFECTIVE.items())):
         command = click.option(
             flag,
@@ -113,30 +92,20 @@ def triton_flags(command: _F) -> _F:
             expose_value=False,
             hidden=True,
             help=f"Accepted, and has no effect: {reason}.",
-            callback=_note(flag, reason),
-        )(command)
-    for flag, reason in reversed(list(REFUSED.items())):
-        command = click.option(
-            flag, expose_value=False, hidden=True, help=f"Refused: {reason}.", callback=partial(_refuse, flag, reason)
+            callback=_warn(flag, reason),
         )(command)
     return command
 
 
-def ineffective_notes() -> tuple[str, ...]:
+def ineffective_warnings() -> tuple[str, ...]:
     """One sentence for each flag that was given and has no effect; inside a command only."""
-    notes: list[str] = click.get_current_context().meta.get(_META, [])
-    return tuple(notes)
+    warnings: list[str] = click.get_current_context().meta.get(_META, [])
+    return tuple(warnings)
 
 
-def _note(flag: str, reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def note(ctx: click.Context, _: click.Parameter, values: Any) -> None:
+def _warn(flag: str, reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def warn(ctx: click.Context, _: click.Parameter, values: Any) -> None:
         if values:
             ctx.meta.setdefault(_META, []).append(f"{flag} has no effect: {reason}")
 
-    return note
-
-
-def _refuse(flag: str, reason: str, ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    switched_off = flag.startswith("--allow-") and value is not None and not BOOLEAN.convert(value, parameter, ctx)
-    if value is not None and not switched_off:
-        raise click.UsageError(f"{flag}: {reason}", ctx)
+    return warn

@@ -19,7 +19,7 @@ from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
-from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.http.service import HttpService, MakeService, ServiceFactory
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
@@ -40,6 +40,7 @@ def api_service(
     regions: Regions = NO_REGIONS,
     limits: Limits = DEFAULT_LIMITS,
     openai: bool = False,
+    make_service: MakeService = HttpService,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -52,6 +53,7 @@ def api_service(
         regions: The shared memory that clients may register.
         limits: How much one request may hold.
         openai: Whether OpenAI's API is served, below ``/v1``.
+        make_service: What dispatches requests; another one than HttpService may translate them first.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -70,7 +72,7 @@ def api_service(
             routes += OpenAiRoutes(inference, long).routes()
         if metrics is not None:
             routes.append(_metrics_route(metrics))
-        return HttpService(Router(routes, restrictions or {}), loop, pools)
+        return make_service(Router(routes, restrictions or {}), loop, pools)
 
     return make
 

@@ -63,7 +63,7 @@ class HttpFrontend:
         return self._address
 
     def start(self) -> None:
-        """Serve; returns when connections are accepted."""
+        """Serve; returns when connections are accepted. What the service raises while it is made, this raises."""
         self.bind()
         assert self._socket is not None
         started: Future[_Running] = Future()
@@ -99,8 +99,13 @@ class HttpFrontend:
             self._socket = self._address = None
 
     def _run(self, listener: socket.socket, started: "Future[_Running]") -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve(listener, started))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve(listener, started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
     async def _serve(self, listener: socket.socket, started: "Future[_Running]") -> None:
         loop = asyncio.get_running_loop()
@@ -110,13 +115,7 @@ class HttpFrontend:
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
             server = _Server(service, connections, self._endpoint, own)
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections, pools))
-            try:
-                await server.serve(listener)
-            except BaseException as error:
-                if not started.done():
-                    started.set_exception(error)
-                    return
-                raise
+            await server.serve(listener)
 
 
 class _Running:

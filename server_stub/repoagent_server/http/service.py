@@ -13,7 +13,7 @@ from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["STOPPING", "HttpService", "ServiceFactory", "answer_to"]
+__all__ = ["STOPPING", "HttpService", "MakeService", "ServiceFactory", "answer_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -105,3 +105,6 @@ def fault(error: Exception, what: str) -> Response:
 
 ServiceFactory = Callable[[asyncio.AbstractEventLoop, Pools], HttpService]
 """Makes a service, on the thread of its event loop, with the pools for what blocks."""
+
+MakeService = Callable[[Router, asyncio.AbstractEventLoop, Pools], HttpService]
+"""Makes a service that dispatches to these routes."""

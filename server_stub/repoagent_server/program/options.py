@@ -1,6 +1,8 @@
 """The options of ``repoagent serve``."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import click
@@ -10,6 +12,8 @@ from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
 from repoagent_server.handlers.restrictions import Restrictions
+from repoagent_server.http.hosting.sagemaker import SageMakerOptions
+from repoagent_server.http.hosting.vertex import VertexOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 __all__ = ["LogOptions", "ServeOptions"]
@@ -79,6 +83,8 @@ class ServeOptions:
     allow_grpc: bool = True
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     grpc_restrictions: Restrictions = field(default_factory=dict)
+    sagemaker: SageMakerOptions | None = None
+    vertex: VertexOptions | None = None
     allow_metrics: bool = True
     allow_cpu_metrics: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
@@ -110,8 +116,29 @@ class ServeOptions:
             raise click.UsageError("--unload-idle-after needs --model-load-on-demand")
         if "*" in self.load_model and len(self.load_model) > 1:
             raise click.UsageError("--load-model=* loads every model; do not name others beside it")
-        same_port = self.allow_metrics and self.allow_http and self.http_port == self.metrics_port != 0
-        if same_port and (self.metrics_address or self.http_address) == self.http_address:
-            raise click.UsageError(
-                f"--http-port and --metrics-port are both {self.http_port}; give them different ports"
-            )
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        """Refuse two endpoints at one port, and one outside the range that SageMaker leaves."""
+        ports = list(self._ports())
+        for (flag, address, port), (other, other_address, other_port) in combinations(ports, 2):
+            if (address, port) == (other_address, other_port) and port:
+                raise click.UsageError(f"{flag} and {other} are both {port}; give them different ports")
+        if self.sagemaker is not None and self.sagemaker.safe_ports is not None:
+            low, high = self.sagemaker.safe_ports
+            for flag, _, port in ports:
+                if flag != "--sagemaker-port" and not low <= port <= high:
+                    raise click.UsageError(f"{flag} is {port}; --sagemaker-safe-port-range allows {low} to {high}")
+
+    def _ports(self) -> Iterator[tuple[str, str, int]]:
+        """Flag, address and port of each endpoint that is served."""
+        if self.allow_http:
+            yield "--http-port", self.http_address, self.http_port
+        if self.allow_grpc:
+            yield "--grpc-port", self.grpc.address, self.grpc.port
+        if self.allow_metrics:
+            yield "--metrics-port", self.metrics_address or self.http_address, self.metrics_port
+        if self.sagemaker is not None:
+            yield "--sagemaker-port", self.http_address, self.sagemaker.port
+        if self.vertex is not None:
+            yield "--vertex-ai-port", self.http_address, self.vertex.port

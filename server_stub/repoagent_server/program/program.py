@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Final, Protocol
 
 import click
@@ -27,6 +28,7 @@ from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
+from repoagent_server.program.hosting import sagemaker_service, vertex_service
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready import clear_ready_file, write_ready_file
@@ -41,7 +43,15 @@ _FILES: Final = 1 << 16
 _HTTP: Final = "HTTPService"
 _METRICS: Final = "Metrics Service"
 _GRPC: Final = "GRPCInferenceService"
-_READY_NAMES: Final = {_HTTP: "http", _GRPC: "grpc", _METRICS: "metrics"}
+_SAGEMAKER: Final = "Sagemaker HTTPService"
+_VERTEX: Final = "Vertex AI HTTPService"
+_READY_NAMES: Final = {
+    _HTTP: "http",
+    _GRPC: "grpc",
+    _METRICS: "metrics",
+    _SAGEMAKER: "sagemaker",
+    _VERTEX: "vertex-ai",
+}
 
 
 class FrontEnd(Protocol):
@@ -174,20 +184,27 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
     limits = Limits(max_body=options.http_max_input_size)
     hosts = options.http_allowed_host
     fronts: dict[str, FrontEnd] = {}
+    api = partial(
+        api_service,
+        core,
+        allow_load_parameters=options.allow_load_parameters,
+        metrics=page,
+        max_input_size=options.http_max_input_size,
+        restrictions=options.http_restrictions,
+        forward_headers=options.http_header_forward_pattern,
+        regions=regions,
+        limits=options.limits,
+        openai=options.allow_openai,
+    )
     if options.allow_http:
-        api = api_service(
-            core,
-            allow_load_parameters=options.allow_load_parameters,
-            metrics=page,
-            max_input_size=options.http_max_input_size,
-            restrictions=options.http_restrictions,
-            forward_headers=options.http_header_forward_pattern,
-            regions=regions,
-            limits=options.limits,
-            openai=options.allow_openai,
-        )
         endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
-        fronts[_HTTP] = HttpFrontend(endpoint, api)
+        fronts[_HTTP] = HttpFrontend(endpoint, api())
+    if options.sagemaker is not None:
+        endpoint = Endpoint(options.http_address, options.sagemaker.port, limits=limits, allowed_hosts=hosts)
+        fronts[_SAGEMAKER] = HttpFrontend(endpoint, sagemaker_service(options.sagemaker, core, api))
+    if options.vertex is not None:
+        endpoint = Endpoint(options.http_address, options.vertex.port, limits=limits, allowed_hosts=hosts)
+        fronts[_VERTEX] = HttpFrontend(endpoint, vertex_service(options.vertex, core, api))
     if options.allow_grpc:
         # Imported here: a server without gRPC need not hold its library in memory.
         from repoagent_server.grpc.frontend import GrpcFrontend

@@ -10,11 +10,12 @@ from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
+from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
 from repoagent_server.flags.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import trace_settings
-from repoagent_server.flags.triton_flags import ineffective_notes, triton_flags
+from repoagent_server.flags.triton_flags import ineffective_warnings, triton_flags
 from repoagent_server.flags.values import (
     HEADER_PATTERN,
     LEVEL,
@@ -209,6 +210,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
     help="The same for gRPC; the header is triton-grpc-protocol-KEY.",
 )
+@hosting_flags
 @metrics_flags
 @boolean(
     "--allow-load-parameters",
@@ -280,10 +282,12 @@ def serve(
         limits=take_limits(values),
         metrics=take_metrics_settings(values),
         metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
-        notes=(*ineffective_notes(), *environment_notes(click.get_current_context())),
+        notes=environment_notes(click.get_current_context()),
         trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
         strict_model_config=strict,
-        warnings=warnings,
+        warnings=(*warnings, *ineffective_warnings()),
+        sagemaker=take_sagemaker(values),
+        vertex=take_vertex(values),
         log=LogOptions(
             verbose=log_verbose,
             info=log_info,

@@ -45,7 +45,7 @@ def test_every_kind_of_value_is_read(parse: Any, write: Any) -> None:
     assert (options.model_control_mode, options.load_model) == ("explicit", ("a", "b"))
     assert options.cache_config == {"local": {"size": "4096"}}
     assert (options.grpc.infer_compression_level, options.grpc.keepalive_time_ms) == ("high", 5)
-    assert options.notes == ("--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here",)
+    assert options.warnings == ("--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here",)
     assert options.log.format == "json"
 
 
@@ -100,7 +100,7 @@ def test_a_variable_of_no_flag_is_noted(parse: Any, monkeypatch: pytest.MonkeyPa
         ("grpc-infer-thread-count = 1", "'grpc-infer-thread-count': the value is not in the range 2<=x<=128"),
         (f'http-port = "{_HIDDEN}"', "'http-port': the value is not a valid integer range"),
         (f'id = "{_HIDDEN}', "serve.toml is not TOML: "),
-        ("allow-sagemaker = true", "--allow-sagemaker: the SageMaker endpoint is not here"),
+        ("allow-vertex-ai = true", "--allow-vertex-ai: AIP_HEALTH_ROUTE is not defined"),
         ("load-model = ['a']", "--load-model needs --model-control-mode=explicit"),
     ],
 )

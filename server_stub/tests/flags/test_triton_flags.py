@@ -1,11 +1,11 @@
-"""Every flag of Triton's server means the same here, or does nothing and says why, or is refused with the reason."""
+"""Every flag of Triton's server means the same here, or has no effect, and a warning names the reason."""
 
 import re
 from typing import Any
 
 import click
 import pytest
-from repoagent_server.flags.triton_flags import INEFFECTIVE, REFUSED
+from repoagent_server.flags.triton_flags import INEFFECTIVE
 from repoagent_server.program.serve_command import serve
 
 from repoagent.server.exposition.settings import MetricsSettings
@@ -112,23 +112,16 @@ def test_every_flag_of_triton_is_known() -> None:
     assert set(TRITON) - _OURS == set()
 
 
-@pytest.mark.parametrize("flag", sorted(set(TRITON) - set(REFUSED)))
-def test_a_flag_of_triton_is_accepted_with_a_value_of_triton(parse: Any, flag: str) -> None:
+@pytest.mark.parametrize("flag", sorted(TRITON))
+def test_a_flag_of_triton_is_accepted_with_a_value_of_triton(
+    parse: Any, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    for route in ("HEALTH", "PREDICT"):
+        monkeypatch.setenv(f"AIP_{route}_ROUTE", f"/{route}")
     value = TRITON[flag]
     options = parse(*([] if flag == "--load-model" else [flag] if value is None else [flag, value]))
-    notes = [note for note in options.notes if note.startswith(f"{flag} has no effect: ")]
-    assert len(notes) == (flag in INEFFECTIVE), "what does nothing says so, and what says so does nothing"
-
-
-@pytest.mark.parametrize("flag", sorted(REFUSED))
-def test_what_is_not_here_is_refused_by_name(parse: Any, flag: str) -> None:
-    with pytest.raises(click.UsageError, match=rf"Error: {flag}: .* is not here"):
-        parse(flag, TRITON[flag])
-
-
-@pytest.mark.parametrize("flag", ["--allow-sagemaker", "--allow-vertex-ai"])
-def test_switching_off_what_is_not_here_is_no_error(parse: Any, flag: str) -> None:
-    assert parse(f"{flag}=false").notes == ()
+    warnings = [warning for warning in options.warnings if warning.startswith(f"{flag} has no effect: ")]
+    assert len(warnings) == (flag in INEFFECTIVE), "what does nothing is named, and what is named does nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""The API behind a platform's routes.
+
+A request is rewritten before anything looks at it. So it takes the same route as a request to the HTTP port, and
+whatever restricts that route restricts it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent_server.http.hosting.platform import Platform
+from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.router import Router
+from repoagent_server.http.service import HttpService, MakeService
+from repoagent_server.shared.pools import Pools
+
+__all__ = ["hosted"]
+
+_SIZE: Final = b"Inference-Header-Content-Length"
+
+
+def hosted(platform: Platform) -> MakeService:
+    """What makes a service that ``platform`` can talk to."""
+
+    def make(router: Router, loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
+        return _HostedService(platform, router, loop, pools)
+
+    return make
+
+
+class _HostedService(HttpService):
+    """Dispatches a platform's requests."""
+
+    def __init__(self, platform: Platform, router: Router, loop: asyncio.AbstractEventLoop, pools: Pools) -> None:
+        super().__init__(router, loop, pools)
+        self._platform = platform
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        try:
+            meant = self._meant(request)
+        except RepoAgentError as error:
+            meant = error_response(error)
+        if isinstance(meant, Response):
+            exchange.respond(meant)
+        else:
+            super().handle(meant, _HostedExchange(exchange, self._platform.binary_type))
+
+    def _meant(self, request: Request) -> Request | Response:
+        """The request of the API for ``request``, or the answer if there is none."""
+        target = self._platform.target(request)
+        if isinstance(target, Response):
+            return target
+        path = target.path.encode("latin-1")
+        frame = replace(request.frame, json_length=_json_size(request, self._platform.binary_type))
+        return replace(request, method=target.method or self._method(path), target=path, frame=frame)
+
+    def _method(self, path: bytes) -> bytes:
+        match = self._router.match(path)
+        return b"GET" if match is not None and b"POST" not in match.route.methods else b"POST"
+
+
+def _json_size(request: Request, binary_type: bytes) -> bytes | None:
+    """How many bytes of the body are JSON, as the media type has it; None if all of them are.
+
+    Raises:
+        InvalidArgumentError: something stands before the media type.
+    """
+    given = request.header(b"content-type") or b""
+    place = given.lower().find(binary_type)
+    if place > 0:
+        raise InvalidArgumentError(
+            f"expect MIME type for binary data starts with '{binary_type.decode()}', got: {given.decode('latin-1')}"
+        )
+    return given[len(binary_type) :] if place == 0 else None
+
+
+class _HostedExchange:
+    """An exchange whose answers name the size of their JSON in the media type."""
+
+    def __init__(self, inner: Exchange, binary_type: bytes) -> None:
+        self._inner = inner
+        self._binary_type = binary_type
+
+    @property
+    def on_cancel(self) -> Callable[[], None] | None:
+        return self._inner.on_cancel
+
+    @on_cancel.setter
+    def on_cancel(self, value: Callable[[], None] | None) -> None:
+        self._inner.on_cancel = value
+
+    def respond(self, response: Response) -> None:
+        self._inner.respond(self._typed(response))
+
+    def begin(self, head: Response) -> None:
+        self._inner.begin(head)
+
+    def write(self, piece: bytes) -> None:
+        self._inner.write(piece)
+
+    def end(self) -> None:
+        self._inner.end()
+
+    def _typed(self, response: Response) -> Response:
+        for name, size in response.headers:
+            if name == _SIZE:
+                rest = [header for header in response.headers if header[0] != _SIZE]
+                return replace(response, content_type=self._binary_type + size, headers=rest)
+        return response

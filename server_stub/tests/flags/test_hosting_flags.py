@@ -1,0 +1,71 @@
+"""The flags for SageMaker and Vertex AI."""
+
+import re
+from typing import Any, Final
+
+import click
+import pytest
+from repoagent_server.http.hosting.sagemaker import SageMakerOptions
+from repoagent_server.http.hosting.vertex import VertexOptions
+
+ROUTES: Final = {"AIP_HEALTH_ROUTE": "/h", "AIP_PREDICT_ROUTE": "/p"}
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, value in ROUTES.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def test_neither_is_served_unless_it_is_asked_for(parse: Any, routes: pytest.MonkeyPatch) -> None:
+    options = parse("--sagemaker-port=1", "--vertex-ai-port=2")
+    assert (options.sagemaker, options.vertex) == (None, None)
+
+
+def test_both_have_tritons_ports(parse: Any, routes: pytest.MonkeyPatch) -> None:
+    assert parse("--allow-sagemaker").sagemaker == SageMakerOptions(port=8080)
+    assert parse("--allow-vertex-ai").vertex == VertexOptions("/h", "/p", port=8080)
+    routes.setenv("AIP_HTTP_PORT", "7070")
+    assert parse("--allow-vertex-ai").vertex.port == 7070
+    assert parse("--allow-vertex-ai", "--vertex-ai-port=7071").vertex.port == 7071
+
+
+def test_without_routes_vertex_ai_cannot_be_served(parse: Any) -> None:
+    with pytest.raises(click.UsageError, match="--allow-vertex-ai: AIP_HEALTH_ROUTE is not defined"):
+        parse("--allow-vertex-ai")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--allow-sagemaker", "--allow-vertex-ai"], "--sagemaker-port and --vertex-ai-port are both 8080"),
+        (["--allow-sagemaker", "--http-port=8080"], "--http-port and --sagemaker-port are both 8080"),
+        (["--allow-vertex-ai", "--metrics-port=8080"], "--metrics-port and --vertex-ai-port are both 8080"),
+        (["--allow-http=false", "--grpc-port=8002"], "--grpc-port and --metrics-port are both 8002"),
+        (["--sagemaker-safe-port-range=9"], "is not of the form <lowest port>-<highest port>"),
+        (["--sagemaker-safe-port-range=9-8"], "is not of the form <lowest port>-<highest port>"),
+        (
+            ["--allow-sagemaker", "--sagemaker-safe-port-range=8001-8002"],
+            "--http-port is 8000; --sagemaker-safe-port-range allows 8001 to 8002",
+        ),
+    ],
+)
+def test_ports_that_cannot_be_are_refused(
+    parse: Any, routes: pytest.MonkeyPatch, flags: list[str], message: str
+) -> None:
+    with pytest.raises(click.UsageError, match=re.escape(message)):
+        parse(*flags)
+
+
+def test_two_endpoints_may_share_a_port_at_two_addresses_and_take_free_ones(parse: Any) -> None:
+    assert parse("--http-port=8001", "--grpc-address=127.0.0.2").grpc.port == 8001
+    options = parse("--http-port=0", "--allow-sagemaker", "--sagemaker-port=0")
+    assert (options.sagemaker.port, options.grpc.port) == (0, 0)
+    assert parse("--allow-sagemaker", "--sagemaker-safe-port-range=8000-8002").sagemaker.safe_ports == (8000, 8002)
+
+
+def test_a_variable_of_sagemaker_without_a_meaning_is_refused(parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGEMAKER_TRITON_INFERENCE_TYPE", "guess")
+    with pytest.raises(click.UsageError, match="SAGEMAKER_TRITON_INFERENCE_TYPE is 'guess'; use infer, generate"):
+        parse("--allow-sagemaker")
