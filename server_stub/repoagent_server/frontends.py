@@ -17,6 +17,7 @@ from repoagent.errors import AlreadyExistsError, InvalidArgumentError
 from repoagent.server import Server
 from repoagent.server.logs import server_log
 from repoagent.server.option_checks import check_types
+from repoagent_server.access import Access
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.asgi import AsgiApp
@@ -101,13 +102,15 @@ class _Service:
 
     Options: ClassVar[Any]
 
-    def __init__(self, server: Server, options: Any = None) -> None:
+    def __init__(self, server: Server, options: Any = None, *, access: Access | None = None) -> None:
+        """``access``: who may do what; None lets everybody do everything that the options allow."""
         options = self.Options() if options is None else options
         if not isinstance(options, self.Options):
             raise InvalidArgumentError(
                 f"Incorrect type for options. options argument must be of type {type(self).__name__}.Options"
             )
         self._server = server
+        self._access = access
         self._options = options
         self._front: _FrontEnd | None = None
 
@@ -174,6 +177,7 @@ class KServeHttp(_Service):
             regions=_regions(self._server, options.allow_client_shm),
             limits=self._server.options.limits,
             openai=options.allow_openai,
+            access=self._access,
         )
         return HttpFrontend(endpoint, service)
 
@@ -188,7 +192,8 @@ class KServeGrpc(_Service):
         from repoagent_server.grpc.frontend import GrpcFrontend
 
         regions = _regions(self._server, self._options.allow_client_shm)
-        return GrpcFrontend(self._server.core, self._options, regions=regions, limits=self._server.options.limits)
+        limits = self._server.options.limits
+        return GrpcFrontend(self._server.core, self._options, regions=regions, limits=limits, access=self._access)
 
 
 class Metrics(_Service):
@@ -198,7 +203,8 @@ class Metrics(_Service):
 
     def _make(self) -> _FrontEnd:
         self._server.core  # noqa: B018 - refuses when the server is not started
-        return HttpFrontend(Endpoint(self._options.address, self._options.port), metrics_service(self._server.metrics))
+        service = metrics_service(self._server.metrics, self._access)
+        return HttpFrontend(Endpoint(self._options.address, self._options.port), service)
 
 
 def asgi_app(
@@ -209,6 +215,7 @@ def asgi_app(
     forward_headers: str = "",
     allow_client_shm: bool = False,
     allow_openai: bool = False,
+    access: Access | None = None,
 ) -> AsgiApp:
     """The HTTP API of a running server as an ASGI application, to mount in one of FastAPI or Starlette::
 
@@ -222,6 +229,7 @@ def asgi_app(
         forward_headers: Which headers of inference requests reach the model as parameters: a regular expression.
         allow_client_shm: Whether clients may register POSIX shared memory.
         allow_openai: Whether OpenAI's API is served, below ``/v1``.
+        access: Who may do what; None lets everybody do everything.
 
     Raises:
         InvalidArgumentError: the in-process server is not started, or ``forward_headers`` is not a regular expression.
@@ -235,6 +243,7 @@ def asgi_app(
         regions=_regions(server, allow_client_shm),
         limits=server.options.limits,
         openai=allow_openai,
+        access=access,
     )
     return AsgiApp(service, max_body=max_body)
 

@@ -1,4 +1,4 @@
-"""What this package adds to repoagent: the ``serve`` command."""
+"""What this package adds to repoagent: the commands ``serve`` and ``access``."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,10 @@ __all__ = ["register_commands"]
 @hookimpl
 def register_commands() -> Mapping[str, CommandSpec]:
     return {
+        "access": CommandSpec(
+            "repoagent_server.program.access_command:access", "Make keys for clients, and check an access file."
+        ),
         "serve": CommandSpec(
             "repoagent_server.program.serve_command:serve", "Serve model repositories over HTTP and gRPC."
-        )
+        ),
     }

@@ -11,14 +11,16 @@ from google.protobuf.message import DecodeError
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import Limits
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputForm
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
-from repoagent_server.grpc.response import STATUS
+from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
 from repoagent_server.handlers.inference import Headers, Inference
@@ -31,6 +33,8 @@ __all__ = ["InferCalls", "OneAnswer", "Received", "read", "read_long", "receive"
 
 logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+
+_ROUTE: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 _LARGE: Final = 1 << 16
 """Bytes of a tensor that are not copied into a message, or that take long to write one by one."""
@@ -89,20 +93,21 @@ class InferCalls:
     async def _infer(self, received: Received, context: Context) -> list[Buffer] | RepoAgentError:
         """An error of the response is given back, not raised: with this frame it would be a cycle, which holds the
         request's memory until the garbage collector comes."""
+        caller = caller_of(context)
         if isinstance(received, pb.ModelInferRequest):
-            decoded = read(self._inference, received)
+            decoded = read(self._inference, received, caller)
         else:
-            decoded = await read_long(self._inference, received, self._long)
+            decoded = await read_long(self._inference, received, self._long, caller)
         del received  # the memory of a large message: its tensors hold what they need of it
         answer = _Awaited(self._inference.mailbox)
-        request = self.submit(decoded, context.invocation_metadata, answer)
+        request = self.submit(decoded, context.invocation_metadata, answer, caller)
         response = answer.response or await _or_cancel(answer.wait(), request)
         if response.error is not None:
             return response.error
         return await self.written(response, decoded)
 
-    def read(self, message: bytes) -> Decoded:
-        """What a small message asks for.
+    def read(self, message: bytes, caller: Caller | None = None) -> Decoded:
+        """What a small message of ``caller`` asks for.
 
         Raises:
             RepoAgentError: there is something wrong with it.
@@ -110,18 +115,20 @@ class InferCalls:
         decoded = self._known.read(message)
         if decoded is None:
             parsed = _parse(message)
-            decoded = read(self._inference, parsed)
+            decoded = read(self._inference, parsed, caller)
             self._known.remember(message, parsed, decoded)
         return decoded
 
-    def submit(self, decoded: Decoded, headers: Callable[[], Headers], answer: "OneAnswer") -> InferRequest:
-        """Hand a request over, with what the ``headers`` of its call mean. ``answer`` is given the answer.
+    def submit(
+        self, decoded: Decoded, headers: Callable[[], Headers], answer: "OneAnswer", caller: Caller | None = None
+    ) -> InferRequest:
+        """Hand a request of ``caller`` over, with what the ``headers`` of its call mean. ``answer`` gets the answer.
 
         Raises:
-            RepoAgentError: a header cannot be forwarded.
+            RepoAgentError: a header cannot be forwarded, or the caller may not infer with the model.
         """
         inference = self._inference
-        call = inference.context(headers)
+        call = inference.context(headers, caller)
         request = inference.prepare(decoded.asked, answer, call, decoded.wishes, _DECOUPLED)
         inference.submit(request)
         return request
@@ -142,7 +149,9 @@ class InferCalls:
         return self._writer.parts(response, decoded.wishes.spans)
 
 
-async def read_long(inference: Inference, data: bytes | bytearray, long: Executor) -> Decoded:
+async def read_long(
+    inference: Inference, data: bytes | bytearray, long: Executor, caller: Caller | None = None
+) -> Decoded:
     """What a large message asks for, parsed on the thread of ``long`` where that takes long.
 
     Raw tensors stay where they are: only the rest of the message goes through the parser.
@@ -154,19 +163,26 @@ async def read_long(inference: Inference, data: bytes | bytearray, long: Executo
     rest, raw = split_raw(data)
     message = await _on(long, lambda: _parse(rest)) if frame >= LONG_MESSAGE else _parse(rest)
     if any(entry.datatype == "BYTES" or entry.HasField("contents") for entry in message.inputs):
-        return await _on(long, lambda: read(inference, message, raw))
-    return read(inference, message, raw)
+        return await _on(long, lambda: read(inference, message, caller, raw))
+    return read(inference, message, caller, raw)
 
 
-def read(inference: Inference, message: pb.ModelInferRequest, raw: list[memoryview] | None = None) -> Decoded:
-    """What a message asks for; ``raw``: its raw tensors, where they are not in it.
+def read(
+    inference: Inference,
+    message: pb.ModelInferRequest,
+    caller: Caller | None = None,
+    raw: list[memoryview] | None = None,
+) -> Decoded:
+    """What a message of ``caller`` asks for; ``raw``: its raw tensors, where they are not in it.
 
     Raises:
-        RepoAgentError: there is something wrong with it.
+        RepoAgentError: there is something wrong with it, or the caller may not infer with the model, which is said
+            before anything else about the model.
     """
+    inference.admit(caller, message.model_name, route=_ROUTE)
     version = check_version(message.model_version)
     try:
-        return read_infer(message, inference.regions, inference.limits, raw)
+        return read_infer(message, inference.regions(caller), inference.limits, raw)
     except RepoAgentError:
         inference.model_metadata(message.model_name, version)
         raise
@@ -261,4 +277,4 @@ def told_of(error: Exception) -> RepoAgentError:
 def status_of(error: Exception) -> tuple[Any, str]:
     """The status of grpc that stands for ``error``, and its text."""
     known = told_of(error)
-    return STATUS[known.code], told(known)
+    return code_for(known), told(known)

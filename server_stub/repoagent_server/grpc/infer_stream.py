@@ -10,10 +10,11 @@ import grpc
 from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Received, read, read_long, status_of, told_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import STATUS, infer_message
+from repoagent_server.grpc.response import code_for, infer_message
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
@@ -44,9 +45,9 @@ class InferStreams:
     async def stream(self, messages: AsyncIterator[Received], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
-            call = self._inference.context(context.invocation_metadata)
+            call = self._inference.context(context.invocation_metadata, caller_of(context))
         except RepoAgentError as error:
-            await context.abort(STATUS[error.code], details(told(error)))
+            await context.abort(code_for(error), details(told(error)))
         stream = _Stream(
             self._inference,
             call,
@@ -170,7 +171,7 @@ class _Stream:
 
     async def _submit_long(self, data: bytes | bytearray) -> None:
         try:
-            decoded = await read_long(self._inference, data, self._long)
+            decoded = await read_long(self._inference, data, self._long, self._call.client)
         except Exception as error:
             self._refuse(told_of(error), "")
             return
@@ -178,7 +179,7 @@ class _Stream:
 
     def _submit(self, message: pb.ModelInferRequest) -> None:
         try:
-            decoded = read(self._inference, message)
+            decoded = read(self._inference, message, self._call.client)
         except Exception as error:
             self._refuse(told_of(error), message.id)
             return

@@ -8,13 +8,15 @@ import numpy as np
 from google.protobuf import json_format
 
 from repoagent.config import read_json
-from repoagent.errors import ErrorCode
+from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.serving.requests.request import InferResponse, ParameterValue
 from repoagent.serving.requests.tensor import Array, DataType
+from repoagent_server.access import AccessError
 from repoagent_server.codec.binary import pack_bytes
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.access import code_of
 
-__all__ = ["STATUS", "config_message", "infer_message", "set_parameter", "statistics_message"]
+__all__ = ["STATUS", "code_for", "config_message", "infer_message", "set_parameter", "statistics_message"]
 
 #: Status of each of the core's error codes.
 STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
@@ -27,6 +29,11 @@ STATUS: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
     ErrorCode.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.CANCELLED: grpc.StatusCode.CANCELLED,
 }
+
+
+def code_for(error: RepoAgentError) -> grpc.StatusCode:
+    """The status that stands for ``error``."""
+    return code_of(error) if isinstance(error, AccessError) else STATUS[error.code]
 
 
 def infer_message(response: InferResponse, stored: Container[str] = ()) -> pb.ModelInferResponse:

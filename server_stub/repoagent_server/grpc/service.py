@@ -10,13 +10,15 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
+from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
+from repoagent_server.grpc.access import CallAccess, caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.log_settings import log_changes, log_message
-from repoagent_server.grpc.response import STATUS, config_message, statistics_message
+from repoagent_server.grpc.response import code_for, config_message, statistics_message
 from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
@@ -59,6 +61,9 @@ METHODS: Final[Mapping[str, tuple[Any, Any]]] = {
 #: Those that wait for agents, backends and requests.
 _WAITING: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
 
+#: Those whose answer depends on who asks, beside the right for the model that the message names.
+_KNOWING: Final = frozenset({"ModelStatistics", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"})
+
 Message = TypeVar("Message")
 _Call = Callable[[Any, Context], Awaitable[Any]]
 
@@ -74,8 +79,19 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         pools: Pools,
         in_flight: InFlight,
         join: Callable[[list[Buffer]], bytes] | None = b"".join,
+        access: CallAccess | None = None,
     ) -> None:
-        """``join``: what makes one message of the parts of an inference response; None leaves that to the transport."""
+        """Know what the methods need.
+
+        Args:
+            handlers: What answers all but inference.
+            calls: Answers inference.
+            streams: Answers streams of it.
+            pools: Where methods run that take their time.
+            in_flight: Counts the calls.
+            join: What makes one message of the parts of an inference response; None leaves that to the transport.
+            access: Who may do what; None lets everybody do everything.
+        """
         self._server = handlers.server
         self._repository = handlers.repository
         self._log = handlers.log
@@ -87,6 +103,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         """Set from any thread: from now on inference, load and unload are refused."""
         self._calls = calls
         self._join = join
+        self._access = access
         self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._refusing(streams.stream), receive, pb.ModelStreamInferResponse.SerializeToString
@@ -122,7 +139,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
 
     def _blocking(self, name: str) -> _Call:
         """A method that may take its time, run on a thread."""
-        method = getattr(self, f"_{_snake(name)}")
+        method, path, knows = getattr(self, f"_{_snake(name)}"), f"/{SERVICE}/{name}", name in _KNOWING
         pools = self._pools
         pool = pools.waits if name in _WAITING else pools.asks if name == "ModelReady" else pools.work
 
@@ -131,9 +148,13 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
             try:
                 if isinstance(message, RepoAgentError):
                     raise message
-                return await asyncio.get_running_loop().run_in_executor(pool, method, message)
+                caller = caller_of(context)
+                if self._access is not None:
+                    self._access.check(path, caller, _model_of(message))
+                given = (message, caller) if knows else (message,)
+                return await asyncio.get_running_loop().run_in_executor(pool, method, *given)
             except RepoAgentError as error:
-                await context.abort(STATUS[error.code], details(told(error)))
+                await context.abort(code_for(error), details(told(error)))
             finally:
                 self._in_flight.finished()
 
@@ -157,27 +178,36 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
     def _model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         return config_message(self._server.model_config(message.name, message.version))
 
-    def _model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        return statistics_message(self._server.statistics(message.name, message.version))
+    def _model_statistics(
+        self, message: pb.ModelStatisticsRequest, caller: Caller | None
+    ) -> pb.ModelStatisticsResponse:
+        return statistics_message(self._server.statistics(message.name, message.version, caller))
 
-    def _repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    def _repository_index(
+        self, message: pb.RepositoryIndexRequest, caller: Caller | None
+    ) -> pb.RepositoryIndexResponse:
         _no_repository_name(message.repository_name)
-        entries = self._repository.index(message.ready)
+        entries = self._repository.index(message.ready, caller)
         return pb.RepositoryIndexResponse(models=[_model_index(entry) for entry in entries])
 
-    def _repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+    def _repository_model_load(
+        self, message: pb.RepositoryModelLoadRequest, caller: Caller | None
+    ) -> pb.RepositoryModelLoadResponse:
         self._check_running()
         _no_repository_name(message.repository_name)
         parameters = LoadParameters()
         for name, parameter in message.parameters.items():
             parameters.add(name, _load_value(name, parameter))
-        self._repository.load(message.model_name, parameters)
+        self._repository.load(message.model_name, parameters, caller)
         return pb.RepositoryModelLoadResponse()
 
-    def _repository_model_unload(self, message: pb.RepositoryModelUnloadRequest) -> pb.RepositoryModelUnloadResponse:
+    def _repository_model_unload(
+        self, message: pb.RepositoryModelUnloadRequest, caller: Caller | None
+    ) -> pb.RepositoryModelUnloadResponse:
         self._check_running()
         _no_repository_name(message.repository_name)
-        self._repository.unload(message.model_name, unload_dependents=_unload_dependents(message))
+        dependents = _unload_dependents(message)
+        self._repository.unload(message.model_name, unload_dependents=dependents, caller=caller)
         return pb.RepositoryModelUnloadResponse()
 
     def _system_shared_memory_status(
@@ -224,6 +254,13 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
     def _check_running(self) -> None:
         if self.stopping:
             raise UnavailableError("Server not ready: it is stopping")
+
+
+def _model_of(message: Any) -> str:
+    """The model that a message names, in one of two fields; empty if it names none. A region is not a model, and the
+    methods that have one need a right for all models."""
+    name: str = getattr(message, "model_name", "") or getattr(message, "name", "")
+    return name
 
 
 def _snake(name: str) -> str:

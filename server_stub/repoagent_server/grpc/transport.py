@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repoagent.limits import Limits
+from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import GrpcService
@@ -26,6 +27,7 @@ class Served:
     """Handlers of further services: health and reflection."""
     guards: RestrictedProtocols | None
     pools: Pools
+    access: CallAccess | None = None
 
 
 class Transport(Protocol):

@@ -6,8 +6,10 @@ from typing import Any, Final, Protocol
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
+from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
+from repoagent_server.access.rights import for_model
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 
@@ -32,16 +34,19 @@ class CallContext:
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Headers that reach the model."""
     trace_context: Mapping[str, str] | None = None
+    client: Caller | None = None
+    """Who asks; None without access control."""
 
 
 _NO_CONTEXT: Final = CallContext()
+_NEEDS: Final = for_model(Right.INFER)
 
 
 class Inference:
     """Prepares requests and hands them to the core. Belongs to the event loop that ``mailbox`` leads to.
 
     ``mailbox`` is the way back for the answers, ``regions`` the shared memory that clients may name,
-    ``limits`` how much one request may hold.
+    ``limits`` how much one request may hold, ``access`` who may infer with what; None lets everybody.
     """
 
     def __init__(
@@ -51,10 +56,15 @@ class Inference:
         regions: Regions = NO_REGIONS,
         forwarding: HeaderForwarding | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        access: Access | None = None,
+        *,
+        protocol: str = "http",
     ) -> None:
         self.core = core
+        self._protocol = protocol
+        self._access = access
         self.mailbox = mailbox
-        self.regions = regions
+        self._regions = regions
         self.limits = limits
         self._forwarding = forwarding or HeaderForwarding()
 
@@ -66,15 +76,37 @@ class Inference:
         """
         return self.core.model_metadata(model, version)
 
-    def context(self, headers: Callable[[], Headers]) -> CallContext:
-        """What the ``headers`` of a call mean; they are asked for only if they can mean something."""
+    def context(self, headers: Callable[[], Headers], client: Caller | None = None) -> CallContext:
+        """What the ``headers`` of a call of ``client`` mean; they are asked for only if they can mean something."""
         forwards, propagates = self._forwarding.enabled, self.core.tracer.propagates
         if not (forwards or propagates):
-            return _NO_CONTEXT
+            return _NO_CONTEXT if client is None else CallContext(client=client)
         found = list(headers() or ())
         return CallContext(
-            self._forwarding.chosen(found) if forwards else {}, trace_context(found) if propagates else None
+            self._forwarding.chosen(found) if forwards else {}, trace_context(found) if propagates else None, client
         )
+
+    def admit(self, client: Caller | None, model: str, *, route: str = "infer") -> None:
+        """Check that ``client`` may infer with ``model``: before anything of the answer depends on the model.
+
+        Raises:
+            AccessError: it may not, or not any more.
+        """
+        access = self._access
+        if access is None:
+            return
+        try:
+            if client is None:
+                raise NotAuthenticatedError("the request has no client", given=False)
+            access.require(access.current(client), _NEEDS, model)
+        except AccessError as error:
+            access.denied(error, route, self._protocol)
+            raise
+
+    def regions(self, client: Caller | None) -> Regions:
+        """The shared memory that requests of ``client`` may name: what others may have in it is for those alone who
+        manage all models."""
+        return self._regions if client is None or client.may_all(Right.MANAGE) else CLOSED_REGIONS
 
     def prepare(
         self,
@@ -92,7 +124,12 @@ class Inference:
             context: What its call's headers mean.
             wishes: What is to be done with outputs before ``sender`` gets them.
             refuses_decoupled: Why a decoupled model cannot answer it; empty if it can.
+
+        Raises:
+            AccessError: the client may not infer with the model.
         """
+        if self._access is not None:
+            self.admit(context.client, asked.model_name)
         if context.parameters:
             asked = replace(asked, parameters={**asked.parameters, **context.parameters})
         request = InferRequest(asked, sender, trace_context=context.trace_context, refuses_decoupled=refuses_decoupled)

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, NotFoundError, UnsupportedError
 from repoagent.public_text import public_values
+from repoagent_server.access import Access, Caller, Right
+from repoagent_server.handlers.visible import visible
 from repoagent_server.shared.core import Core
 
 __all__ = ["LoadParameters", "RepositoryHandler"]
@@ -44,16 +46,21 @@ class RepositoryHandler:
         self._core = core
         self._allow_load_parameters = allow_load_parameters
 
-    def index(self, ready_only: bool) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = public_values(self._core.index(ready_only=ready_only))
+    def index(self, ready_only: bool, caller: Caller | None = None) -> list[dict[str, Any]]:
+        """The models that ``caller`` may see."""
+        entries: list[dict[str, Any]] = public_values(visible(self._core.index(ready_only=ready_only), caller))
         return entries
 
-    def load(self, model: str, parameters: LoadParameters) -> None:
+    def load(self, model: str, parameters: LoadParameters, caller: Caller | None = None) -> None:
         """Load or reload ``model``.
 
         Raises:
             UnsupportedError: there are parameters, and the operator has not allowed them.
+            NotPermittedError: there are parameters, with which a model can call and become any other, and ``caller``
+                may not manage all models.
         """
+        if parameters and caller is not None:
+            Access.require_all(caller, Right.MANAGE)
         if parameters and not self._allow_load_parameters:
             raise UnsupportedError(
                 f"failed to load '{model}': a configuration or files in a load request are refused, because "
@@ -63,7 +70,14 @@ class RepositoryHandler:
         files: Mapping[str, bytes] | None = parameters.files or None
         self._core.load(model, config=parameters.config, files=files)
 
-    def unload(self, model: str, *, unload_dependents: bool) -> None:
+    def unload(self, model: str, *, unload_dependents: bool, caller: Caller | None = None) -> None:
+        """Unload ``model``.
+
+        Raises:
+            NotPermittedError: models that it is made of are to go as well, and ``caller`` may not manage all models.
+        """
+        if unload_dependents and caller is not None:
+            Access.require_all(caller, Right.MANAGE)
         self._core.unload(model, unload_dependents=unload_dependents)
 
     def report(self, model: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent_server.access import Caller
+from repoagent_server.handlers.visible import visible
 from repoagent_server.shared.core import Core
 
 __all__ = ["ServerHandler", "check_version"]
@@ -70,6 +72,7 @@ class ServerHandler:
     def model_config(self, model: str, version: str) -> dict[str, Any]:
         return self._core.model_config(model, check_version(version))
 
-    def statistics(self, model: str, version: str) -> dict[str, Any]:
-        """Of one version, all versions of ``model``, or all models, as far as given."""
-        return self._core.statistics(model, check_version(version))
+    def statistics(self, model: str, version: str, caller: Caller | None = None) -> dict[str, Any]:
+        """Of one version, all versions of ``model``, or all models that ``caller`` may see, as far as given."""
+        statistics = self._core.statistics(model, check_version(version))
+        return {**statistics, "model_stats": visible(statistics["model_stats"], caller)}

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
+from repoagent_server.access import NotPermittedError
 from repoagent_server.handlers.region import Region
 
-__all__ = ["NO_REGIONS", "Regions", "Span"]
+__all__ = ["CLOSED_REGIONS", "NO_REGIONS", "Regions", "Span"]
 
 _DISABLED: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+_NOT_PERMITTED: Final = "a request that names shared memory needs the right 'manage' for all models"
 _SIZE_MAX: Final = 2**64 - 1
 _MOST: Final = 1024
 """Each region takes one of the process's file descriptors, which connections need as well."""
@@ -156,5 +158,14 @@ class Regions:
             raise UnsupportedError(_DISABLED)
 
 
+class _ClosedRegions(Regions):
+    """For clients that may not name shared memory, whether there is any or not."""
+
+    def span(self, name: str, offset: int, byte_size: int) -> Span:
+        raise NotPermittedError(_NOT_PERMITTED)
+
+
 NO_REGIONS: Final = Regions(allowed=False)
 """For a server without shared memory."""
+CLOSED_REGIONS: Final = _ClosedRegions(allowed=False)
+"""For requests of clients that do not manage all models: what others have registered is not theirs."""

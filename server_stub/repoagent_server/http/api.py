@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
+from repoagent_server.access import Access, Need, Right
+from repoagent_server.access.read import METRICS
+from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
+from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.coding import CodedRoute
 from repoagent_server.http.generate import GenerateRoutes
@@ -41,6 +45,7 @@ def api_service(
     limits: Limits = DEFAULT_LIMITS,
     openai: bool = False,
     make_service: MakeService = HttpService,
+    access: Access | None = None,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -54,6 +59,7 @@ def api_service(
         limits: How much one request may hold.
         openai: Whether OpenAI's API is served, below ``/v1``.
         make_service: What dispatches requests; another one than HttpService may translate them first.
+        access: Who may do what; None lets everybody do everything.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -63,7 +69,7 @@ def api_service(
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        inference = Inference(core, Mailbox(loop), regions, forwarding, limits)
+        inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
         infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size)
@@ -71,23 +77,30 @@ def api_service(
         if openai:
             routes += OpenAiRoutes(inference, long).routes()
         if metrics is not None:
-            routes.append(_metrics_route(metrics))
-        return make_service(Router(routes, restrictions or {}), loop, pools)
+            routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
+        return _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
 
     return make
 
 
-def metrics_service(metrics: MetricsText) -> ServiceFactory:
-    """The same for a port that has the metrics page alone."""
+def metrics_service(metrics: MetricsText, access: Access | None = None) -> ServiceFactory:
+    """The same for a port that has the metrics page alone, which the access file can open to everybody."""
+    needs = for_all(Right.METADATA, opened_by=METRICS)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        return HttpService(Router([_metrics_route(metrics)]), loop, pools)
+        return _guarded(HttpService(Router([_metrics_route(metrics, needs)]), loop, pools), access)
 
     return make
 
 
-def _metrics_route(metrics: MetricsText) -> Route:
+def _guarded(service: HttpService, access: Access | None) -> HttpService:
+    """``service``, with requests checked by ``access`` if there is one."""
+    service.access = None if access is None else HttpAccess(access)
+    return service
+
+
+def _metrics_route(metrics: MetricsText, needs: Need) -> Route:
     def page(_: Request, __: Params) -> Response:
         return Response(200, metrics().encode(), CONTENT_TYPE)
 
-    return Route("/metrics", frozenset({b"GET"}), blocking=page)
+    return Route("/metrics", frozenset({b"GET"}), blocking=page, needs=needs)

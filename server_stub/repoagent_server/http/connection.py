@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+from repoagent_server.access import PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import LargeBody
 from repoagent_server.http.connections import Connections
@@ -45,12 +46,14 @@ class HttpConnection(asyncio.Protocol):
         self._backlog = 0
         self._opened = 0.0
         self._large: LargeBody | None = None
+        self._peer: PeerIdentity | None = None
 
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._opened = asyncio.get_running_loop().time()
+        self._peer = PeerIdentity.of_connection(transport.get_extra_info("ssl_object"))
         self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,6 +93,7 @@ class HttpConnection(asyncio.Protocol):
         return len(self._connections) == 1
 
     def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
+        request.peer = self._peer
         self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
         if self._current is None:
             self._pump()

@@ -58,7 +58,7 @@ class InferRoute:
             return None
 
     def _prepare(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
-        context = self._inference.context(lambda: request.headers)
+        context = self._inference.context(lambda: request.headers, request.caller)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.wishes, _DECOUPLED)
         exchange.on_cancel = infer.cancel
@@ -67,6 +67,7 @@ class InferRoute:
     def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputForm] | None:
         model, version = params["model"], check_version(params["version"])
         inference, body = self._inference, request.body
+        regions = inference.regions(request.caller)
         try:
             _check_encoding(request.frame.encoding)
             length = _json_length(request.frame.json_length, len(body))
@@ -76,7 +77,7 @@ class InferRoute:
             if known is not None:
                 return known
             if not _is_long(body, length):
-                read = read_infer(body, length, model, version, inference.regions, inference.limits)
+                read = read_infer(body, length, model, version, regions, inference.limits)
                 self._known.remember(body, length, *read)
                 return read
             inference.model_metadata(model, version)
@@ -85,7 +86,7 @@ class InferRoute:
             raise
 
         def read_long(look: Callable[[], None]) -> tuple[Asked, OutputForm]:
-            return read_infer(body, length, model, version, inference.regions, inference.limits, look)
+            return read_infer(body, length, model, version, regions, inference.limits, look)
 
         self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
         return None

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from repoagent.errors import UnavailableError, UnsupportedError
+from repoagent_server.access import Right
+from repoagent_server.access.rights import for_all
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, find
 from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
 from repoagent_server.handlers.restrictions import Api
@@ -25,7 +27,7 @@ def log_route(handler: LogSettingsHandler) -> Route:
             handler.update(_changes(document(request)))
         return json_response(handler.settings())
 
-    return Route("/v2/logging", _METHODS, inline=answer, api=Api.LOGGING)
+    return Route("/v2/logging", _METHODS, inline=answer, api=Api.LOGGING, needs=for_all(Right.MANAGE))
 
 
 def _changes(document: object) -> LogChanges:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent_server.access import AccessError, Caller, PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.shared.told import told
@@ -63,6 +64,8 @@ class Frame:
     """The value of Origin, as sent: a browser's word for whose page asks."""
     fetch_site: bytes | None = None
     """The value of Sec-Fetch-Site, as sent."""
+    caller: Caller | None = None
+    """The client that the headers, or the connection, belong to: found with the first request that has them."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,13 @@ class Request:
     alone: bool = False
     """Nothing else can have come in the same turn of the event loop, for whose sake its answer would wait. Written at
     once it costs the server 5 to 10 % less (benchmarks/fast_paths.py)."""
+    peer: PeerIdentity | None = None
+    """The verified certificate of the connection's client."""
+
+    @property
+    def caller(self) -> Caller | None:
+        """Who asks; None without access control, and where nobody needs a key."""
+        return self.frame.caller
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header; ``name`` is in lower case."""
@@ -131,6 +141,8 @@ def json_response(document: object, status: int = 200) -> Response:
 
 def error_response(error: RepoAgentError | str, status: int | None = None) -> Response:
     """``{"error": ...}`` with the status that belongs to the error's code, unless another one is given."""
+    if isinstance(error, AccessError):
+        status = error.status
     if isinstance(error, RepoAgentError):
         return json_response({"error": told(error)}, status or STATUS_OF[error.code])
     return json_response({"error": error}, status or 400)

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent_server.access import Need, Right, Scope
+from repoagent_server.access.rights import for_model, listed
 from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
@@ -47,18 +49,19 @@ class OpenAiRoutes:
     def routes(self) -> list[Route]:
         """All of them."""
         looks = partial(Route, methods=_GET, api=Api.MODEL_REPOSITORY, refuse=openai_error)
-        asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, refuse=openai_error)
+        needs = Need(Scope.BODY, Right.INFER)
+        asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs, refuse=openai_error)
         return [
             asks("/v1/chat/completions", deferred=self.chat),
             asks("/v1/completions", deferred=self.completions),
             asks("/v1/embeddings", deferred=self.embeddings),
-            looks("/v1/models", blocking=self.models),
-            looks("/v1/models/(?P<model>.+)", blocking=self.model),
+            looks("/v1/models", blocking=self.models, needs=listed(Right.METADATA)),
+            looks("/v1/models/(?P<model>.+)", blocking=self.model, needs=for_model(Right.METADATA)),
         ]
 
-    def models(self, _: Request, __: Params) -> Response:
+    def models(self, request: Request, _: Params) -> Response:
         """``GET /v1/models``."""
-        return json_response(self._models.all())
+        return json_response(self._models.all(request.caller))
 
     def model(self, _: Request, params: Params) -> Response:
         """``GET /v1/models/M``."""
@@ -72,7 +75,7 @@ class OpenAiRoutes:
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
             asked = read_chat(document)
-            metadata = metadata_of(self._inference.core, asked.model)
+            metadata = self._metadata(asked.model, request)
             answer = Answer(
                 asked.model,
                 ChatForm(log_probs=asked.log_probs),
@@ -92,7 +95,7 @@ class OpenAiRoutes:
 
         def read(document: object) -> tuple[Answer, list[Asked], bool]:
             asked = read_completion(document)
-            metadata = metadata_of(self._inference.core, asked.model)
+            metadata = self._metadata(asked.model, request)
             answer = Answer(
                 asked.model,
                 CompletionForm(log_probs=asked.log_probs, echoes=asked.echoes, count=asked.sampling.count),
@@ -112,13 +115,18 @@ class OpenAiRoutes:
 
         def read(document: object) -> tuple[EmbeddingRequest, list[Asked]]:
             asked = read_embedding(document)
-            return asked, embedding_requests(asked, metadata_of(self._inference.core, asked.model))
+            return asked, embedding_requests(asked, self._metadata(asked.model, request))
 
         def submit(found: tuple[EmbeddingRequest, list[Asked]]) -> None:
             asked, requests = found
             self._submit(VectorGroup(asked, exchange), requests, request, exchange)
 
         self._read_and(read, submit, request, exchange)
+
+    def _metadata(self, model: str, request: Request) -> Mapping[str, Any]:
+        """The metadata of the model that the body of ``request`` names, once its client may use it."""
+        self._inference.admit(request.caller, model, route=request.target.decode("latin-1"))
+        return metadata_of(self._inference.core, model)
 
     def _requests(self, asks: Sequence[Ask], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
         """The requests to ``model``. One that answers each request once has its text whole in a stream, too."""
@@ -163,7 +171,7 @@ class OpenAiRoutes:
             exchange.respond(openai_error(error))
 
     def _submit(self, group: Group, requests: Sequence[Asked], request: Request, exchange: Exchange) -> None:
-        context = self._inference.context(lambda: request.headers)
+        context = self._inference.context(lambda: request.headers, request.caller)
         box = self._inference.mailbox
         group.requests = [
             self._inference.prepare(asked, Part(box, group, number), context) for number, asked in enumerate(requests)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
+from repoagent_server.access import Need
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 
@@ -54,6 +55,8 @@ class Route:
     """Whether what is ``inline`` waits for a model this time, and has to do that in a thread."""
     while_stopping: bool = True
     """Whether it is still served when the server is going down."""
+    needs: Need | None = None
+    """What a client needs where access is controlled; without a word of it nobody is let in."""
     api: Api | None = None
     """What it belongs to when parts of the API are restricted."""
     guard: Guard | None = None

@@ -1,9 +1,12 @@
 """The paths of KServe v2 and of Triton's extensions, and what each means to the handlers."""
 
 import binascii
+from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent_server.access import Right
+from repoagent_server.access.rights import KNOWN, OPEN, for_model, listed
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, complaint, find, members
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
@@ -29,18 +32,21 @@ _REPOSITORY: Final = "/v2/repository(?:/(?P<repository>[^/]+))?"
 def api_routes(handlers: Handlers, infer: Deferred, generate: GenerateRoutes) -> list[Route]:
     """All routes of the API, the busiest first."""
     ask = _ServerRoutes(handlers.server)
+    needs = for_model(Right.INFER)
+    infers = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs)
+    asks = partial(Route, methods=_GET, needs=for_model(Right.METADATA))
     return [
-        Route(f"{_MODEL}/infer", _POST, deferred=infer, while_stopping=False, api=Api.INFERENCE),
-        Route(f"{_MODEL}/generate", _POST, deferred=generate.once, while_stopping=False, api=Api.INFERENCE),
-        Route(f"{_MODEL}/generate_stream", _POST, deferred=generate.stream, while_stopping=False, api=Api.INFERENCE),
-        Route("/v2/health/live", _GET, inline=ask.live, api=Api.HEALTH),
-        Route("/v2/health/ready", _GET, inline=ask.ready, api=Api.HEALTH),
-        Route("/v2", _GET, inline=ask.metadata, api=Api.METADATA),
-        Route("/v2/models/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
-        Route(f"{_MODEL}/ready", _GET, inline=ask.model_ready, asking=ask.asks_model, api=Api.HEALTH),
-        Route(f"{_MODEL}/config", _GET, inline=ask.model_config, api=Api.MODEL_CONFIG),
-        Route(f"{_MODEL}/stats", _GET, inline=ask.statistics, api=Api.STATISTICS),
-        Route(_MODEL, _GET, inline=ask.model_metadata, api=Api.METADATA),
+        infers(f"{_MODEL}/infer", deferred=infer),
+        infers(f"{_MODEL}/generate", deferred=generate.once),
+        infers(f"{_MODEL}/generate_stream", deferred=generate.stream),
+        Route("/v2/health/live", _GET, inline=ask.live, api=Api.HEALTH, needs=OPEN),
+        Route("/v2/health/ready", _GET, inline=ask.ready, api=Api.HEALTH, needs=OPEN),
+        Route("/v2", _GET, inline=ask.metadata, api=Api.METADATA, needs=KNOWN),
+        Route("/v2/models/stats", _GET, inline=ask.statistics, api=Api.STATISTICS, needs=listed(Right.METADATA)),
+        asks(f"{_MODEL}/ready", inline=ask.model_ready, asking=ask.asks_model, api=Api.HEALTH),
+        asks(f"{_MODEL}/config", inline=ask.model_config, api=Api.MODEL_CONFIG),
+        asks(f"{_MODEL}/stats", inline=ask.statistics, api=Api.STATISTICS),
+        asks(_MODEL, inline=ask.model_metadata, api=Api.METADATA),
         *_repository_routes(handlers.repository),
         log_route(handlers.log),
         *trace_routes(handlers.trace),
@@ -52,11 +58,12 @@ def _repository_routes(handler: RepositoryHandler) -> list[Route]:
     keep = _RepositoryRoutes(handler)
     api = Api.MODEL_REPOSITORY
     model = "models/(?P<model>[^/]+)"
+    manages = partial(Route, methods=_POST, while_stopping=False, api=api, needs=for_model(Right.MANAGE))
     return [
-        Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api),
-        Route(f"{_REPOSITORY}/{model}/load", _POST, waiting=keep.load, while_stopping=False, api=api),
-        Route(f"{_REPOSITORY}/{model}/unload", _POST, waiting=keep.unload, while_stopping=False, api=api),
-        Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api),
+        Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api, needs=listed(Right.METADATA)),
+        manages(f"{_REPOSITORY}/{model}/load", waiting=keep.load),
+        manages(f"{_REPOSITORY}/{model}/unload", waiting=keep.unload),
+        Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api, needs=for_model(Right.METADATA)),
     ]
 
 
@@ -95,8 +102,9 @@ class _ServerRoutes:
     def model_config(self, _: Request, params: Params) -> Response:
         return json_response(self._server.model_config(params["model"], params["version"]))
 
-    def statistics(self, _: Request, params: Params) -> Response:
-        return json_response(self._server.statistics(params.get("model", ""), params.get("version", "")))
+    def statistics(self, request: Request, params: Params) -> Response:
+        model, version = params.get("model", ""), params.get("version", "")
+        return json_response(self._server.statistics(model, version, request.caller))
 
 
 def _health(request: Request, document: dict[str, Any], good: bool) -> Response:
@@ -120,16 +128,17 @@ class _RepositoryRoutes:
         ready = find(optional_document(request), "ready")
         if ready is not MISSING and type(ready) is not bool:
             raise InvalidArgumentError(f"Unable to parse 'ready': {complaint('boolean')}")
-        return json_response(self._repository.index(ready is True))
+        return json_response(self._repository.index(ready is True, request.caller))
 
     def load(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
-        self._repository.load(params["model"], _load_parameters(optional_document(request)))
+        self._repository.load(params["model"], _load_parameters(optional_document(request)), request.caller)
         return Response()
 
     def unload(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
-        self._repository.unload(params["model"], unload_dependents=_unload_dependents(request))
+        dependents = _unload_dependents(request)
+        self._repository.unload(params["model"], unload_dependents=dependents, caller=request.caller)
         return Response()
 
     def report(self, _: Request, params: Params) -> Response:

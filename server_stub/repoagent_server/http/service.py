@@ -8,6 +8,7 @@ from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.codec.long_json import LONG_JSON
+from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Params, Route, Router
@@ -32,6 +33,8 @@ class HttpService:
         """Set from any thread: from now on inference, load and unload requests are refused."""
         self.origins: Origins | None = None
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""
+        self.access: HttpAccess | None = None
+        """Who may do what; None lets everybody do everything."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer ``request`` through ``exchange``, now or later. Never raises."""
@@ -40,7 +43,7 @@ class HttpService:
             exchange.respond(error_response("Not Found", 404))
             return
         route = match.route
-        refusal = self._refusal(request, route)
+        refusal = self._refusal(request, route, match.params)
         if refusal is not None:
             exchange.respond(refusal)
         elif route.deferred is not None:
@@ -59,7 +62,7 @@ class HttpService:
         elif route.waiting is not None:
             self._answer_later(self._pools.waits, route.waiting, request, match.params, exchange)
 
-    def _refusal(self, request: Request, route: Route) -> Response | None:
+    def _refusal(self, request: Request, route: Route, params: Params) -> Response | None:
         """What a request is answered that is not let in."""
         foreign = self.origins.refusal(request, route) if self.origins is not None else None
         if foreign is not None:
@@ -67,6 +70,9 @@ class HttpService:
         restricted = route.guard.refusal(request) if route.guard is not None else None
         if restricted is not None:
             return route.refuse(restricted, 403)
+        denied = self.access.refusal(request, route, params) if self.access is not None else None
+        if denied is not None:
+            return denied
         if request.method not in route.methods:
             return route.refuse("Method Not Allowed", 405)
         if self.stopping and not route.while_stopping:

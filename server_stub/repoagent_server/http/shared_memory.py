@@ -5,6 +5,8 @@ import binascii
 from typing import Any, Final
 
 from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent_server.access import Right
+from repoagent_server.access.rights import for_all
 from repoagent_server.codec.fields import MISSING, as_string, as_unsigned, find
 from repoagent_server.handlers.region import Region
 from repoagent_server.handlers.restrictions import Api
@@ -26,7 +28,11 @@ def shared_memory_routes(regions: Regions) -> list[Route]:
     system, cuda = _SystemRoutes(regions), _CudaRoutes(regions)
     return [
         Route(
-            f"/v2/{kind}sharedmemory{_REGION}/{action}", methods, inline=getattr(routes, action), api=Api.SHARED_MEMORY
+            f"/v2/{kind}sharedmemory{_REGION}/{action}",
+            methods,
+            inline=getattr(routes, action),
+            api=Api.SHARED_MEMORY,
+            needs=for_all(Right.MANAGE),
         )
         for kind, routes in (("system", system), ("cuda", cuda))
         for action, methods in (("status", _GET), ("register", _POST), ("unregister", _POST))

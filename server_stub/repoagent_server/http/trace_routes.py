@@ -1,9 +1,12 @@
 """``v2/trace/setting`` and ``v2/models/M/trace/setting``: the trace extension over HTTP."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from repoagent.errors import InternalError
+from repoagent_server.access import Right
+from repoagent_server.access.rights import for_all, for_model
 from repoagent_server.codec.fields import MISSING, as_string, complaint, find
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
@@ -27,9 +30,10 @@ def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
             handler.update(model, _changes(document(request)))
         return json_response(handler.settings(model))
 
+    setting = partial(Route, methods=_METHODS, blocking=answer, api=Api.TRACE)
     return [
-        Route("/v2/trace/setting", _METHODS, blocking=answer, api=Api.TRACE),
-        Route("/v2/models/(?P<model>[^/]+)/trace/setting", _METHODS, blocking=answer, api=Api.TRACE),
+        setting("/v2/trace/setting", needs=for_all(Right.MANAGE)),
+        setting("/v2/models/(?P<model>[^/]+)/trace/setting", needs=for_model(Right.MANAGE)),
     ]
 
 

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InvalidArgumentError, NotFoundError, OverloadedError, RepoAgentError
+from repoagent_server.access import AccessError
 from repoagent_server.shared.told import told
 
 __all__ = ["FieldError", "ModelNotFoundError", "error_object", "status_of"]
@@ -20,6 +21,7 @@ _STATUS: Final[dict[ErrorCode, int]] = {
 _BUSY: Final = 429
 _TYPES: Final[dict[int, str]] = {
     400: "invalid_request_error",
+    401: "authentication_error",
     403: "permission_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
@@ -43,6 +45,8 @@ class ModelNotFoundError(NotFoundError):
 
 def status_of(error: RepoAgentError) -> int:
     """The HTTP status of ``error``; a full queue is 429."""
+    if isinstance(error, AccessError):
+        return error.status
     return _BUSY if isinstance(error, OverloadedError) else _STATUS[error.code]
 
 

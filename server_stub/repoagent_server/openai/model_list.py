@@ -4,6 +4,8 @@ import time
 from typing import Any
 
 from repoagent.errors import NotFoundError, RepoAgentError
+from repoagent_server.access import Caller
+from repoagent_server.handlers.visible import visible
 from repoagent_server.openai.embeddings import makes_embeddings
 from repoagent_server.openai.errors import ModelNotFoundError
 from repoagent_server.openai.tensors import makes_text
@@ -31,9 +33,10 @@ class ModelList:
         self._core = core
         self._created = int(time.time())
 
-    def all(self) -> dict[str, Any]:
-        """The models that are ready and make texts or embeddings."""
-        names = dict.fromkeys(row["name"] for row in self._core.index(ready_only=True))
+    def all(self, caller: Caller | None = None) -> dict[str, Any]:
+        """The models that are ready, make texts or embeddings, and are for the eyes of ``caller``, if there is one."""
+        rows = visible(self._core.index(ready_only=True), caller)
+        names = dict.fromkeys(row["name"] for row in rows)
         return {"object": "list", "data": [self._entry(name) for name in names if self._fits(name)]}
 
     def one(self, model: str) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class ServeOptions:
     allow_config_variables: tuple[str, ...] = ()
     repoagent_directory: Path | None = None
     agent_policy: Path | None = None
+    access: Path | None = None
     workspace_directory: Path | None = None
     cache_directory: Path | None = None
     cache_quota_bytes: int = 0

@@ -24,6 +24,8 @@ from repoagent.server.exposition.page import Exposition
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.options import RateLimitMode
 from repoagent.serving.requests.model_id import ModelId
+from repoagent_server.access import Access
+from repoagent_server.access.access_file import AccessFile
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
@@ -88,7 +90,10 @@ def run(options: ServeOptions) -> int:
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)
             stack.callback(regions.close)
-            fronts = _front_ends(options, core, regions)
+            access = None
+            if options.access is not None:
+                access = stack.enter_context(AccessFile(options.access)).access
+            fronts = _front_ends(options, core, regions, access)
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
@@ -175,7 +180,9 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
     return _stop(core, fronts, options.exit_timeout_secs)
 
 
-def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> dict[str, FrontEnd]:
+def _front_ends(
+    options: ServeOptions, core: ServingCore, regions: Regions, access: Access | None
+) -> dict[str, FrontEnd]:
     agents = AgentMetrics()
     core.observe(agents, "repoagent-server-metrics")
     machine = Machine() if options.allow_cpu_metrics else None
@@ -195,6 +202,7 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
         regions=regions,
         limits=options.limits,
         openai=options.allow_openai,
+        access=access,
     )
     if options.allow_http:
         endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
@@ -216,11 +224,12 @@ def _front_ends(options: ServeOptions, core: ServingCore, regions: Regions) -> d
             restrictions=options.grpc_restrictions,
             regions=regions,
             limits=options.limits,
+            access=access,
         )
     if page is not None:
         address = options.metrics_address or options.http_address
         endpoint = Endpoint(address, options.metrics_port, options.reuse_http_port, limits, hosts)
-        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page))
+        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access))
     return fronts
 
 

@@ -133,6 +133,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="Directory of agents that are not installed as packages.",
 )
 @click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="What the operator demands of every model.")
+@click.option("--access", type=_DIRECTORY, metavar="FILE", help="Who may do what: clients, their keys and rights.")
 @click.option(
     "--workspace-directory", type=_DIRECTORY, help="Where agents get their directories. [default: below /tmp]"
 )

@@ -12,6 +12,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent_server.access import Access
+from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
 from repoagent_server.grpc.frontend.reflection import public_pool
 from repoagent_server.grpc.http2.transport import Http2Transport
@@ -48,6 +50,7 @@ class GrpcFrontend:
         restrictions: Restrictions | None = None,
         regions: Regions = NO_REGIONS,
         limits: Limits = DEFAULT_LIMITS,
+        access: Access | None = None,
     ) -> None:
         self._core = core
         self._options = options
@@ -55,6 +58,7 @@ class GrpcFrontend:
         self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._regions = regions
         self._limits = limits
+        self._access = access
         self._guards = RestrictedProtocols(SERVICE, restrictions) if restrictions else None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
@@ -156,13 +160,22 @@ class GrpcFrontend:
     def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Transport:
         own = self._options.transport == "builtin"
         handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
-        inference = Inference(self._core, Mailbox(self._loop), self._regions, self._forwarding, self._limits)
+        inference = Inference(
+            self._core,
+            Mailbox(self._loop),
+            self._regions,
+            self._forwarding,
+            self._limits,
+            self._access,
+            protocol="grpc",
+        )
         calls = InferCalls(inference, self._in_flight, pools.long)
         streams = InferStreams(inference, self._in_flight, pools.long)
         join = None if own else b"".join
-        service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join)
+        access = None if self._access is None else CallAccess(self._access, SERVICE)
+        service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join, access)
         others = _collected(health_servicer)
-        served = Served(self._options, self._limits, service, calls, others, self._guards, pools)
+        served = Served(self._options, self._limits, service, calls, others, self._guards, pools, access)
         return Http2Transport(served) if own else GrpcioTransport(served)
 
 

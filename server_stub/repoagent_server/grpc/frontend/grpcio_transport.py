@@ -1,11 +1,20 @@
 """gRPC over grpcio."""
 
+from typing import Any
+
 import grpc
 
 from repoagent.errors import UnavailableError
+from repoagent_server.grpc.access import GrpcioAccess
 from repoagent_server.grpc.transport import Served
 
 __all__ = ["GrpcioTransport"]
+
+
+def _interceptors(served: Served) -> list[Any]:
+    """What a call passes, the first first: restricted protocols, then access control."""
+    access = [] if served.access is None else [GrpcioAccess(served.access)]
+    return access if served.guards is None else [served.guards, *access]
 
 
 class GrpcioTransport:
@@ -15,7 +24,7 @@ class GrpcioTransport:
         options = served.options
         self._options = options
         self._server = grpc.aio.server(
-            interceptors=[served.guards] if served.guards is not None else [],
+            interceptors=_interceptors(served),
             options=options.channel_options(),
             compression=options.compression(),
         )

@@ -1,7 +1,7 @@
 """The half of a connection that receives: frames become calls (RFC 9113). No socket, and no clock of its own."""
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.control import CONNECTION_WINDOW, MAX_FRAME, MAX_STREAMS, STREAM_WINDOW, Control, Rules
@@ -89,6 +89,8 @@ class Connection(Control):
         super().__init__(rules, reserve, clock)
         self._application = application
         self._headers = HeaderReader()
+        self.peer: Any = None
+        """The verified certificate of the client, if there is one: for the application."""
         self._rest = b""
         self._greeted = False
         self._usual = False

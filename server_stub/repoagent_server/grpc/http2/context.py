@@ -23,8 +23,10 @@ class Answerer(Protocol):
 class Context:
     """One call. Belongs to the event loop."""
 
-    def __init__(self, call: Answerer) -> None:
+    def __init__(self, call: Answerer, caller: Any = None) -> None:
+        """``caller``: the client behind the call, where access is controlled."""
         self._call = call
+        self.caller = caller
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """Of the client: text, or bytes under names that end with ``-bin``."""

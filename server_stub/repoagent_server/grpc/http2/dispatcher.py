@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from repoagent.errors import UnavailableError
+from repoagent_server.access import AccessError
+from repoagent_server.grpc.access import CallAccess
+from repoagent_server.grpc.details import details
 from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead
@@ -55,6 +58,7 @@ class Dispatcher:
         long: Executor,
         *,
         guards: RestrictedProtocols | None = None,
+        access: CallAccess | None = None,
         max_message: int = -1,
         compression: int = 0,
         held_bytes: int,
@@ -69,6 +73,7 @@ class Dispatcher:
         self.tasks: set[asyncio.Task[None]] = set()
         self._service = service
         self._guards = guards
+        self._access = access
         self._handlers = _found_by((service, *others))
 
     # What connections call.
@@ -87,6 +92,8 @@ class Dispatcher:
         elif route.status is not None:
             status, text = route.status
             connection.finish(stream, status, text, _ACCEPTED if stream.head.encoding not in CODINGS else b"")
+        elif self._access is not None and self._is_denied(connection, stream, self._access):
+            pass
         elif route.is_quick and timeout is not None:
             call = QuickCall(self, connection, stream)
             call.expect(timeout)
@@ -101,6 +108,8 @@ class Dispatcher:
         if call is None:
             if stream.begun:
                 return  # it has been answered
+            if self._access is not None and self._is_denied(connection, stream, self._access):
+                return
             message = only_message(data, start, stop, ended)
             if message is not None:
                 quick = stream.call = QuickCall(self, connection, stream)
@@ -134,6 +143,17 @@ class Dispatcher:
         task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def _is_denied(self, connection: Connection, stream: Stream, access: CallAccess) -> bool:
+        """Whether a call ends here because of who calls, which is noted in its head. Not in its route: the next call
+        with the same headers may come after a change of the rules."""
+        head = stream.head
+        try:
+            head.caller = access.begin(head.route.name, head.metadata, connection.peer, head.caller)
+        except AccessError as error:
+            connection.finish(stream, error.grpc_status, details(error.message))
+            return True
+        return False
 
     def _route(self, head: RequestHead) -> Route:
         if head.method != b"POST":

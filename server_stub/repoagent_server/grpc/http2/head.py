@@ -23,11 +23,11 @@ _DIGITS: Final = 18
 
 
 class RequestHead:
-    """Never changed once it is routed: requests with the same block of headers share it."""
+    """Never changed once it is routed, but for the caller: requests with the same block of headers share it."""
 
     __slots__ = (
-        "accepts_gzip", "encoding", "fields", "is_grpc", "lazy", "length", "malformed", "method", "path", "route",
-        "timeout", "timeout_is_bad",
+        "accepts_gzip", "caller", "encoding", "fields", "is_grpc", "lazy", "length", "malformed", "method", "path",
+        "route", "timeout", "timeout_is_bad",
     )  # fmt: skip
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -47,6 +47,8 @@ class RequestHead:
         self.timeout = int(found[1]) * _UNITS[found[2]] if found else None
         """Seconds."""
         self.timeout_is_bad = found is None and b"grpc-timeout" in named
+        self.caller: Any = None
+        """The client that the headers belong to, as found with the last call that had them."""
         self.route: Any = None
         """What the application made of it."""
         self.lazy = False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from repoagent_server.access import PeerIdentity
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -63,6 +64,7 @@ class Http2Protocol(asyncio.Protocol):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._transport.close()
             return
+        self.connection.peer = PeerIdentity.of_connection(tls)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         self._heard = self._loop.time()
         times = self._times

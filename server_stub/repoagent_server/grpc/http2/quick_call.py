@@ -49,8 +49,9 @@ class QuickCall(OneAnswer):
         self._started = True
         try:
             self._dispatcher.check_running()
-            decoded = self._decoded = calls.read(message)
-            request = calls.submit(decoded, self._stream.head.metadata, self)
+            head = self._stream.head
+            decoded = self._decoded = calls.read(message, head.caller)
+            request = calls.submit(decoded, head.metadata, self, head.caller)
             if not self._is_settled:
                 self._request = request
         except Exception as error:

@@ -124,7 +124,7 @@ class RunningCall:
     async def _run(self) -> None:
         status, text = 0, ""
         try:
-            await self._answer(Context(self))
+            await self._answer(Context(self, self._stream.head.caller))
         except Aborted:
             pass
         except MessageFault as fault:

@@ -40,6 +40,7 @@ class Http2Transport:
             served.calls,
             served.pools.long,
             guards=served.guards,
+            access=served.access,
             max_message=options.max_message_bytes,
             compression=options.compression_level(),
             held_bytes=served.limits.grpc_held_bytes,

@@ -1,0 +1,125 @@
+"""Who may do what on one server: the rules in force, and whoever wants to hear of what is denied."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from repoagent_server.access.clients import Caller
+from repoagent_server.access.credentials import Given
+from repoagent_server.access.errors import AccessError, NotPermittedError
+from repoagent_server.access.rights import Need, Right, Scope
+from repoagent_server.access.rules import Rules
+from repoagent_server.access.tokens import TokenIssuer, UnknownKeyError
+
+__all__ = ["Access", "Denied"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A request that was not let in."""
+
+    client: str
+    """Its name in the access file; empty where nobody knows who asked."""
+    right: str
+    """What it lacks; empty where it has no valid key."""
+    model: str
+    """As the client wrote it: of any length, with any character. Empty where no model was named."""
+    route: str
+    """Method and target of HTTP, or the path of a method of gRPC: as the client wrote them."""
+    reason: str
+    """What the client is answered."""
+    protocol: str = "http"
+    """``http`` or ``grpc``."""
+
+
+Observer = Callable[[Denied], None]
+
+
+class Access:
+    """The access control of one server, for all of its front ends and threads.
+
+    A front end finds out who asks with :meth:`caller` or :meth:`current`, checks with :meth:`require`, and reports what
+    it refuses with :meth:`denied`.
+    """
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        """Begin with ``rules``; without any nobody may do anything."""
+        self._rules: Rules = rules or Rules()
+        self._observers: list[Observer] = []
+        self._lock: Final = threading.Lock()
+        self.on_unknown_key: Callable[[TokenIssuer], None] | None = None
+        """Called when a token names a key that its issuer's set does not have: there may be a newer set."""
+
+    @property
+    def rules(self) -> Rules:
+        """Those in force."""
+        return self._rules
+
+    def replace(self, rules: Rules) -> None:
+        """Put ``rules`` in force: the next request of every client is judged by them."""
+        self._rules = rules
+
+    def observe(self, observer: Observer) -> None:
+        """Have ``observer`` called for each denied request, on the thread that answers it, so it must be quick."""
+        with self._lock:
+            self._observers = [*self._observers, observer]
+
+    def denied(self, error: AccessError, route: str, protocol: str = "http") -> None:
+        """Report that a request to ``route`` is answered with ``error``. Never raises."""
+        logger.debug("%s is denied: %s", route, error)
+        event = Denied(error.client, error.right, error.model, route, error.message, protocol)
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:  # The answer must not depend on who listens.
+                logger.exception("an observer of denied requests failed")
+
+    def caller(self, given: Given) -> Caller:
+        """The client that ``given`` belongs to.
+
+        Raises:
+            NotAuthenticatedError: there is none.
+        """
+        try:
+            return self._rules.caller(given)
+        except UnknownKeyError as error:
+            if self.on_unknown_key is not None:
+                self.on_unknown_key(error.issuer)
+            raise
+
+    def current(self, caller: Caller) -> Caller:
+        """``caller`` itself as long as it is good, else whom its key belongs to now. Raises as :meth:`caller`."""
+        if caller.rules is self._rules and (caller.expires is None or time.time() < caller.expires):
+            return caller
+        return self.caller(caller.given)
+
+    def opens(self, need: Need) -> bool:
+        """Whether an operation with ``need`` is for everybody."""
+        return need.scope is Scope.OPEN or (need.opened_by != "" and need.opened_by in self._rules.opened)
+
+    def require(self, caller: Caller, need: Need | None, model: str = "") -> None:
+        """Check that ``caller`` has what an operation needs. ``model``: the one that the request names, if any.
+
+        Raises:
+            NotPermittedError: it lacks a right; or nobody has stated what the operation needs.
+        """
+        if need is None:
+            raise NotPermittedError("this operation is not open to clients of the access file", client=caller.name)
+        scope, right = need.scope_for(model), need.right
+        if right is None:
+            return
+        if scope is Scope.MODEL and not caller.may(right, model):
+            raise NotPermittedError.lacks(caller.name, right, model)
+        if scope is Scope.SERVER:
+            self.require_all(caller, right)
+
+    @staticmethod
+    def require_all(caller: Caller, right: Right) -> None:
+        """Check that ``caller`` has ``right`` for all models. Raises as :meth:`require`."""
+        if not caller.may_all(right):
+            raise NotPermittedError.lacks(caller.name, right, None)

@@ -1,0 +1,140 @@
+"""An access file in force: read at the start, and again within a second of each change."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Final
+
+from repoagent.errors import ConfigError, InvalidArgumentError, NotFoundError, RepoAgentError
+from repoagent_server.access.access import Access
+from repoagent_server.access.key_sets import KeySet, read_key_set
+from repoagent_server.access.key_sources import FetchedSets, is_url, read_source
+from repoagent_server.access.read import MOST_BYTES, read_rules
+from repoagent_server.access.rules import Rules
+from repoagent_server.access.tokens import TokenIssuer
+
+__all__ = ["AccessFile"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.2
+"""Between two looks. New content must be the same twice: an editor may still be writing it."""
+
+_FIRST_SECONDS: Final = 5.0
+"""For how long the start waits for key sets. The tokens of one that comes later are refused until then."""
+
+_Contents = dict[str, bytes | None]
+"""What was found at each source, None for nothing; the access file's own path is one of them."""
+
+
+class AccessFile:
+    """Follows a file on a thread of its own until :meth:`close`; a context manager. ``access`` goes to front ends."""
+
+    def __init__(self, path: Path | str, *, sets: FetchedSets | None = None) -> None:
+        """Read the file at ``path`` and begin to follow it, and the key sets that it names.
+
+        Raises:
+            ConfigError: it cannot be read, or is not an access file.
+            UnsupportedError: it names issuers of tokens, and the library for these is not installed.
+        """
+        self._path = Path(path)
+        self._sets = sets if sets is not None else FetchedSets()
+        self._sources: set[str] = {str(self._path)}
+        self.access: Final = Access()
+        self.access.on_unknown_key = self._refresh
+        self._stop = threading.Event()
+        self._read: _Contents = {}
+        self._before: _Contents = {}
+        try:
+            self._apply(self._look())
+            if any(map(is_url, self._sources)):
+                self._sets.wait(_FIRST_SECONDS)
+                self._apply(self._look())
+        except BaseException:
+            self._sets.close()
+            raise
+        self._thread = threading.Thread(target=self._follow, name="access", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "AccessFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop following; the rules stay as they are. Again is fine."""
+        self._stop.set()
+        self._thread.join()
+        self._sets.close()
+
+    def _refresh(self, issuer: TokenIssuer) -> None:
+        if is_url(issuer.source):
+            self._sets.refresh_soon(issuer.source)
+
+    def _follow(self) -> None:
+        while not self._stop.wait(_LOOK_SECONDS):
+            self._step()
+
+    def _step(self) -> None:
+        """One look. What could not be read stays in force until there is something else to read."""
+        found = self._look()
+        settled, self._before = found == self._before, found
+        if found == self._read or not settled:
+            return
+        try:
+            self._apply(found)
+            logger.info("the access file '%s' has been read again: %s", self._path, _summary(self.access.rules))
+        except RepoAgentError as error:
+            logger.error("the access file has changed and cannot be used; the rules stay as they were: %s", error)
+        except Exception:
+            logger.exception("the access file has changed and cannot be used; the rules stay as they were")
+
+    def _look(self) -> _Contents:
+        return {source: self._content(source) for source in sorted(self._sources)}
+
+    def _content(self, source: str) -> bytes | None:
+        try:
+            if is_url(source):
+                return self._sets.data(source)
+            return read_source(source, MOST_BYTES)
+        except (InvalidArgumentError, NotFoundError):
+            return None
+
+    def _apply(self, found: _Contents) -> None:
+        """Put the rules in ``found`` in force. What is followed from now on are the sources that they name."""
+        own = str(self._path)
+        used: _Contents = {own: found.get(own)}
+
+        def key_set_of(issuer: TokenIssuer) -> KeySet:
+            content = used[issuer.source] = found.get(issuer.source) or self._content(issuer.source)
+            return _key_set(issuer, content)
+
+        try:
+            # Read again where there was nothing: that raises what is wrong.
+            data = used[own] or read_source(own, MOST_BYTES)
+            rules = read_rules(data, self._path, key_set_of)
+        except InvalidArgumentError as error:
+            raise error if isinstance(error, ConfigError) else ConfigError(error.message) from None
+        finally:
+            self._sources = set(used)
+            self._read = self._before = used
+        self._sets.keep({source for source in used if is_url(source)})
+        self.access.replace(rules)
+
+
+def _key_set(issuer: TokenIssuer, content: bytes | None) -> KeySet:
+    """The keys of an issuer. A URL that fails closes its issuer alone: other changes must not wait for it."""
+    if not is_url(issuer.source):
+        return read_key_set(content or read_source(issuer.source), issuer.algorithms)
+    if content is None:
+        return KeySet()
+    try:
+        return read_key_set(content, issuer.algorithms)
+    except InvalidArgumentError as error:
+        logger.error("the tokens of issuer '%s' are refused: %s", issuer.name, error)
+        return KeySet()
+
+
+def _summary(rules: Rules) -> str:
+    return f"{len(rules.clients)} clients"

@@ -1,0 +1,86 @@
+"""The clients of an access file with their grants, and the client behind a request."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final
+
+from repoagent_server.access.credentials import Given
+from repoagent_server.access.rights import Right
+
+if TYPE_CHECKING:
+    from repoagent_server.access.rules import Rules
+
+__all__ = ["Caller", "Client", "Grant"]
+
+_ALL: Final = "*"
+_KNOWN_NAMES: Final = 4096
+"""Names whose answers a client remembers. A client can ask for any number of names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Rights for the models whose names match one of the patterns (as in a shell; case counts)."""
+
+    models: tuple[str, ...]
+    rights: frozenset[Right]
+
+    def covers(self, model: str) -> bool:
+        """Whether it is for ``model``. Only ``*`` itself matches a slash, which no model's name can have."""
+        if _ALL in self.models:
+            return True
+        return "/" not in model and any(re.match(translate(pattern), model) for pattern in self.models)
+
+
+class Client:
+    """One client of the access file. Thread-safe; never changed."""
+
+    def __init__(self, name: str, grants: Iterable[Grant]) -> None:
+        self.name = name
+        self.grants = tuple(grants)
+        self._all: Final = frozenset(right for grant in self.grants if _ALL in grant.models for right in grant.rights)
+        self._known: dict[tuple[Right, str], bool] = {}
+
+    def may(self, right: Right, model: str) -> bool:
+        """Whether it has ``right`` for ``model``, which need not exist."""
+        known = self._known.get((right, model))
+        if known is None:
+            known = right in self._all or any(right in one.rights and one.covers(model) for one in self.grants)
+            if len(self._known) >= _KNOWN_NAMES:
+                self._known.clear()
+            self._known[right, model] = known
+        return known
+
+    def may_all(self, right: Right) -> bool:
+        """Whether it has ``right`` for all models."""
+        return right in self._all
+
+
+class Caller:
+    """A client that has shown who it is. Good as long as ``rules`` are in force and ``expires`` is not over."""
+
+    __slots__ = ("client", "expires", "given", "name", "rules")
+
+    def __init__(
+        self, client: Client, given: Given, rules: "Rules", *, subject: str = "", expires: float | None = None
+    ) -> None:
+        """``subject``: whom a token is about; ``expires``: when it ends, by ``time.time``."""
+        self.client = client
+        self.given = given
+        self.rules = rules
+        self.name: Final = f"{client.name}/{subject}" if subject else client.name
+        """For logs: the client's name in the access file, and whom its token is about."""
+        self.expires = expires
+
+    def may(self, right: Right, model: str) -> bool:
+        """See :meth:`Client.may`."""
+        return self.client.may(right, model)
+
+    def may_all(self, right: Right) -> bool:
+        """See :meth:`Client.may_all`."""
+        return self.client.may_all(right)
+
+    def sees(self, model: str) -> bool:
+        """Whether ``model`` may appear in what this client is shown."""
+        return self.client.may(Right.METADATA, model)

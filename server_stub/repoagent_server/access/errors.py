@@ -1,0 +1,70 @@
+"""Why a request is not let in. The texts are the same whether or not a model exists."""
+
+from typing import ClassVar, Final
+
+from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent_server.access.rights import Right
+
+__all__ = ["AccessError", "NotAuthenticatedError", "NotPermittedError"]
+
+_SHOWN: Final = 200
+"""Characters of a model's name that are repeated to its sender."""
+_REALM: Final = 'Bearer realm="repoagent"'
+
+
+class AccessError(RepoAgentError):
+    """A client may not do what it asks for. Raised by the front ends alone."""
+
+    code = ErrorCode.UNAVAILABLE
+    """Of Triton's codes the one that it has for restricted parts; front ends use ``status`` and ``grpc_status``."""
+    status: ClassVar[int]
+    """Of HTTP."""
+    grpc_status: ClassVar[int]
+
+    def __init__(self, message: str, *, client: str = "", right: str = "", model: str = "") -> None:
+        super().__init__(message)
+        self.client = client
+        """Empty where nobody knows who asks."""
+        self.right = right
+        self.model = model
+        """As the client wrote it; empty where no model is named."""
+
+    @property
+    def challenge(self) -> str:
+        """The value of ``WWW-Authenticate``; empty for none."""
+        return ""
+
+
+class NotAuthenticatedError(AccessError):
+    """The request has no key, token or certificate of a client."""
+
+    status = 401
+    grpc_status = 16
+
+    def __init__(self, message: str, *, given: bool = True) -> None:
+        """``given``: there was one, and it is not valid."""
+        super().__init__(message)
+        self._given = given
+
+    @property
+    def challenge(self) -> str:
+        return f'{_REALM}, error="invalid_token"' if self._given else _REALM
+
+
+class NotPermittedError(AccessError):
+    """The client is known, and lacks a right."""
+
+    status = 403
+    grpc_status = 7
+
+    @classmethod
+    def lacks(cls, client: str, right: Right, model: str | None) -> "NotPermittedError":
+        """``client`` lacks ``right`` for ``model``; None: for all models."""
+        if model is None:
+            text = f"client '{client}' lacks the right '{right}' for all models (models = [\"*\"])"
+        else:
+            shown = model if len(model) <= _SHOWN else f"{model[:_SHOWN]}..."
+            text = f"client '{client}' lacks the right '{right}' for model '{shown}'"
+        return cls(
+            f"{text}; the operator gives it in the access file", client=client, right=right.value, model=model or ""
+        )

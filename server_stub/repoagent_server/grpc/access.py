@@ -1,0 +1,190 @@
+"""Access control of gRPC: what each method needs, who calls, and which model a message names."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from repoagent_server.access import Access, AccessError, Caller, Need, PeerIdentity, Right, Scope
+from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, given
+from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+
+__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "Metadata", "caller_of", "code_of"]
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+_INFERS: Final = Need(Scope.BODY, Right.INFER)
+
+#: What each method of the service needs. One that is missing here is refused to every client.
+NEEDS: Final[Mapping[str, Need]] = {
+    "ServerLive": OPEN,
+    "ServerReady": OPEN,
+    "ModelReady": for_model(Right.METADATA),
+    "ServerMetadata": KNOWN,
+    "ModelMetadata": for_model(Right.METADATA),
+    "ModelInfer": _INFERS,
+    "ModelStreamInfer": _INFERS,
+    "ModelConfig": for_model(Right.METADATA),
+    "ModelStatistics": for_model(Right.METADATA, unnamed=Scope.LISTED),
+    "RepositoryIndex": listed(Right.METADATA),
+    "RepositoryModelLoad": for_model(Right.MANAGE),
+    "RepositoryModelUnload": for_model(Right.MANAGE),
+    "SystemSharedMemoryStatus": for_all(Right.MANAGE),
+    "SystemSharedMemoryRegister": for_all(Right.MANAGE),
+    "SystemSharedMemoryUnregister": for_all(Right.MANAGE),
+    "CudaSharedMemoryStatus": for_all(Right.MANAGE),
+    "CudaSharedMemoryRegister": for_all(Right.MANAGE),
+    "CudaSharedMemoryUnregister": for_all(Right.MANAGE),
+    "TraceSetting": for_model(Right.MANAGE, unnamed=Scope.SERVER),
+    "LogSettings": for_all(Right.MANAGE),
+}
+
+
+class CallAccess:
+    """Decides about calls: with their headers whether a client calls, with their message whether it has the right."""
+
+    def __init__(self, access: Access, service: str) -> None:
+        self._access = access
+        self._needs = {f"/{service}/{name}": need for name, need in NEEDS.items()}
+
+    def need(self, method: str) -> Need | None:
+        """What the method with this path needs; None if nobody has stated that."""
+        if method.startswith(f"/{health.SERVICE_NAME}/"):
+            return OPEN
+        if method.startswith(f"/{reflection.SERVICE_NAME}/"):
+            return KNOWN
+        return self._needs.get(method)
+
+    def begin(
+        self, method: str, metadata: Callable[[], Metadata], peer: PeerIdentity | None, known: Caller | None = None
+    ) -> Caller | None:
+        """Who calls, for a call whose headers are there; None where nobody needs a key.
+
+        ``known``: who the caller was the last time that these headers came on this connection.
+
+        Raises:
+            AccessError: it is no client, or lacks the right whatever the message is.
+        """
+        access, need = self._access, self.need(method)
+        try:
+            if need is not None and access.opens(need):
+                return None
+            caller = access.caller(_given(metadata(), peer)) if known is None else access.current(known)
+            if need is None or need.scope is Scope.SERVER:
+                access.require(caller, need)
+        except AccessError as error:
+            access.denied(error, method, "grpc")
+            raise
+        return caller
+
+    def check(self, method: str, caller: Caller | None, model: str) -> None:
+        """Check the right of ``caller`` when the message, which names ``model`` or nothing, is there.
+
+        Raises:
+            AccessError: it lacks the right.
+        """
+        need = self.need(method)
+        if need is not None and need.scope is Scope.OPEN:
+            return
+        try:
+            assert caller is not None, "a call that is not open has a client"
+            self._access.require(caller, need, model)
+        except AccessError as error:
+            self._access.denied(error, method, "grpc")
+            raise
+
+
+class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it
+    """The first half for grpcio, whose interceptors do not see certificates: each handler begins with the check."""
+
+    def __init__(self, calls: CallAccess) -> None:
+        self._calls = calls
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        return None if handler is None else self._checked(handler, details.method)
+
+    def _checked(self, handler: Any, method: str) -> Any:
+        kinds = {
+            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
+            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
+            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
+            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
+        }
+        make, inner = kinds[handler.request_streaming, handler.response_streaming]
+
+        async def answers(message: Any, context: Any) -> Any:
+            return await inner(message, await self._begun(method, context))
+
+        async def streams(message: Any, context: Any) -> AsyncIterator[Any]:
+            known = await self._begun(method, context)
+            async for answer in inner(message, known):
+                yield answer
+
+        outer = streams if inspect.isasyncgenfunction(inner) else answers
+        return make(outer, handler.request_deserializer, handler.response_serializer)
+
+    async def _begun(self, method: str, context: Any) -> Any:
+        """The context of a call that is let in, which knows the caller."""
+        try:
+            caller = self._calls.begin(method, lambda: context.invocation_metadata() or (), _peer(context))
+        except AccessError as error:
+            failure = error
+        else:
+            return _KnownContext(context, caller)
+        await context.abort(code_of(failure), failure.message)
+        raise AssertionError("abort raises")
+
+
+class _KnownContext:
+    """A context of grpcio, and who calls."""
+
+    def __init__(self, context: Any, caller: Caller | None) -> None:
+        self._context = context
+        self.caller = caller
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def caller_of(context: Any) -> Caller | None:
+    """Who calls, where access is controlled; None where it is not, and where nobody needs a key."""
+    return getattr(context, "caller", None)
+
+
+def code_of(error: AccessError) -> Any:
+    """The status of grpc that stands for ``error``."""
+    if error.grpc_status == grpc.StatusCode.UNAUTHENTICATED.value[0]:
+        return grpc.StatusCode.UNAUTHENTICATED
+    return grpc.StatusCode.PERMISSION_DENIED
+
+
+def _given(metadata: Metadata, peer: PeerIdentity | None) -> Any:
+    values: dict[str, list[bytes]] = {AUTHORIZATION: [], API_KEY: []}
+    for name, value in metadata:
+        if name in values:
+            values[name].append(value if isinstance(value, bytes) else value.encode(errors="surrogateescape"))
+    return given(values[AUTHORIZATION], values[API_KEY], peer)
+
+
+def _peer(context: Any) -> PeerIdentity | None:
+    """Of a call over grpcio, which verifies certificates by itself and shows their parts."""
+    parts: Mapping[str, list[bytes]] = context.auth_context() or {}
+    pem = parts.get("x509_pem_cert")
+    if not pem or parts.get("transport_security_type") != [b"ssl"]:
+        return None
+    import ssl
+
+    der = ssl.PEM_cert_to_DER_cert(pem[0].decode("ascii"))
+    return PeerIdentity.of_names(
+        der,
+        [
+            *(f"uri:{value.decode()}" for value in parts.get("peer_uri", ())),
+            *(f"dns:{value.decode()}" for value in parts.get("peer_dns", ())),
+            *(f"email:{value.decode()}" for value in parts.get("peer_email", ())),
+        ],
+        [value.decode() for value in parts.get("x509_common_name", ())],
+    )

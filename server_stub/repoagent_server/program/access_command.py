@@ -1,0 +1,52 @@
+"""``repoagent access key | check``: keys for clients, and a look at an access file before a server uses it."""
+
+import hashlib
+import secrets
+from pathlib import Path
+from typing import Final
+
+import click
+
+__all__ = ["access"]
+
+_KEY_BYTES: Final = 32
+_PREFIX: Final = "ra_"
+"""Scanners for leaked secrets find keys that begin alike."""
+
+
+@click.group()
+def access() -> None:
+    """Make keys for the file that `repoagent serve --access` takes, and check that file."""
+
+
+@access.command("key")
+@click.argument("name")
+def make_key(name: str) -> None:
+    """Make a random key for the client NAME.
+
+    The key goes to standard error, the lines for the access file to standard output. The key is not kept anywhere.
+    """
+    from repoagent_server.access.read import check_name
+
+    check_name(name)
+    key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    table = name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
+    click.echo(f"key, for the client alone: {key}", err=True)
+    click.echo(f'[clients.{table}]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["infer", "metadata"]')
+
+
+@access.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Read the access file FILE and the key sets that it names, and show each client with its rights.
+
+    Exits 1 if a server would not start with it.
+    """
+    from repoagent_server.access.access_file import AccessFile
+
+    with AccessFile(file) as read:
+        for client in read.access.rules.clients:
+            for grant in client.grants:
+                click.echo(f"{client.name}: {', '.join(sorted(grant.rights))} for {', '.join(grant.models)}")
+    click.echo(f"{file}: ok ({len(read.access.rules.clients)} clients)")

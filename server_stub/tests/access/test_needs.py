@@ -1,0 +1,52 @@
+"""Every route and every method has what it needs: one that has nothing is refused, and fails here."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from repoagent_server.access import Access, AccessError, Caller, Client, Grant, NotPermittedError, Right, Scope
+from repoagent_server.access.credentials import Given
+from repoagent_server.access.rules import Rules
+from repoagent_server.grpc.access import NEEDS
+from repoagent_server.grpc.service import METHODS
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.http.openai_routes import OpenAiRoutes
+from repoagent_server.http.router import Route
+from repoagent_server.http.routes import api_routes
+
+
+def _routes(core: Any) -> list[Route]:
+    nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
+    handlers = Handlers.over(core, allow_load_parameters=False)
+    return [*api_routes(handlers, lambda *_: None, nothing), *OpenAiRoutes(nothing, nothing).routes()]
+
+
+def test_every_route_states_what_it_needs(core: Any) -> None:
+    assert [route.pattern for route in _routes(core) if route.needs is None] == []
+
+
+def test_every_method_states_what_it_needs() -> None:
+    assert set(NEEDS) == {*METHODS, "ModelStreamInfer"}
+
+
+def test_only_the_health_of_the_server_is_open(core: Any) -> None:
+    opened = [route.pattern for route in _routes(core) if route.needs is not None and route.needs.scope is Scope.OPEN]
+    assert opened == ["/v2/health/live", "/v2/health/ready"]
+    assert {name for name, need in NEEDS.items() if need.scope is Scope.OPEN} == {"ServerLive", "ServerReady"}
+
+
+def test_a_route_with_a_model_in_its_path_checks_that_model(core: Any) -> None:
+    for route in _routes(core):
+        assert route.needs is not None
+        assert ("(?P<model>" in route.pattern) is (route.needs.scope is Scope.MODEL), route.pattern
+
+
+def test_what_states_nothing_is_refused_to_the_mightiest_client() -> None:
+    client = Client("root", [Grant(("*",), frozenset(Right))])
+    with pytest.raises(NotPermittedError):
+        Access().require(Caller(client, Given(), Rules()), None)
+
+
+def test_without_rules_nobody_is_let_in() -> None:
+    with pytest.raises(AccessError):
+        Access().caller(Given(b"key"))
