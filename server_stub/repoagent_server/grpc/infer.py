@@ -142,6 +142,10 @@ class InferCalls:
         """A good response that is not large, as its message."""
         return self._writer.write(response, decoded.wishes.spans)
 
+    def parts(self, response: InferResponse, decoded: Decoded) -> list[Buffer]:
+        """A good response as the parts of its message."""
+        return self._writer.parts(response, decoded.wishes.spans)
+
     async def written(self, response: InferResponse, decoded: Decoded) -> list[Buffer]:
         """The parts of the message of any good response. Those of large tensors are their own memory."""
         if is_long(response, _ALL_BINARY):
@@ -149,9 +153,7 @@ class InferCalls:
         return self._writer.parts(response, decoded.wishes.spans)
 
 
-async def read_long(
-    inference: Inference, data: bytes | bytearray, long: Executor, caller: Caller | None = None
-) -> Decoded:
+async def read_long(inference: Inference, data: Buffer, long: Executor, caller: Caller | None = None) -> Decoded:
     """What a large message asks for, parsed on the thread of ``long`` where that takes long.
 
     Raw tensors stay where they are: only the rest of the message goes through the parser.

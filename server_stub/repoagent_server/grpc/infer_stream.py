@@ -1,33 +1,37 @@
 """ModelStreamInfer: any number of requests in flight on one stream, responses as they come."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Final, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.infer import Received, read, read_long, status_of, told_of
+from repoagent_server.grpc.infer import InferCalls, read_long, status_of, told_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.response import code_for, infer_message
+from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.stream_message import error_message, response_message
+from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
-from repoagent_server.shared.mailbox import Answer, Mailbox
+from repoagent_server.shared.mailbox import Answer
 from repoagent_server.shared.told import told
 
 __all__ = ["InferStreams"]
 
-_FINAL: Final = "triton_final_response"
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
 _WAITING_LIMIT: Final = 256
 """Responses of one stream that may wait for a slow client before no more of its requests are read."""
+_INVALID: Final = "the message is not valid"
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 
@@ -35,27 +39,23 @@ Context: TypeAlias = Any  # grpc.aio.ServicerContext: grpc has no types
 class InferStreams:
     """Belongs to one event loop, as ``inference`` does."""
 
-    def __init__(self, inference: Inference, in_flight: InFlight, long: Executor) -> None:
-        """``long``: where large requests are read, one after another."""
-        self._inference = inference
-        self._in_flight = in_flight
-        self._long = long
-        self._backlog = Backlog()
+    def __init__(self, inference: Inference, calls: InferCalls, in_flight: InFlight, long: Executor) -> None:
+        """``calls``: reads and writes messages. ``long``: where large requests are read, one after another."""
+        self.inference = inference
+        self.calls = calls
+        self.in_flight = in_flight
+        self.long = long
+        self.backlog = Backlog()
 
-    async def stream(self, messages: AsyncIterator[Received], context: Context) -> None:
+    async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
-            call = self._inference.context(context.invocation_metadata, caller_of(context))
+            call = self.inference.context(context.invocation_metadata, caller_of(context))
         except RepoAgentError as error:
             await context.abort(code_for(error), details(told(error)))
-        stream = _Stream(
-            self._inference,
-            call,
-            self._backlog,
-            self._in_flight,
-            self._long,
-            errors_are_statuses=_wants_statuses(context.invocation_metadata() or ()),
-        )
+        statuses = _wants_statuses(context.invocation_metadata() or ())
+        stream = _Stream(self, call, _write_now(context), errors_are_statuses=statuses)
+        _take_now(context, stream.take)
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
         try:
@@ -64,13 +64,33 @@ class InferStreams:
                 stream.close()  # Now: how long the status takes is up to the client, who does not read.
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _OVERRUN)
             writing.result()
+            if stream.fault is not None:
+                raise stream.fault
             if stream.failure is not None:
                 status, text = status_of(stream.failure)
                 await context.abort(status, details(text))
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INTERNAL, _INVALID)
         finally:
             reading.cancel()
             writing.cancel()
             stream.close()
+
+
+def _write_now(context: Context) -> Callable[[bytes], bool]:
+    """What sends a message at once, if nothing is in its way. A transport need not have it."""
+    return getattr(context, "write_now", _never)
+
+
+def _never(_: bytes) -> bool:
+    return False
+
+
+def _take_now(context: Context, taker: Callable[[bytes], bool]) -> None:
+    """Have small messages handed to ``taker`` as they arrive, where the transport can: without a task's turn."""
+    take = getattr(context, "take_now", None)
+    if take is not None:
+        take(taker)
 
 
 def _wants_statuses(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
@@ -87,24 +107,17 @@ class _Stream:
     """One stream: what was asked on it, and the responses that wait to be written."""
 
     def __init__(
-        self,
-        inference: Inference,
-        call: CallContext,
-        backlog: Backlog,
-        in_flight: InFlight,
-        long: Executor,
-        *,
-        errors_are_statuses: bool,
+        self, streams: InferStreams, call: CallContext, write_now: Callable[[bytes], bool], *, errors_are_statuses: bool
     ) -> None:
-        self._long = long
-        self._errors_are_statuses = errors_are_statuses
-        self._inference = inference
+        self._streams = streams
         self._call = call
-        self._backlog = backlog
-        self._in_flight = in_flight
+        self._write_now = write_now
+        self._errors_are_statuses = errors_are_statuses
         self._bytes = 0
         self._running: dict[InferRequest, None] = {}
-        self._waiting: asyncio.Queue[tuple[pb.ModelStreamInferResponse | None, int]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[bytes | None, int]] = asyncio.Queue()
+        self._writing = False
+        """A message has been taken from the queue, and is not written yet."""
         self.overrun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when more waits for the client than may."""
         self._room = asyncio.Event()
@@ -112,21 +125,41 @@ class _Stream:
         self._all_read = False
         self.failure: RepoAgentError | None = None
         """What ended the stream, where errors do."""
+        self.fault: Exception | None = None
+        """What made the client's messages unreadable."""
 
-    async def read(self, messages: AsyncIterator[Received]) -> None:
+    async def read(self, messages: AsyncIterator[Buffer]) -> None:
         """Submit what the client sends, as long as it also takes what it is sent."""
-        async for message in messages:
-            await self._room.wait()
-            if isinstance(message, (bytes, bytearray)):
-                await self._submit_long(message)
-            else:
-                self._submit(message)
+        try:
+            async for message in messages:
+                await self._room.wait()
+                if len(message) >= LONG_MESSAGE:
+                    await self._submit_long(message)
+                else:
+                    self._submit(bytes(message))
+        except Exception as fault:
+            self._end(fault)
+            return
         self._all_read = True
         self._end_if_done()
 
-    async def next(self) -> pb.ModelStreamInferResponse | None:
-        """The next message to write, None at the end."""
+    def take(self, message: bytes) -> bool:
+        """Submit a small message at once; False if it must wait."""
+        if self.failure is not None or self.fault is not None:
+            return True  # the stream is at its end: nothing more is taken from it
+        if not self._room.is_set():
+            return False
+        try:
+            self._submit(message)
+        except Exception as fault:
+            self._end(fault)
+        return True
+
+    async def next(self) -> bytes | None:
+        """The next message to write, None at the end. What came before it has been written."""
+        self._writing = False
         message, size = await self._waiting.get()
+        self._writing = True
         self._count(-size)
         if self._waiting.qsize() < _WAITING_LIMIT:
             self._room.set()
@@ -140,19 +173,27 @@ class _Stream:
         self._waiting = asyncio.Queue()
         self.overrun.cancel()
 
-    def _refuse(self, error: RepoAgentError, request_id: str) -> None:
-        self.put(_error_message(error, request_id), error)
+    def _end(self, fault: Exception) -> None:
+        """End the stream: what follows on it cannot be read."""
+        if self.fault is None:
+            self.fault = fault
+            self._waiting.put_nowait((None, 0))
 
-    def put(self, message: pb.ModelStreamInferResponse, error: RepoAgentError | None = None) -> None:
+    def _refuse(self, error: RepoAgentError, request_id: str) -> None:
+        self.put(error_message(error, request_id), error)
+
+    def put(self, message: bytes, error: RepoAgentError | None = None) -> None:
         """Send ``message``, or what it says as the status that ends the stream, if the client wants errors so."""
-        if self.overrun.done() or self.failure is not None:
+        if self.overrun.done() or self.failure is not None or self.fault is not None:
             return
         if error is not None and self._errors_are_statuses:
             self.failure = error
             self._waiting.put_nowait((None, 0))
             return
-        size = message.ByteSize()
-        if not self._backlog.allows(self._bytes):
+        if not self._writing and self._waiting.empty() and self._write_now(message):
+            return
+        size = len(message)
+        if not self._streams.backlog.allows(self._bytes):
             self.overrun.set_result(None)
             return
         self._count(size)
@@ -161,37 +202,43 @@ class _Stream:
             self._room.clear()
 
     def _count(self, size: int) -> None:
-        self._backlog.change(self._bytes, self._bytes + size)
+        self._streams.backlog.change(self._bytes, self._bytes + size)
         self._bytes += size
 
     def finished(self, request: InferRequest) -> None:
         if self._running.pop(request, False) is None:  # the first time that this is said of it
-            self._in_flight.finished()
+            self._streams.in_flight.finished()
         self._end_if_done()
 
-    async def _submit_long(self, data: bytes | bytearray) -> None:
+    async def _submit_long(self, data: Buffer) -> None:
         try:
-            decoded = await read_long(self._inference, data, self._long, self._call.client)
+            decoded = await read_long(self._streams.inference, data, self._streams.long, self._call.client)
         except Exception as error:
             self._refuse(told_of(error), "")
             return
         self._start(decoded)
 
-    def _submit(self, message: pb.ModelInferRequest) -> None:
+    def _submit(self, message: bytes) -> None:
+        """Raises :class:`DecodeError`: it is not a message."""
         try:
-            decoded = read(self._inference, message, self._call.client)
+            decoded = self._streams.calls.read(message, self._call.client)
         except Exception as error:
-            self._refuse(told_of(error), message.id)
+            self._refuse(told_of(error), pb.ModelInferRequest.FromString(message).id)
             return
         self._start(decoded)
 
     def _start(self, decoded: Decoded) -> None:
-        sender = _StreamSender(self, self._inference.mailbox, decoded)
-        request = sender.request = self._inference.prepare(decoded.asked, sender, self._call, decoded.wishes)
-        self._running[request] = None
-        self._in_flight.started()
+        inference = self._streams.inference
+        sender = _StreamSender(self, self._streams.calls, decoded)
         try:
-            self._inference.submit(request)
+            request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.wishes)
+        except Exception as error:
+            self._refuse(told_of(error), decoded.asked.id)
+            return
+        self._running[request] = None
+        self._streams.in_flight.started()
+        try:
+            inference.submit(request)
         except Exception as error:
             self._refuse(told_of(error), request.asked.id)
             self.finished(request)
@@ -205,11 +252,12 @@ class _Stream:
 class _StreamSender(Answer):
     """The sender of one request of a stream."""
 
-    __slots__ = ("_decoded", "_stream", "accepted", "request")
+    __slots__ = ("_calls", "_decoded", "_stream", "accepted", "request")
 
-    def __init__(self, stream: _Stream, mailbox: Mailbox, decoded: Decoded) -> None:
-        super().__init__(mailbox)
+    def __init__(self, stream: _Stream, calls: InferCalls, decoded: Decoded) -> None:
+        super().__init__(calls.mailbox)
         self._stream = stream
+        self._calls = calls
         self._decoded = decoded
         self.request: InferRequest
         """Set before it is submitted."""
@@ -228,26 +276,15 @@ class _StreamSender(Answer):
         if final:
             self._stream.finished(self.request)
 
-    def _message(self, response: InferResponse | None, final: bool) -> pb.ModelStreamInferResponse:
+    def _message(self, response: InferResponse | None, final: bool) -> bytes:
         if response is None:
             asked = self._decoded.asked
             response = InferResponse(asked.model_name, asked.model_version, id=asked.id)
         if response.error is not None:
             return self._failure(response.error, final)
-        message = pb.ModelStreamInferResponse(infer_response=infer_message(response, self._decoded.wishes.spans))
-        message.infer_response.parameters[_FINAL].bool_param = final
-        return message
+        return response_message(self._calls.parts(response, self._decoded), final)
 
-    def _failure(self, error: RepoAgentError, final: bool) -> pb.ModelStreamInferResponse:
-        """As Triton's: only of a request that was let in is there more to say than its id."""
-        message = _error_message(error, self._decoded.asked.id)
-        if self.accepted or self.request.times is not None:
-            message.infer_response.model_name = self._decoded.asked.model_name
-            message.infer_response.parameters[_FINAL].bool_param = final
-        return message
-
-
-def _error_message(error: RepoAgentError, request_id: str) -> pb.ModelStreamInferResponse:
-    message = pb.ModelStreamInferResponse(error_message=told(error))
-    message.infer_response.id = request_id
-    return message
+    def _failure(self, error: RepoAgentError, final: bool) -> bytes:
+        asked = self._decoded.asked
+        known = self.accepted or self.request.times is not None
+        return error_message(error, asked.id, asked.model_name if known else None, final)

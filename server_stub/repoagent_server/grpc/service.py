@@ -106,7 +106,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         self._access = access
         self._handlers = {f"/{SERVICE}/{name}": self._unary(name) for name in METHODS}
         self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._refusing(streams.stream), receive, pb.ModelStreamInferResponse.SerializeToString
+            self._refusing(streams.stream)  # it parses and writes its messages by itself
         )
 
     def service(self, handler_call_details: Any) -> Any:

@@ -42,7 +42,7 @@ def test_a_fault_of_the_server_leaves_no_client_without_an_answer(
         raise ValueError("broken")
 
     monkeypatch.setattr("repoagent_server.grpc.infer.read_infer", broken)
-    client.async_stream_infer("ident", [fp32(1)])
+    client.async_stream_infer("ident", [fp32(1, 2)])  # not like the one before, which is remembered
     assert answers.get(timeout=60).message() == "unexpected ValueError; the server's log has the details"
     client.stop_stream()
 

@@ -143,3 +143,27 @@ def test_reflection_shows_the_service_under_its_public_name(channel: grpc.Channe
     file = FileDescriptorProto.FromString(found.file_descriptor_response.file_descriptor_proto[0])
     assert file.package == "inference"
     assert {method.name for method in file.service[0].method} == {*METHODS, "ModelStreamInfer"}
+
+
+def test_a_message_of_a_stream_that_is_not_valid_ends_it(channel: grpc.Channel) -> None:
+    method = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+    good = request(inputs=[entry("FP32", [1], fp32_contents=[1])]).SerializeToString()
+    with pytest.raises(grpc.RpcError) as raised:
+        list(method(iter([good, b"\xff\xff"]), timeout=60))
+    assert (raised.value.code(), raised.value.details()) == (grpc.StatusCode.INTERNAL, "the message is not valid")
+
+
+def test_requests_of_a_stream_stay_in_their_order_whatever_their_size(channel: grpc.Channel, core: Any) -> None:
+    sizes = [1, 1, 1 << 18, 1, 4, 1 << 17, 1, 1, 1, 1 << 18, 1] * 3
+    asked = [
+        request(
+            id=str(number),
+            inputs=[entry("FP32", [size])],
+            raw_input_contents=[bytes(4 * size)],
+            parameters={"sequence_id": theirs.InferParameter(int64_param=7)},
+        )
+        for number, size in enumerate(sizes)
+    ]
+    answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(asked), timeout=60)
+    ids = [answer.infer_response.id for answer in answers]
+    assert [one.asked.id for one in core.requests] == ids == [str(number) for number in range(len(sizes))]

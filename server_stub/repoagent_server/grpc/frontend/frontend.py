@@ -170,7 +170,7 @@ class GrpcFrontend:
             protocol="grpc",
         )
         calls = InferCalls(inference, self._in_flight, pools.long)
-        streams = InferStreams(inference, self._in_flight, pools.long)
+        streams = InferStreams(inference, calls, self._in_flight, pools.long)
         join = None if own else b"".join
         access = None if self._access is None else CallAccess(self._access, SERVICE)
         service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join, access)

@@ -1,6 +1,6 @@
 """What a handler sees of its call: of grpcio's ``ServicerContext`` what the handlers of this server use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 __all__ = ["Aborted", "Context"]
@@ -18,6 +18,10 @@ class Answerer(Protocol):
     def finish(self, status: int, text: str) -> None: ...
 
     async def send(self, message: Any) -> None: ...
+
+    def send_now(self, message: bytes) -> bool: ...
+
+    def hand_to(self, taker: Callable[[bytes], bool]) -> None: ...
 
 
 class Context:
@@ -44,3 +48,14 @@ class Context:
     async def write(self, message: Any) -> None:
         """Send a message; returns when the client has room for another one."""
         await self._call.send(message)
+
+    def write_now(self, message: bytes) -> bool:
+        """Send an encoded message if nothing is in its way, without a task's turn; False if it was not sent."""
+        return self._call.send_now(message)
+
+    def take_now(self, taker: Callable[[bytes], bool]) -> None:
+        """Hand small messages to ``taker`` as they come, while none waits for the handler.
+
+        A message that ``taker`` does not take waits for the handler, as all that follow it do.
+        """
+        self._call.hand_to(taker)

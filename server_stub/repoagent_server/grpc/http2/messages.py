@@ -56,6 +56,11 @@ class Assembly:
         Raises:
             MessageFault: one is too large, or makes no sense.
         """
+        whole = stop - start - PREFIX_BYTES
+        if self._body is None and not self._prefix and whole >= 0 and not data[start]:
+            fits = self._limit < 0 or whole <= self._limit
+            if fits and _SIZE.unpack_from(data, start + 1)[0] == whole:  # nearly always: one message and no more
+                return [(data[start + PREFIX_BYTES : stop], False)]
         found: list[tuple[Buffer, bool]] = []
         view = memoryview(data)
         while True:

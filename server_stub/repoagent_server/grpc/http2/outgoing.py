@@ -31,6 +31,8 @@ _RESOURCE_EXHAUSTED: Final = 8
 
 _PREFIX: Final = Struct(">BI")
 _PREFIX_BYTES: Final = _PREFIX.size
+_PIECE: Final = Struct(">IBIBI")
+"""The head of a DATA frame that holds one message, and the prefix of that."""
 _JOINED: Final = 1 << 16
 """Bytes up to which the parts of a message are put together."""
 _SHARE: Final = 1 << 16
@@ -145,6 +147,30 @@ class Outgoing:
         else:
             stream.queue = deque(view for view in views if view)
             self._push(stream)
+        return True
+
+    def send_small(self, stream: Stream, message: bytes) -> bool:
+        """Send a message at once; False if it is too large for that, or must wait for anything."""
+        length = len(message) + _PREFIX_BYTES
+        if (
+            stream.queue
+            or length > self.window
+            or length > stream.window
+            or length > self.max_frame
+            or length > _SHARE
+            or not self.writable
+            or self.streams.get(stream.id) is not stream
+        ):
+            return False
+        self.begin(stream)
+        self.window -= length
+        stream.window -= length
+        self.answers += 1
+        self.volume += length
+        self.out.append(_PIECE.pack(length << 8, 0, stream.id, 0, len(message)))
+        self.out.append(message)
+        if not self.dirty:
+            self._touch()
         return True
 
     def finish(self, stream: Stream, status: int = 0, text: str = "", more: bytes = b"") -> None:

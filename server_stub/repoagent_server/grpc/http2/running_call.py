@@ -23,6 +23,7 @@ from repoagent_server.grpc.http2.messages import (
     too_large,
 )
 from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.grpc.wire import LONG_MESSAGE
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -58,6 +59,9 @@ class RunningCall:
         self._unread = 0
         self._held = 0
         self._ended = False
+        self._taker: Callable[[bytes], bool] | None = None
+        self._idle = False
+        """The handler waits for a message, and none is there."""
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         loop = dispatcher.loop
@@ -71,6 +75,9 @@ class RunningCall:
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         try:
             for message in self._assembly.feed(data, start, stop):
+                if self._idle and self._taken(*message):
+                    continue
+                self._idle = False
                 self._inbox.append(message)
                 self._unread += len(message[0])
             if ended and self._assembly.held:
@@ -82,7 +89,12 @@ class RunningCall:
             return
         self._ended = ended
         self._credit()
-        self._arrived.set()
+        if not self._idle or ended:
+            self._arrived.set()
+
+    def _taken(self, message: Buffer, compressed: bool) -> bool:
+        taker = self._taker
+        return taker is not None and not compressed and len(message) < LONG_MESSAGE and taker(bytes(message))
 
     def lost(self) -> None:
         self._release()  # now: a task that has not begun never gets to its own end
@@ -103,6 +115,15 @@ class RunningCall:
 
     def finish(self, status: int, text: str) -> None:
         self._connection.finish(self._stream, status, text)
+
+    def hand_to(self, taker: Callable[[bytes], bool]) -> None:
+        self._taker = taker
+
+    def send_now(self, message: bytes) -> bool:
+        """A message that is too large is not sent: :meth:`send` says so."""
+        if self._compresses or 0 <= self._dispatcher.max_message < len(message):
+            return False
+        return self._connection.send_small(self._stream, message)
 
     async def send(self, message: Any) -> None:
         parts = await self._encoded(message)
@@ -174,7 +195,9 @@ class RunningCall:
             if self._ended:
                 return None
             self._arrived.clear()
+            self._idle = True
             await self._arrived.wait()
+            self._idle = False
         message, compressed = self._inbox.popleft()
         self._unread -= len(message)
         self._count()
@@ -239,6 +262,7 @@ class RunningCall:
         self._dispatcher.reserve.give(self._held)
         self._held = 0
         self._ended = True
+        self._taker = None
         self._stream.call = _OVER
 
 
