@@ -322,6 +322,12 @@ class AgentModel(Protocol):
         """Report how far long work is (bytes or steps). Cheap: call it as often as you like."""
 
     def report(
-        self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""
+        self,
+        *,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        digests: Mapping[str, str] | None = None,
+        note: str = "",
+        signer: str = "",
     ) -> None:
-        """Add to this entry's line of the load report: byte counts add up, digests and notes collect."""
+        """Add to this entry's line of the load report: byte counts add up, digests, notes and signers collect."""

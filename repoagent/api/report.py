@@ -14,7 +14,7 @@ class ActionReport:
 
     ``action`` is the name of an :class:`~repoagent.api.Action`. A failed ``initialize``, ``model_initialize``,
     ``model_finalize`` or ``finalize`` appears too, under that name in capitals. ``outcome`` is "ok", "failed" or
-    "cancelled". ``seconds`` is wall time. Bytes, digests and notes are what the agent itself reported.
+    "cancelled". ``seconds`` is wall time. Bytes, digests, notes and signers are what the agent itself reported.
     """
 
     action: str
@@ -25,6 +25,7 @@ class ActionReport:
     digests: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: str | None = None
+    signers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for JSON."""
@@ -37,7 +38,14 @@ class ActionReport:
             "digests": dict(self.digests),
             "notes": list(self.notes),
             "error": self.error,
+            "signers": list(self.signers),
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ActionReport":
+        """The inverse of :meth:`to_dict`."""
+        lists = {"notes": tuple(values["notes"]), "signers": tuple(values.get("signers", ()))}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class EntryReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EntryReport":
         """The inverse of :meth:`to_dict`."""
-        actions = tuple(ActionReport(**action | {"notes": tuple(action["notes"])}) for action in values["actions"])
+        actions = tuple(ActionReport.from_dict(action) for action in values["actions"])
         return cls(values["index"], values["agent"], values["origin"], actions)
 
 

@@ -23,6 +23,7 @@ __all__ = ["load", "main", "program", "run"]
 
 _OWN: Final[Mapping[str, CommandSpec]] = {
     "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and begin agents."),
+    "audit": CommandSpec("repoagent.cli.audit:audit", "Verify the audit log of a server."),
     "check": CommandSpec("repoagent.cli.check:check", "Parse a model, run its agents without serving it, report."),
     "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what of this machine can be used, and each gap."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),

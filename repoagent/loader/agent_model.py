@@ -10,8 +10,9 @@ from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import Cache, Parameters
 from repoagent.config import ModelConfig, copy, read_text, write_text
-from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
+from repoagent.loader.auditing import shown_reference
 from repoagent.loader.child import run_child
 from repoagent.loader.context import LoadContext
 from repoagent.loader.converting.conversion import LoadConversion
@@ -191,7 +192,15 @@ class EntryModel:
 
     def key(self, uri: str) -> bytes:
         """The secret behind a reference."""
-        return resolve_key(uri, self._load.services.key_providers, lambda: self._load.cancelled)
+        providers, audit = self._load.services.key_providers, self._load.audit
+        shown = shown_reference(uri, providers)
+        try:
+            key = resolve_key(uri, providers, lambda: self._load.cancelled)
+        except RepoAgentError as error:
+            audit.key_failed(self._agent, shown, error)
+            raise
+        audit.key_used(self._agent, shown)
+        return key
 
     @property
     def cache(self) -> Cache:
@@ -234,10 +243,16 @@ class EntryModel:
         self._progress(done, total, what)
 
     def report(
-        self, *, bytes_read: int = 0, bytes_written: int = 0, digests: Mapping[str, str] | None = None, note: str = ""
+        self,
+        *,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        digests: Mapping[str, str] | None = None,
+        note: str = "",
+        signer: str = "",
     ) -> None:
         """Add to the line of the current call."""
-        self._recorder.add(bytes_read, bytes_written, digests, note)
+        self._recorder.add(bytes_read, bytes_written, digests, note, signer)
 
     def hand_on(self) -> None:
         """After a LOAD that went well: where this entry moved the model to is where it is from now on."""

@@ -117,6 +117,15 @@ class LoadedChain:
             self._load.check_cancelled()
             self._settle()
 
+    def attest(self) -> None:
+        """Have the audit log hold that the model is about to serve; call it when nothing else can fail any more.
+
+        Raises:
+            AuditError: it must not serve, as that cannot be recorded; call :meth:`fail`.
+        """
+        with self._lock:
+            self._load.audit.attest(self.report)
+
     def complete(self) -> None:
         """The model is ready: ``LOAD_COMPLETE``, last entry first."""
         with self._lock:
@@ -126,6 +135,7 @@ class LoadedChain:
             self._walk(Action.LOAD_COMPLETE, reversed(self._entries))
             self._remove_plaintext()
             self._report.end("loaded")
+            self._load.audit.loaded(self.report)
             self._tell_end("loaded")
 
     def fail(self, error: BaseException) -> None:
@@ -137,6 +147,7 @@ class LoadedChain:
             self._walk(Action.LOAD_FAIL, reversed(self._entries))
             self._report.end("failed", reason_of(error))
             self._end()
+            self._load.audit.failed(self.report, cancelled=isinstance(error, CancelledError))
             self._tell_end("failed")
 
     def unload(self) -> None:
@@ -146,6 +157,7 @@ class LoadedChain:
                 return
             self._unload_started = time.monotonic()
             self._report.end("unloading")
+            self._load.audit.leaving()
             self._walk(Action.UNLOAD, self._entries)
 
     def unload_complete(self) -> None:
@@ -156,6 +168,7 @@ class LoadedChain:
             self._walk(Action.UNLOAD_COMPLETE, reversed(self._entries))
             self._report.end("unloaded")
             self._end()
+            self._load.audit.gone()
             seconds = time.monotonic() - self._unload_started
             self._load.services.notify("unload_finished", LoadEvent(self.name, "unloaded", seconds, None, self.report))
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig
 from repoagent.config.variables import expand
 from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.converting.registry import Converters
 from repoagent.loader.directories import Directories
 from repoagent.loader.downloads import Downloads
@@ -63,6 +65,7 @@ class Services:
     limits: Limits = DEFAULT_LIMITS
     config_variables: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT
+    audit: Audit = NO_AUDIT
     notify: Callable[[str, object], None] = lambda _name, _event: None
     request_unload: Callable[[str, str], None] = lambda _model, _reason: None
 
@@ -98,8 +101,10 @@ class LoadContext:
         overridden: bool = False,
         cancelled: Callable[[], bool] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
+        audit: LoadAudit | None = None,
     ) -> None:
         self.name = place.source.name
+        self.audit = audit or LoadAudit(services.audit, self.name)
         self.place = place
         self._given = place.source
         self.config = config

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from repoagent.api.hooks import LoadEvent
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
-from repoagent.errors import InternalError, RepoAgentError
+from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.auditing import LoadAudit
 from repoagent.loader.calls import reason_of
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
@@ -54,6 +56,7 @@ class Loader:
         limits: What one load may take.
         config_variables: What ``${NAME}`` stands for in configuration files.
         timeout: Seconds that a server may be silent when an agent downloads something.
+        audit: Gets every load and unload, and every use of a key.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Loader:
         limits: Limits = DEFAULT_LIMITS,
         config_variables: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
+        audit: Audit = NO_AUDIT,
     ) -> None:
         self._workspace_root = workspace_root
         self._planner = planner or ConfigPlanner()
@@ -84,6 +88,7 @@ class Loader:
             limits=limits,
             config_variables=config_variables or {},
             timeout=timeout,
+            audit=audit,
             notify=plugins.notify if plugins is not None else _tell_nobody,
             request_unload=partial(request_unload, on_unload_request),
         )
@@ -121,9 +126,11 @@ class Loader:
         Whatever is raised, every agent has been called and everything private is gone; ``error.report`` lists what ran.
         """
         report = ReportBuilder(source.name)
-        with self._admission.enter(), self._failures(source.name, report):
+        audit = LoadAudit(self._services.audit, source.name)
+        with self._admission.enter(), self._failures(source.name, report, audit):
+            audit.started()
             self._tell("load_started", source.name, "started", None)
-            load = self._prepare(source, override, self._or_closed(cancelled), on_progress)
+            load = self._prepare(source, override, self._or_closed(cancelled), on_progress, audit)
             chain = LoadedChain(load, self._pool, report, self._forget)
             with self._lock:
                 self._living[chain] = None
@@ -169,8 +176,10 @@ class Loader:
         override: ModelConfig | None,
         cancelled: Callable[[], bool],
         on_progress: Callable[[Progress], None] | None,
+        audit: LoadAudit,
     ) -> LoadContext:
         config_file, text = self._config_text(source)
+        audit.prepared(source.location, text, override)
         config = copy(override) if override is not None else None
         if config is None and text is not None:
             config = read_text(text, source=config_file)
@@ -191,6 +200,7 @@ class Loader:
             overridden=override is not None,
             cancelled=cancelled,
             on_progress=on_progress,
+            audit=audit,
         )
 
     def _config_text(self, source: ModelSource) -> tuple[str, str | None]:
@@ -205,13 +215,14 @@ class Loader:
         return lambda: self._admission.closed or (cancelled is not None and cancelled())
 
     @contextmanager
-    def _failures(self, model: str, report: ReportBuilder) -> Iterator[None]:
+    def _failures(self, model: str, report: ReportBuilder, audit: LoadAudit) -> Iterator[None]:
         """Put the report on what is raised, and notify observers of a load that ended before there was a chain."""
         try:
             yield
         except Exception as error:
             if report.build().outcome == "loading":
                 report.end("failed", reason_of(error))
+                audit.failed(report.build(), cancelled=isinstance(error, CancelledError))
                 self._tell("load_finished", model, "failed", report.build())
             if not isinstance(error, RepoAgentError):
                 logger.exception("loading model '%s' failed unexpectedly", model)

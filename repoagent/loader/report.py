@@ -25,6 +25,7 @@ class EntryRecorder:
         self._bytes_written = 0
         self._digests: dict[str, str] = {}
         self._notes: list[str] = []
+        self._signers: list[str] = []
         self._progress = ""
 
     def note_progress(self, done: int, total: int | None, what: str) -> None:
@@ -32,7 +33,9 @@ class EntryRecorder:
         amount = f"{done} of {total}" if total else f"{done}"
         self._progress = f"got to {amount}{f' ({what})' if what else ''}"
 
-    def add(self, bytes_read: int, bytes_written: int, digests: Mapping[str, str] | None, note: str) -> None:
+    def add(
+        self, bytes_read: int, bytes_written: int, digests: Mapping[str, str] | None, note: str, signer: str = ""
+    ) -> None:
         """Take what an agent reports for the call it is in."""
         with self._lock:
             self._bytes_read += bytes_read
@@ -40,6 +43,8 @@ class EntryRecorder:
             self._digests.update(digests or {})
             if note:
                 self._notes.append(note)
+            if signer:
+                self._signers.append(signer)
 
     def finish(self, action: str, outcome: str, seconds: float, error: str | None) -> None:
         """Close the line of one call; what was added since the last one belongs to it."""
@@ -56,6 +61,7 @@ class EntryRecorder:
                     digests=self._digests,
                     notes=tuple(self._notes),
                     error=error,
+                    signers=tuple(self._signers),
                 )
             )
             self._clear()

@@ -112,6 +112,7 @@ def assemble(
             options.drain_timeout_seconds,
             changed=followers.changed,
             on_progress=options.on_progress,
+            audit=options.audit,
         )
         resources = opened.pop_all()
     loads = NamedLoads(table, repositories, followers)
@@ -197,7 +198,7 @@ def open_loader(
         registry,
         workspaces,
         cache,
-        planner=PolicyPlanner(policy, registry) if policy is not None else None,
+        planner=PolicyPlanner(policy, registry, audit=options.audit) if policy is not None else None,
         plugins=plugins,
         key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
         filesystems=plugins.registry("filesystems"),
@@ -207,6 +208,7 @@ def open_loader(
         limits=options.limits,
         config_variables=options.config_variables,
         timeout=options.repository_timeout_seconds,
+        audit=options.audit,
     )
     resources.callback(loader.close, options.exit_timeout_seconds)
     return loader

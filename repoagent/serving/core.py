@@ -1,11 +1,18 @@
 """The serving core: models come from repositories through their agents, and answer requests."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.audit import Actor, acting_as
+from repoagent.errors import (
+    InternalError,
+    InvalidArgumentError,
+    RepoAgentError,
+    UnavailableError,
+    UnsupportedError,
+)
 from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import assemble
 from repoagent.serving.backends.registry import BackendRegistry
@@ -17,6 +24,7 @@ from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
 from repoagent.serving.versions.served_model import ServedModel
+from repoagent.storage.repositories.url import parse_url
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -55,6 +63,8 @@ class ServingCore:
         self._queries = parts.queries
         self._demand = parts.demand
         self._reception = parts.reception
+        self.audit = options.audit
+        """Gets what is done to models."""
         self.tracer = parts.tracer
         """Chooses the requests that are traced; its settings can be changed at any time."""
         self._pollers = _pollers(self, parts.demand)
@@ -156,9 +166,12 @@ class ServingCore:
             InvalidArgumentError: the agents succeeded but the model could not be loaded.
             CancelledError: an unload, or the end of the server, came in between.
         """
-        self._require_explicit()
+        with self._refusals("load", name):
+            self._require_explicit()
+            order = load_order(name, config, files, limits=self.options.limits)
+            models = self._loads.chosen(name, order)
         self._demand.forget(name)
-        return self._loads.load(name, load_order(name, config, files, limits=self.options.limits))
+        return self._loads.load(models, order)
 
     def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
         """Unload a model, or all models of that name; one that is not loaded is fine.
@@ -177,17 +190,29 @@ class ServingCore:
             UnavailableError: the control mode is not EXPLICIT, the server is not ready, or someone leases the model
                 or an ensemble that calls it.
         """
-        self._require_explicit()
-        for slot in self._table.named(name):
-            self._unloader.unload(slot.name, with_members=unload_dependents, wait=wait)
+        with self._refusals("unload", name):
+            self._require_explicit()
+            for slot in self._table.named(name):
+                self._unloader.unload(slot.name, with_members=unload_dependents, wait=wait)
         self._demand.forget(name)
+
+    @contextmanager
+    def _refusals(self, event: str, model: str) -> Iterator[None]:
+        """Record what is refused before it begins."""
+        try:
+            yield
+        except RepoAgentError as error:
+            self.audit.record(event, "refused", {"model": model, "error": str(error).rstrip()})
+            raise
 
     def _unload_for_agent(self, name: str, reason: str) -> None:
         """An agent asks for its model to go (a licence has ended): in every control mode, and the index says why.
 
         Also while the server starts: the agent asks once. While it stops, everything goes anyway.
         """
-        if self._life.state in (ServerState.STARTING, ServerState.READY):
+        if self._life.state not in (ServerState.STARTING, ServerState.READY):
+            return
+        with acting_as(Actor("agent")):
             # Which of several namesakes it is the agent cannot say: what must not be used goes in any case.
             for slot in self._table.named(name):
                 self._unloader.unload_for_good(slot.name, f"unloaded, as its agent asked: {reason}")
@@ -214,7 +239,8 @@ class ServingCore:
         """
         if self._life.state is not ServerState.READY:
             return
-        self._parts.follower.follow()
+        with acting_as(Actor("poll")):
+            self._parts.follower.follow()
 
     def lease(self, name: str) -> AbstractContextManager[None]:
         """For a ``with`` block: the model is loaded, and is not unloaded to make room for others.
@@ -237,6 +263,7 @@ class ServingCore:
             InvalidArgumentError: there is no such repository, or the mapping gives a name twice.
         """
         self._require_explicit_repositories("registration")
+        self.audit.demand("settings", "accepted", {"setting": "repositories", "add": _shown(url)})
         self._context.repositories.register(url, name_mapping)
 
     def unregister_repository(self, url: str) -> None:
@@ -247,6 +274,7 @@ class ServingCore:
             InvalidArgumentError: it is not known.
         """
         self._require_explicit_repositories("unregistration")
+        self.audit.demand("settings", "accepted", {"setting": "repositories", "remove": _shown(url)})
         self._context.repositories.unregister(url)
 
     def _require_explicit_repositories(self, action: str) -> None:
@@ -331,6 +359,14 @@ class ServingCore:
     def metrics(self) -> list[ModelMetrics]:
         """See :meth:`CoreQueries.metrics`."""
         return self._queries.metrics()
+
+
+def _shown(url: str) -> str:
+    """A repository's URL without a credential."""
+    try:
+        return parse_url(url).text
+    except RepoAgentError:
+        return "a URL that cannot be read"
 
 
 def _pollers(core: ServingCore, demand: OnDemand) -> list[Poller]:

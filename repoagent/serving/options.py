@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
@@ -106,6 +107,8 @@ class CoreOptions:
     """What is kept of single requests for the metrics, beside sums and counts: nothing by default."""
     limits: Limits = DEFAULT_LIMITS
     """What one model, file or request may take."""
+    audit: Audit = NO_AUDIT
+    """Gets what is done to models: loads, unloads, decisions of the policy, uses of keys."""
     storage_options: Mapping[str, object] | None = None
     """Passed to the filesystems of remote repositories."""
     on_progress: "Callable[[Progress], None] | None" = None

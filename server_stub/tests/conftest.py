@@ -27,6 +27,7 @@ from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
 from tritonclient.utils import shared_memory
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.logs import ServerLog, server_log
 from repoagent.serving.measuring.statistics import ExecutionTimes
@@ -99,6 +100,7 @@ class FakeCore:
     responses: list[tuple[InferResponse | None, bool]] | None = None
     """If set, what every inference answers instead of its outputs."""
     tracer: Tracer = field(default_factory=lambda: Tracer(TraceSettings()))
+    audit: Audit = NO_AUDIT
 
     def live(self) -> bool:
         return True

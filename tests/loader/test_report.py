@@ -84,6 +84,7 @@ def test_the_json_form_has_everything() -> None:
                             "digests": {"f": "d"},
                             "notes": ["n"],
                             "error": None,
+                            "signers": [],
                         }
                     ],
                 }

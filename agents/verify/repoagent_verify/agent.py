@@ -96,7 +96,12 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
     notes += list(_unsigned(verified))
     if not model.demanded:
         notes.append("not demanded by a policy: the model itself names this agent, and can name another key")
-    model.report(bytes_read=sum(result.bytes_read for _, result in verified), digests=digests, note="; ".join(notes))
+    model.report(
+        bytes_read=sum(result.bytes_read for _, result in verified),
+        digests=digests,
+        note="; ".join(notes),
+        signer=signer.name,
+    )
 
 
 def _unsigned(verified: list[tuple[str, Verified]]) -> Iterator[str]:

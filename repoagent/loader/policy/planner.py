@@ -1,11 +1,12 @@
 """The planner that puts the operator's agents around the model's own, and checks what the model asks for."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from repoagent.api.model import Parameters
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig
 from repoagent.errors import AgentError, InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
@@ -31,8 +32,16 @@ class PolicyPlanner:
     ensemble, on demand), so no road leads round the policy.
     """
 
-    def __init__(self, policy: Policy, registry: AgentRegistry, inner: ChainPlanner | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        registry: AgentRegistry,
+        inner: ChainPlanner | None = None,
+        audit: Audit = NO_AUDIT,
+    ) -> None:
+        """``audit`` gets what the policy demands of each load, and every complaint."""
         self._policy = policy
+        self._audit = audit
         self._registry = registry
         self._inner = inner or ConfigPlanner()
         _hide_keys(policy)
@@ -49,6 +58,7 @@ class PolicyPlanner:
         own = self._inner.plan(model_name, config, overridden=overridden)
         rule = self._policy.rule_for(model_name)
         if rule.mode is Mode.OFF:
+            self._decided(model_name, rule, "off", {})
             return own
         if overridden and not rule.allows_overrides:
             self._complain(model_name, rule, InvalidArgumentError(_OVERRIDDEN))
@@ -58,7 +68,9 @@ class PolicyPlanner:
             self.admit(model_name, config)
         trusting = [replace(entry, trust_roots=rule.trust_roots) for entry in own]
         before = [_planned(demand, rule) for demand in rule.before]
-        return [*before, *trusting, *(_planned(demand, rule) for demand in rule.after)]
+        chain = [*before, *trusting, *(_planned(demand, rule) for demand in rule.after)]
+        self._decided(model_name, rule, "planned", {"agents": [f"{entry.origin}: {entry.name}" for entry in chain]})
+        return chain
 
     def admit(self, model_name: str, config: ModelConfig) -> None:
         """Check the backend and platform of a configuration: before the agents run, after, and once it is complete.
@@ -79,9 +91,16 @@ class PolicyPlanner:
             self._complain(model_name, rule, AgentError(agent, f"not allowed for model '{model_name}': {reason}"))
 
     def _complain(self, model_name: str, rule: Rule, error: RepoAgentError) -> None:
-        if rule.mode is Mode.ENFORCE:
+        enforced = rule.mode is Mode.ENFORCE
+        self._decided(model_name, rule, "refused" if enforced else "warned", {"reason": str(error)})
+        if enforced:
             raise error
         logger.warning("policy %s, model '%s' (mode warn): %s", self._policy.source, model_name, error)
+
+    def _decided(self, model_name: str, rule: Rule, result: str, details: Mapping[str, object]) -> None:
+        number = next((index for index, one in enumerate(self._policy.rules, 1) if one is rule), 0)
+        what = {"model": model_name, "policy": self._policy.source, "rule": number, "mode": rule.mode.value, **details}
+        self._audit.record("policy", result, what)
 
 
 def _pin_code(policy: Policy, registry: AgentRegistry) -> None:

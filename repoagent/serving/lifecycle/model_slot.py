@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from repoagent.audit import AuditError
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
@@ -202,6 +203,9 @@ class ModelSlot:
             report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
             self.failed = not pending.cancelled.is_set()
+            if error.report is None:  # else the loader has recorded it
+                result = "cancelled" if pending.cancelled.is_set() else "failed"
+                self._context.audit.record("load", result, {"model": self.name, "error": str(error).rstrip()})
             logger.error("%s", str(error).rstrip())  # Texts of Triton's, and of backends, end with a new line.
             raise
         finally:
@@ -221,6 +225,8 @@ class ModelSlot:
         override = order.config
         key = (source.location, fingerprint, override and override.SerializeToString(deterministic=True))
         if current is not None and current.key == key and not current.broken:
+            if not order.needed:
+                self._context.audit.record("load", "unchanged", {"model": self.name})
             return current.chain.report
         return self._replace(source, override, key, pending)
 
@@ -255,6 +261,7 @@ class ModelSlot:
             self._states.progress = ""
         try:
             model, built = self._build(chain, key, pending, overridden=override is not None)
+            _attest(chain, built)
         except Exception as error:
             chain.fail(error)
             self.report = chain.report
@@ -371,12 +378,14 @@ class ModelSlot:
         return InternalError(f"failed to load '{self.name}', failed to poll from model repository: {error}")
 
     def _refused(self, error: RepoAgentError, pending: PendingLoad) -> RepoAgentError:
-        """The error for a load that ended in its agents, after noting the state."""
+        """The error for a load that ended before its backend, after noting the state."""
         if self.loaded is None:
             self._states.move(
                 None, ModelState.UNAVAILABLE, pending.reason if pending.cancelled.is_set() else str(error)
             )
-        return pending.outdated(self.name) if pending.cancelled.is_set() else self._poll_failure(error)
+        if pending.cancelled.is_set():
+            return pending.outdated(self.name)
+        return error if isinstance(error, AuditError) else self._poll_failure(error)
 
     def _failed(self, error: Exception, pending: PendingLoad) -> RepoAgentError:
         """The error for a load that ended after its agents, after noting the states."""
@@ -389,4 +398,13 @@ class ModelSlot:
             self._states.fail(reasons, others)
         if pending.cancelled.is_set():
             return pending.outdated(self.name)
-        return failure if isinstance(failure, BuildError) else self._poll_failure(failure)
+        return failure if isinstance(failure, BuildError | AuditError) else self._poll_failure(failure)
+
+
+def _attest(chain: "LoadedChain", built: Built) -> None:
+    """Record the model that is about to serve; what was built goes if that must be, and cannot be done."""
+    try:
+        chain.attest()
+    except AuditError:
+        built.discard()
+        raise

@@ -1,7 +1,7 @@
 """Loads that someone asks for by name: one model, or all of that name where there are namespaces."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -79,18 +79,26 @@ class NamedLoads:
             logger.error("%s", text)
             raise InternalError(text) from error
 
-    def load(self, name: str, order: LoadOrder) -> "LoadReport":
-        """Load all models of that name, at once, and return the report of the first.
-
-        Ensembles that call them have followed then.
+    def chosen(self, name: str, order: LoadOrder) -> list[ModelId]:
+        """The models that ``order`` means by ``name``.
 
         Raises:
-            InvalidArgumentError: nothing was loaded: it comes with the call, with a name that no model can have.
-            RepoAgentError: one of them failed; with the texts of all that did.
+            InvalidArgumentError: what comes with the call has a name that no model can have.
+            InternalError: a repository does not answer.
         """
         models = self.ids(name) if order.files is None else [ModelId.of(name)]
         if order.config is not None:
             _check_names(models)
+        return models
+
+    def load(self, models: Sequence[ModelId], order: LoadOrder) -> "LoadReport":
+        """Load the ``models``, all at once, and return the report of the first.
+
+        Ensembles that call them have followed then.
+
+        Raises:
+            RepoAgentError: one of them failed; with the texts of all that did.
+        """
         futures = [self._table.load(model, order) for model in models]
         try:
             errors = [error for future in futures if (error := future.exception()) is not None]

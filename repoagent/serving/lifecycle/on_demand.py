@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from repoagent.audit import Actor, acting_as
 from repoagent.errors import (
     CancelledError,
     InternalError,
@@ -168,14 +169,16 @@ class OnDemand:
         with self._lock:
             candidates = [name for name in self._entries if self._takes_room(name) and self._idle(name)]
             idle = [name for name in candidates if self._last_used_ms(name) < before]
-        for name in idle:
-            self._evict(name, f"it had no request for {seconds:g} seconds")
+        with acting_as(Actor("idle")):
+            for name in idle:
+                self._evict(name, f"it had no request for {seconds:g} seconds")
 
     # -- loading --------------------------------------------------------------------------------------------------
 
     def _run(self, name: str, future: "Future[None]") -> None:
         try:
-            self._load(name)
+            with acting_as(Actor("on-demand")):
+                self._load(name)
         except Exception as error:
             self._end(name)
             future.set_exception(error)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
+from repoagent.audit import acting_as, current_actor
 from repoagent.errors import RepoAgentError
 from repoagent.serving.lifecycle.load_pool import Submitter
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 class _Job(Generic[T]):
     def __init__(self, work: Callable[[], T], urgent: bool) -> None:
         self._work = work
+        self._actor = current_actor()
         self.urgent = urgent
         self.future: Future[T] = Future()
 
@@ -26,7 +28,8 @@ class _Job(Generic[T]):
         if self.future.done() or not self.future.set_running_or_notify_cancel():
             return
         try:
-            result = self._work()
+            with acting_as(self._actor):
+                result = self._work()
         except BaseException as error:
             self.fail(error)
         else:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import NotFoundError, RepoAgentError
@@ -48,6 +49,7 @@ class SlotContext:
     changed: Callable[[str], None] = lambda _model: None
     """Notify the followers of a model that has been loaded, or has lost its members. Returns soon, never raises."""
     on_progress: Callable[[Progress], None] | None = None
+    audit: Audit = NO_AUDIT
 
     def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
         """Where the files of the model are.

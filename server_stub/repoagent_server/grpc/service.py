@@ -5,15 +5,18 @@ Generated service code would carry the package of our messages in its path; the 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
 
+from repoagent.audit import Actor, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import CallAccess, caller_of
+from repoagent_server.grpc.acting import acting_client
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
@@ -151,8 +154,9 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
                 caller = caller_of(context)
                 if self._access is not None:
                     self._access.check(path, caller, _model_of(message))
-                given = (message, caller) if knows else (message,)
-                return await asyncio.get_running_loop().run_in_executor(pool, method, *given)
+                call = partial(method, message, caller) if knows else partial(method, message)
+                actor = acting_client(context, caller)
+                return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)
             except RepoAgentError as error:
                 await context.abort(code_for(error), details(told(error)))
             finally:
@@ -261,6 +265,11 @@ def _model_of(message: Any) -> str:
     methods that have one need a right for all models."""
     name: str = getattr(message, "model_name", "") or getattr(message, "name", "")
     return name
+
+
+def _as(actor: Actor, call: Callable[[], Any]) -> Any:
+    with acting_as(actor):
+        return call()
 
 
 def _snake(name: str) -> str:

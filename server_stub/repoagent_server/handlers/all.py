@@ -31,7 +31,7 @@ class Handlers:
         return cls(
             ServerHandler(core, regions.extensions),
             RepositoryHandler(core, allow_load_parameters=allow_load_parameters),
-            LogSettingsHandler(),
+            LogSettingsHandler(core.audit),
             TraceSettingsHandler(core),
             regions,
         )

@@ -1,8 +1,9 @@
 """The logging extension: what the log of the process writes, asked for and changed while the server runs."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.enums import LogLevel
 from repoagent.server.logs import FORMATS, server_log
@@ -33,6 +34,10 @@ class LogChanges:
 class LogSettingsHandler:
     """Reads and changes the one log that a process has, as in Triton."""
 
+    def __init__(self, audit: Audit = NO_AUDIT) -> None:
+        """``audit`` gets every change."""
+        self._audit = audit
+
     def settings(self) -> dict[str, Any]:
         """The settings under Triton's names and in its order."""
         log = server_log()
@@ -50,10 +55,14 @@ class LogSettingsHandler:
 
         Raises:
             InvalidArgumentError: the verbose level is too large; nothing has been changed.
+            AuditError: the change cannot be recorded, and must be; nothing has been changed.
         """
         verbose = changes.verbose_level
         if verbose is not None and verbose > _MAX_VERBOSE:
             raise InvalidArgumentError(f"'log_verbose_level' must be at most {_MAX_VERBOSE}, got: {verbose}")
+        made = {name: value for name, value in asdict(changes).items() if value is not None}
+        if made:
+            self._audit.demand("settings", "accepted", {"setting": "log", "before": self.settings(), "change": made})
         log = server_log()
         for level, on in (
             (LogLevel.INFO, changes.info),

@@ -1,10 +1,11 @@
 """The model repository: index, load, unload, and the report of the last load."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from repoagent.errors import InternalError, NotFoundError, UnsupportedError
+from repoagent.errors import InternalError, NotFoundError, RepoAgentError, UnsupportedError
 from repoagent.public_text import public_values
 from repoagent_server.access import Access, Caller, Right
 from repoagent_server.handlers.visible import visible
@@ -59,14 +60,15 @@ class RepositoryHandler:
             NotPermittedError: there are parameters, with which a model can call and become any other, and ``caller``
                 may not manage all models.
         """
-        if parameters and caller is not None:
-            Access.require_all(caller, Right.MANAGE)
-        if parameters and not self._allow_load_parameters:
-            raise UnsupportedError(
-                f"failed to load '{model}': a configuration or files in a load request are refused, because "
-                "their sender can replace a model and its checks. To accept them, start the server with "
-                "'--allow-load-parameters=true'"
-            )
+        with self._refusals("load", model):
+            if parameters and caller is not None:
+                Access.require_all(caller, Right.MANAGE)
+            if parameters and not self._allow_load_parameters:
+                raise UnsupportedError(
+                    f"failed to load '{model}': a configuration or files in a load request are refused, because "
+                    "their sender can replace a model and its checks. To accept them, start the server with "
+                    "'--allow-load-parameters=true'"
+                )
         files: Mapping[str, bytes] | None = parameters.files or None
         self._core.load(model, config=parameters.config, files=files)
 
@@ -76,9 +78,18 @@ class RepositoryHandler:
         Raises:
             NotPermittedError: models that it is made of are to go as well, and ``caller`` may not manage all models.
         """
-        if unload_dependents and caller is not None:
-            Access.require_all(caller, Right.MANAGE)
+        with self._refusals("unload", model):
+            if unload_dependents and caller is not None:
+                Access.require_all(caller, Right.MANAGE)
         self._core.unload(model, unload_dependents=unload_dependents)
+
+    @contextmanager
+    def _refusals(self, event: str, model: str) -> Iterator[None]:
+        try:
+            yield
+        except RepoAgentError as error:
+            self._core.audit.record(event, "refused", {"model": model, "error": str(error)})
+            raise
 
     def report(self, model: str) -> dict[str, Any]:
         """What the agents did when ``model`` was last loaded, or failed to load."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.tracing.settings import LEVELS
 from repoagent_server.shared.core import Core
 
@@ -50,6 +50,7 @@ class TraceSettingsHandler:
             InvalidArgumentError: there is no such model, a value makes no sense, or with these values nothing could be
                 traced although a level is set.
             UnsupportedError: another file is asked for. Only the operator names files that the server writes.
+            AuditError: the changes cannot be recorded, and must be.
         """
         self.check_model(model)
         if "trace_file" in changes:
@@ -64,7 +65,18 @@ class TraceSettingsHandler:
                 value = changes[name]
                 wanted[name] = None if value is None else _number(name, str(value), allowed)
         if wanted:
-            self._core.tracer.update(wanted, model)
+            self._update(model, wanted)
+
+    def _update(self, model: str, wanted: dict[str, str | Sequence[str] | None]) -> None:
+        tracer, audit = self._core.tracer, self._core.audit
+        before = tracer.settings(model).to_dict()
+        what = {"setting": "trace", "model": model, "before": {name: before.get(name) for name in wanted}}
+        audit.demand("settings", "accepted", {**what, "change": wanted})
+        try:
+            tracer.update(wanted, model)
+        except RepoAgentError as error:
+            audit.record("settings", "refused", {**what, "change": wanted, "error": str(error)})
+            raise
 
 
 def _levels(value: str | Sequence[str] | None) -> list[str] | None:

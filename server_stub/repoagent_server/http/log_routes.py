@@ -9,6 +9,7 @@ from repoagent_server.access.rights import for_all
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, as_unsigned, find
 from repoagent_server.handlers.log_settings import LOG_FILE_IS_FIXED, LOG_FORMATS, LogChanges, LogSettingsHandler
 from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.acting import acting
 from repoagent_server.http.document import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
@@ -24,10 +25,12 @@ def log_route(handler: LogSettingsHandler) -> Route:
 
     def answer(request: Request, _: Params) -> Response:
         if request.method == b"POST":
-            handler.update(_changes(document(request)))
+            with acting(request):
+                handler.update(_changes(document(request)))
         return json_response(handler.settings())
 
-    return Route("/v2/logging", _METHODS, inline=answer, api=Api.LOGGING, needs=for_all(Right.MANAGE))
+    # In a thread: a change waits for its line in the audit log.
+    return Route("/v2/logging", _METHODS, blocking=answer, api=Api.LOGGING, needs=for_all(Right.MANAGE))
 
 
 def _changes(document: object) -> LogChanges:

@@ -12,6 +12,7 @@ from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.server import ServerHandler
+from repoagent_server.http.acting import acting
 from repoagent_server.http.document import optional_document
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.log_routes import log_route
@@ -132,13 +133,15 @@ class _RepositoryRoutes:
 
     def load(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
-        self._repository.load(params["model"], _load_parameters(optional_document(request)), request.caller)
+        with acting(request):
+            self._repository.load(params["model"], _load_parameters(optional_document(request)), request.caller)
         return Response()
 
     def unload(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
         dependents = _unload_dependents(request)
-        self._repository.unload(params["model"], unload_dependents=dependents, caller=request.caller)
+        with acting(request):
+            self._repository.unload(params["model"], unload_dependents=dependents, caller=request.caller)
         return Response()
 
     def report(self, _: Request, params: Params) -> Response:

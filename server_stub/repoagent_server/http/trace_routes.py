@@ -10,6 +10,7 @@ from repoagent_server.access.rights import for_all, for_model
 from repoagent_server.codec.fields import MISSING, as_string, complaint, find
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.trace_settings import TraceChanges, TraceSettingsHandler
+from repoagent_server.http.acting import acting
 from repoagent_server.http.document import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
@@ -27,7 +28,8 @@ def trace_routes(handler: TraceSettingsHandler) -> list[Route]:
         model = params.get("model", "")
         if request.method == b"POST":
             handler.check_model(model)
-            handler.update(model, _changes(document(request)))
+            with acting(request):
+                handler.update(model, _changes(document(request)))
         return json_response(handler.settings(model))
 
     setting = partial(Route, methods=_METHODS, blocking=answer, api=Api.TRACE)

@@ -14,6 +14,7 @@ from repoagent.serving.tracing.settings import TraceSettings
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
+from repoagent_server.shared.audit_options import AuditOptions
 from repoagent_server.shared.grpc_options import GrpcOptions
 
 __all__ = ["LogOptions", "ServeOptions"]
@@ -96,6 +97,7 @@ class ServeOptions:
     limits: Limits = DEFAULT_LIMITS
     ready_file: Path | None = None
     log: LogOptions = field(default_factory=LogOptions)
+    audit: AuditOptions = field(default_factory=AuditOptions)
     notes: tuple[str, ...] = ()
     """What to say of the command line in the log."""
     warnings: tuple[str, ...] = ()

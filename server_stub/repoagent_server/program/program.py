@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -14,13 +14,16 @@ from typing import Final, Protocol
 import click
 
 from repoagent.api.hooks import LoadEvent, hookimpl
+from repoagent.audit import NO_AUDIT, Audit
+from repoagent.audit.log import AuditLog
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.context import Progress
 from repoagent.server.exposition.agents import AgentMetrics
+from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
-from repoagent.server.exposition.page import Exposition
+from repoagent.server.exposition.page import Exposition, Source
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.options import RateLimitMode
 from repoagent.serving.requests.model_id import ModelId
@@ -30,11 +33,12 @@ from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
+from repoagent_server.program.auditing import audit_log, note_denied
 from repoagent_server.program.hosting import sagemaker_service, vertex_service
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready import clear_ready_file, write_ready_file
-from repoagent_server.program.signals import StopRequest, stop_signals
+from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.tables import table
 
 __all__ = ["run"]
@@ -83,29 +87,36 @@ def run(options: ServeOptions) -> int:
         for warning in options.warnings:
             logger.warning("%s", warning)
         _allow_many_connections()
+        audit: AuditLog | None = None
         try:
             if options.ready_file is not None:
                 clear_ready_file(options.ready_file)
-            core = _core(options, line)
+            audit = stack.enter_context(audit_log(options))
+            stack.enter_context(hangup_calls([audit.reopen] if audit is not None else []))
+            core = _core(options, line, audit or NO_AUDIT)
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)
             stack.callback(regions.close)
             access = None
             if options.access is not None:
                 access = stack.enter_context(AccessFile(options.access)).access
-            fronts = _front_ends(options, core, regions, access)
+                access.observe(partial(note_denied, core.audit))
+            sources = [AuditMetrics(audit)] if audit is not None else []
+            fronts = _front_ends(options, core, regions, access, sources)
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
             return _serve(options, core, fronts, stop)
         except RepoAgentError as error:
+            if audit is not None:
+                audit.record("server", "failed", {"pid": os.getpid(), "error": str(error)})
             with line.hidden() if line else nullcontext():
                 click.echo(f"error: creating server: {error.code.text} - {error}", err=True)
             return 1
 
 
-def _core(options: ServeOptions, line: ProgressLine | None) -> ServingCore:
-    core = ServingCore(core_options(options, line.show if line else None))
+def _core(options: ServeOptions, line: ProgressLine | None, audit: Audit) -> ServingCore:
+    core = ServingCore(core_options(options, line.show if line else None, audit))
     if line is not None:
         core.observe(EndOfLoads(line), "repoagent-server-progress")
     return core
@@ -119,7 +130,9 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] | None = None) -> CoreOptions:
+def core_options(
+    options: ServeOptions, on_progress: Callable[[Progress], None] | None = None, audit: Audit = NO_AUDIT
+) -> CoreOptions:
     """What the flags mean for the serving core."""
     return CoreOptions(
         repositories=options.model_repository,
@@ -158,6 +171,7 @@ def core_options(options: ServeOptions, on_progress: Callable[[Progress], None] 
         on_progress=on_progress,
         latencies=options.metrics.kept,
         limits=options.limits,
+        audit=audit,
     )
 
 
@@ -181,12 +195,12 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
 
 
 def _front_ends(
-    options: ServeOptions, core: ServingCore, regions: Regions, access: Access | None
+    options: ServeOptions, core: ServingCore, regions: Regions, access: Access | None, sources: Sequence[Source]
 ) -> dict[str, FrontEnd]:
     agents = AgentMetrics()
     core.observe(agents, "repoagent-server-metrics")
     machine = Machine() if options.allow_cpu_metrics else None
-    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics)
+    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=sources)
     page = exposition.text if options.allow_metrics else None
     limits = Limits(max_body=options.http_max_input_size)
     hosts = options.http_allowed_host
@@ -276,6 +290,7 @@ def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> 
         core.stop()
     except RepoAgentError as error:
         logger.error("failed to stop server: %s - %s", error.code.text, error)
+        core.options.audit.record("server", "failed", {"pid": os.getpid(), "error": str(error)})
         logging.shutdown()
         os._exit(1)  # a thread that does not come back would keep the interpreter from ending
     for front in fronts.values():

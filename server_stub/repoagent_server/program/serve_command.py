@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
+from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
 from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
@@ -243,6 +244,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
 )
 @click.option("--log-file", type=_DIRECTORY, help="Log there instead of to standard error.")
+@audit_flags
 @limit_flags
 @former_trace_flags
 @triton_flags
@@ -274,10 +276,12 @@ def serve(
     from repoagent_server.program.program import run
 
     strict, warnings = take_strictness(strict_model_config, disable_auto_complete_config)
+    audit = take_audit_options(values)
     grpc = take_grpc_options(values, default_port=8001 if http_port else 0)
     options = ServeOptions(
         http_port=http_port,
         grpc=grpc,
+        audit=audit,
         backend_config=merge_settings(backend_config),
         cache_config=_cache_settings(cache_config, response_cache_byte_size),
         limits=take_limits(values),

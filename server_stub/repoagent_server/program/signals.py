@@ -4,11 +4,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["StopRequest", "stop_signals"]
+__all__ = ["StopRequest", "hangup_calls", "stop_signals"]
 
 
 class StopRequest:
@@ -81,3 +81,24 @@ def stop_signals(prefix: bytes = b"") -> Iterator[StopRequest]:
             signal.signal(number, handler)
         signal.set_wakeup_fd(written_before)
         request.close()
+
+
+@contextmanager
+def hangup_calls(calls: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Call each of ``calls`` at a SIGHUP inside the block; without any the signal stays as it is.
+
+    They are called between two steps of the main thread, whatever locks that holds: they must take none.
+    """
+    if not calls:
+        yield
+        return
+
+    def handle(_: int, __: FrameType | None) -> None:
+        for call in calls:
+            call()
+
+    before = signal.signal(signal.SIGHUP, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

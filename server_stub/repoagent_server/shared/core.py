@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from repoagent.audit import Audit
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.tracing.tracer import Tracer
 
@@ -22,6 +23,9 @@ class Core(Protocol):
 
     tracer: Tracer
     """Chooses the requests that are traced."""
+
+    audit: Audit
+    """Gets what clients do to models and settings."""
 
     def live(self) -> bool: ...
 

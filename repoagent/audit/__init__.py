@@ -1,0 +1,10 @@
+"""The audit log: who did what, one line of JSON each, chained by hashes so that a change shows.
+
+What acts records it through the :class:`Audit` protocol; :class:`AuditLog` writes lines to a file. The format of a line
+is the contract of docs/reference/audit.md.
+"""
+
+from repoagent.audit.actors import OPERATOR, Actor, acting_as, current_actor
+from repoagent.audit.sink import NO_AUDIT, Audit, AuditError
+
+__all__ = ["NO_AUDIT", "OPERATOR", "Actor", "Audit", "AuditError", "acting_as", "current_actor"]

@@ -1,0 +1,241 @@
+"""The file of an audit log: whole lines appended one by one, by one process at a time."""
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from repoagent.audit.lines import BEGINNING, Head, LineError, digest
+from repoagent.audit.tail import Tail, first_number, read_tail
+from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.storage.workspaces.locks import FileLock
+
+__all__ = ["AuditFile"]
+
+logger = logging.getLogger(__name__)
+
+_OPEN: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_MODE: Final = 0o600
+_NOTE_BYTES: Final = 96
+
+
+class AuditFile:
+    """One chain of lines at ``path``. Not safe for threads: :class:`~repoagent.audit.log.AuditLog` has the lock.
+
+    ``path.head`` beside it is the lock against other servers, and holds the head of the chain: a chain goes on when
+    the file was renamed while no server ran.
+
+    Args:
+        path: Made if it does not exist.
+        sync: Whether a line is on the disk, not only with the kernel, when :meth:`append` returns.
+        largest: Bytes after which the file is renamed to ``path.N``, N the number of its first line; 0 is no limit.
+
+    Raises:
+        UnavailableError: another process writes this log, or the file cannot be opened.
+        InvalidArgumentError: what is there is not an audit log.
+    """
+
+    def __init__(self, path: Path, *, sync: bool = True, largest: int = 0) -> None:
+        self.path = path
+        self._sync = sync
+        self._largest = largest
+        self._beside = path.with_name(f"{path.name}.head")
+        self._lock = FileLock(self._beside)
+        self._head = BEGINNING
+        self._first = self._size = self._clean = 0
+        self._stuck = False
+        self._note = self._fd = -1
+        if path.exists() and not path.is_file():
+            raise _special(path)
+        try:
+            self._take_lock()
+            self._fd = _opened(path)
+            self.found = self._recover()
+        except (OSError, LineError) as error:
+            self.close()
+            raise _unusable(path, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def head(self) -> Head:
+        """The last line."""
+        return self._head
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed."""
+        return self._fd >= 0
+
+    def append(self, make: Callable[[Head], bytes]) -> None:
+        """Write the line that ``make`` makes for its place. If that fails, the file is as it was before.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "it is closed")
+        self._look()
+        if 0 < self._largest <= self._size:
+            self._rotate()
+        line = make(self._head)
+        try:
+            self._write(line)
+            if self._sync:
+                os.fdatasync(self._fd)
+        except OSError:
+            with suppress(OSError):  # else the next line does it
+                self._cut()
+            raise
+        self._clean = self._size
+        self._head = Head(self._head.seq + 1, digest(line))
+        self._take_note()
+
+    def reopen(self) -> bool:
+        """Go on in a new file if this one has been renamed; False if nothing has changed.
+
+        Raises:
+            OSError: the new file cannot be opened; the old one is still written to.
+            InvalidArgumentError: there is a file at the path that others have written to.
+        """
+        fd = _opened(self.path)
+        try:
+            new, old = os.fstat(fd), os.fstat(self._fd)
+            if (new.st_dev, new.st_ino) == (old.st_dev, old.st_ino):
+                return False
+            if new.st_size:
+                raise InvalidArgumentError(
+                    f"the audit log {self.path} was put in place by something else and is not empty; the former file "
+                    "is still written to: move the new one away and send SIGHUP again"
+                )
+            self._go_on_in(fd)
+            fd = -1
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return True
+
+    def close(self) -> None:
+        """Let go of the file and the lock."""
+        for fd in (self._fd, self._note):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._note = -1
+        self._lock.release()
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        if not self._lock.try_acquire():
+            raise UnavailableError(
+                f"the audit log {self.path} is in use by another server, which holds the lock {self._beside}; give "
+                "each server an audit log of its own"
+            )
+        self._note = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def _recover(self) -> tuple[Tail, Head]:
+        """Take up the chain where an earlier server left it: what the file ends with, and what was noted of it."""
+        tail, noted = read_tail(self._fd), _read_note(self._note)
+        self._head = tail.head or noted
+        self._first = first_number(self._fd)
+        self._clean = tail.size
+        self._size = tail.size + len(tail.torn)
+        return tail, noted
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            written = os.write(self._fd, left)
+            self._size += written
+            left = left[written:]
+        if not self._first:
+            self._first = self._head.seq + 1
+
+    def _look(self) -> None:
+        """Remove what a write that failed left of a line, and note what others did to the file."""
+        if self._size > self._clean:
+            self._cut()
+        actual = os.fstat(self._fd).st_size
+        if actual != self._size:  # a reader of the log will find it; here it must only do no further harm
+            self._size = self._clean = actual
+
+    def _cut(self) -> None:
+        self._clean = min(self._clean, os.fstat(self._fd).st_size)
+        os.ftruncate(self._fd, self._clean)
+        self._size = self._clean
+
+    def _take_note(self) -> None:
+        with suppress(OSError):  # it serves only who renames the file while no server runs
+            os.pwrite(self._note, f"{self._head}\n".ljust(_NOTE_BYTES).encode(), 0)
+
+    # -- rotation -------------------------------------------------------------------------------------------------
+
+    def _rotate(self) -> None:
+        former = self.path.with_name(f"{self.path.name}.{self._first:012d}")
+        try:
+            os.link(self.path, former)  # fails where there is such a file: nothing is overwritten
+            os.unlink(self.path)
+            self._go_on_in(_opened(self.path))
+        except OSError as error:
+            if not self._stuck:
+                logger.error("the audit log %s grows beyond its size: %s: %s", self.path, former, error.strerror)
+            self._stuck = True
+        else:
+            self._stuck = False
+
+    def _go_on_in(self, fd: int) -> None:
+        os.fsync(self._fd)
+        os.fchmod(fd, stat.S_IMODE(os.fstat(self._fd).st_mode))
+        os.close(self._fd)
+        self._fd = fd
+        self._size = self._clean = self._first = 0
+
+
+def _opened(path: Path) -> int:
+    """The file at ``path``, and its name on the disk.
+
+    Raises:
+        OSError: it cannot be opened.
+        InvalidArgumentError: it is a device or a pipe.
+    """
+    fd = os.open(path, _OPEN, _MODE)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _special(path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _special(path: Path) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the audit log {path} must be a file: the chain goes on from its last line")
+
+
+def _read_note(fd: int) -> Head:
+    """The head that the last server noted; the beginning if there is none."""
+    seq, _, known = os.pread(fd, _NOTE_BYTES, 0).decode("ascii", "replace").strip().partition(" ")
+    if not (seq.isdecimal() and len(known) == len(BEGINNING.hash)):
+        return BEGINNING
+    return Head(int(seq), known)
+
+
+def _unusable(path: Path, error: OSError | LineError) -> Exception:
+    if isinstance(error, OSError):
+        return UnavailableError(f"the audit log {path} cannot be opened: {error.strerror}")
+    return InvalidArgumentError(
+        f"the audit log {path} does not end with a line of an audit log: {error}; look at it with 'repoagent audit "
+        "verify', and move it away to begin another"
+    )

@@ -1,0 +1,126 @@
+"""One line: an event as canonical JSON, and the hash that ties it to the line before."""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = ["BEGINNING", "Head", "LineError", "canonical", "digest", "make_line", "plain", "read_line"]
+
+VERSION: Final = 1
+LONGEST_LINE: Final = 1 << 18
+"""Bytes of a line; what is recorded is cut to fit."""
+
+_LONGEST_TEXT: Final = 2048
+_MOST_MEMBERS: Final = 200
+_DEEPEST: Final = 8
+_LARGEST: Final = 1 << 53
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last line of a chain: its number, from 1, and the SHA-256 of its bytes, its line feed included."""
+
+    seq: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.hash}"
+
+
+BEGINNING: Final = Head(0, "0" * 64)
+"""What the first line of a chain follows."""
+
+
+class LineError(ValueError):
+    """Some bytes are not a line of an audit log; the text states why."""
+
+
+def make_line(fields: Mapping[str, Any], before: Head, moment: float, key: bytes | None = None) -> bytes:
+    """The line after ``before``, with its line feed. With ``key`` it carries an HMAC of the rest of itself."""
+    stamp = datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    document = {"v": VERSION, "seq": before.seq + 1, "prev": before.hash, "time": stamp, **fields}
+    if len(canonical(document)) > LONGEST_LINE - 256:
+        document["what"] = {"cut": "the details are too long for one line"}
+    if key is not None:
+        document["mac"] = _mac(document, key)
+    return canonical(document) + b"\n"
+
+
+def read_line(line: bytes, key: bytes | None = None) -> dict[str, Any]:
+    """The fields of a line without its line feed.
+
+    Raises:
+        LineError: it is not a line that :func:`make_line` writes, or its HMAC is not made with ``key``.
+    """
+    try:
+        document = json.loads(line)
+        written = canonical(document)
+    except (ValueError, RecursionError):
+        raise LineError("it is not valid JSON") from None
+    if not isinstance(document, dict) or written != line:
+        raise LineError("it is not in canonical form")
+    if document.get("v") != VERSION:
+        raise LineError(f"its version is not {VERSION}")
+    seq, prev = document.get("seq"), document.get("prev")
+    if type(seq) is not int or seq < 1 or not isinstance(prev, str) or not _HASH.fullmatch(prev):
+        raise LineError("it lacks a sequence number or the hash of the line before")
+    if key is not None:
+        _check_mac(document, key)
+    return document
+
+
+def _check_mac(document: Mapping[str, Any], key: bytes) -> None:
+    given = document.get("mac")
+    if not isinstance(given, str):
+        raise LineError("it has no HMAC")
+    rest = {name: value for name, value in document.items() if name != "mac"}
+    if not hmac.compare_digest(given.encode(), _mac(rest, key).encode()):
+        raise LineError("its HMAC was not made with this key, or the line was changed")
+
+
+def _mac(document: Mapping[str, Any], key: bytes) -> str:
+    return hmac.new(key, canonical(document), hashlib.sha256).hexdigest()
+
+
+def digest(line: bytes) -> str:
+    """The hash of a line with its line feed."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def canonical(document: object) -> bytes:
+    """JSON with sorted keys, no spaces and ASCII alone: what ``jq -cSa`` writes."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def plain(value: Any, depth: int = _DEEPEST) -> Any:
+    """``value`` with what a line can hold: valid text, whole numbers, and little enough of both."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < _LARGEST:
+        return int(value)
+    if isinstance(value, Mapping | list | tuple) and depth:
+        return _members(value, depth - 1)
+    return _text(value)
+
+
+def _members(value: Any, depth: int) -> Any:
+    left = len(value) - _MOST_MEMBERS
+    if isinstance(value, Mapping):
+        pairs = list(value.items())[:_MOST_MEMBERS]
+        more = {"...": f"{left} more"} if left > 0 else {}
+        return {_text(name): plain(inner, depth) for name, inner in pairs} | more
+    return [plain(inner, depth) for inner in value[:_MOST_MEMBERS]] + ([f"... {left} more"] if left > 0 else [])
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
+    # Names of files may hold bytes that are not text: half of a pair that no reader of JSON takes.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x7f", "\\x7f")

@@ -1,0 +1,187 @@
+"""The audit log of a server: events from any thread, one line each, and what happens if none can be written."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from repoagent.audit.actors import Actor, current_actor
+from repoagent.audit.file import AuditFile
+from repoagent.audit.later import Later
+from repoagent.audit.lines import Head, make_line, plain
+from repoagent.audit.sink import AuditError, What
+from repoagent.errors import RepoAgentError
+
+__all__ = ["AuditLog"]
+
+logger = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 60.0
+_TORN_SHOWN: Final = 1024
+
+
+class AuditLog:
+    """An :class:`~repoagent.audit.sink.Audit` over a file. Close it at the end.
+
+    Args:
+        path: The file; ``path.head`` beside it is its lock.
+        required: Whether what :meth:`demand` cannot record must not happen.
+        sync: Whether every line is on the disk before its event goes on.
+        largest: Bytes after which a new file is begun; 0 is no limit.
+        key: Every line carries an HMAC made with it, so that who lacks it cannot make lines.
+        clock: Seconds since 1970.
+
+    Raises:
+        UnavailableError: another server writes this log, or it cannot be opened.
+        InvalidArgumentError: what is there is not an audit log.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        required: bool = False,
+        sync: bool = True,
+        largest: int = 0,
+        key: bytes | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._required = required
+        self._key = key
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._file = AuditFile(path, sync=sync, largest=largest)
+        self._later = Later(self._write_note)
+        self._lines = 0
+        self._failures = 0
+        self._lost = 0
+        self._complained = -_QUIET_SECONDS
+        self._later.start()
+        self._note_recovery()
+
+    @property
+    def head(self) -> Head:
+        """The last line: keep its hash elsewhere, and lines that go missing at the end will show."""
+        with self._lock:
+            return self._file.head
+
+    @property
+    def lines(self) -> int:
+        """How many lines this server has written."""
+        return self._lines
+
+    @property
+    def failures(self) -> int:
+        """How many lines could not be written."""
+        return self._failures
+
+    @property
+    def suppressed(self) -> int:
+        """How many notes came too fast, and are only counted in a line."""
+        return self._later.suppressed
+
+    # -- recording ------------------------------------------------------------------------------------------------
+
+    def demand(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :meth:`Audit.demand`."""
+        error = self._write(event, result, what, actor or current_actor())
+        if error is not None and self._required:
+            raise AuditError(
+                f"the audit log cannot be written ({error.strerror}), and this server does nothing of this kind "
+                "without a record of it (--audit-required): make room for the log, then try again"
+            )
+
+    def record(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :meth:`Audit.record`."""
+        self._write(event, result, what, actor or current_actor())
+
+    def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
+        """See :meth:`Audit.note`. More than a hundred a second are counted, not written."""
+        self._later.put((event, result, plain(what), actor or current_actor()))
+
+    def reopen(self) -> None:
+        """Go on in a new file, soon, if this one has been renamed. For a handler of signals: takes no lock."""
+        self._later.put(None)
+
+    def close(self) -> None:
+        """Write what was noted, log the head and let go of the file. Twice is once."""
+        self._later.close()
+        with self._lock:
+            if not self._file.is_open:
+                return
+            head = self._file.head
+            self._file.close()
+        logger.info("The audit log %s ends with line %d, SHA-256 %s", self._file.path, head.seq, head.hash)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def _write(self, event: str, result: str, what: What, actor: Actor) -> OSError | None:
+        fields: dict[str, Any] = {"event": event, "result": result, "who": plain(actor.to_dict()), "what": plain(what)}
+        with self._lock:
+            if self._lost:
+                fields["lost"] = self._lost
+            try:
+                self._file.append(lambda before: make_line(fields, before, self._clock(), self._key))
+            except OSError as error:
+                failure: OSError | None = error
+                self._failures += 1
+                self._lost += 1
+            else:
+                failure = None
+                self._lines += 1
+                self._lost = 0
+        if failure is not None:
+            self._complain(event, failure)
+        return failure
+
+    def _complain(self, event: str, error: OSError) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = now - self._complained >= _QUIET_SECONDS
+            if due:
+                self._complained = now
+            lost = self._lost
+        if due:
+            kept = "; loads and changes of settings are refused" if self._required else ""
+            logger.error(
+                "the audit log %s cannot be written: %s (event '%s'; %d lost so far)%s",
+                self._file.path,
+                error.strerror,
+                event,
+                lost,
+                kept,
+            )
+
+    def _write_note(self, item: "tuple[str, str, What, Actor] | None") -> None:
+        if item is not None:
+            self._write(*item)
+            return
+        try:
+            with self._lock:
+                renamed = self._file.is_open and self._file.reopen()
+        except OSError as error:
+            logger.error("the audit log %s cannot be opened again: %s", self._file.path, error.strerror)
+        except RepoAgentError as error:
+            logger.error("%s", error)
+        else:
+            logger.info("the audit log %s %s", self._file.path, "is a new file" if renamed else "was not renamed")
+
+    def _note_recovery(self) -> None:
+        """The first line after a start that did not find what the last server left."""
+        tail, noted = self._file.found
+        head = tail.head
+        if tail.torn:
+            text = tail.torn[:_TORN_SHOWN].decode("utf-8", "backslashreplace")
+            self.record("audit", "torn", {"bytes": len(tail.torn), "text": text})
+            logger.warning("the last line of the audit log %s was cut off, and has been removed", self._file.path)
+        if head is not None and (noted.seq > head.seq or (noted.seq == head.seq and noted != head)):
+            self.record("audit", "differs", {"noted": str(noted), "found": str(head)})
+            logger.warning(
+                "the audit log %s ends with line %d, but its last server noted that it wrote line %d (%s)",
+                self._file.path,
+                head.seq,
+                noted.seq,
+                noted.hash,
+            )

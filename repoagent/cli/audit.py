@@ -1,0 +1,89 @@
+"""``repoagent audit verify | head``: whether the lines of an audit log are those that a server wrote."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+
+__all__ = ["audit"]
+
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+def audit() -> None:
+    """Check the file that `repoagent serve --audit-log` writes."""
+
+
+@audit.command("verify")
+@click.argument("files", nargs=-1, required=True, type=_file, metavar="FILE...")
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="SHA256",
+    help="A head that was kept elsewhere: some line must have it; may be given again.",
+)
+@click.option("--key", metavar="REF", help="The key of --audit-key (env:NAME, file:PATH): check the HMAC of each line.")
+def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> None:
+    """Check the chain in FILE, or in several that follow each other, in any order.
+
+    Prints the first broken line and exits 1 if one was changed, removed, added or moved. Lines that are missing at the
+    end show only against a --head. A last line that was cut short by a kill is reported, and is no fault.
+    """
+    from repoagent.audit import verifying
+
+    for head in heads:
+        if not _HASH.fullmatch(head):
+            raise click.BadParameter(
+                f"'{head}' is not a SHA-256 in 64 lower-case hexadecimal digits", param_hint="--head"
+            )
+    try:
+        verdict = verifying.verify(files, heads, _key(key))
+    except verifying.BrokenChain as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(1) from None
+    for path, size in verdict.torn.items():
+        click.echo(f"{path}: the last line was cut short after {size} bytes, by a kill or a full disk", err=True)
+    missing = [head for head in heads if head not in verdict.heads_found]
+    for head in missing:
+        click.echo(f"no line has the head {head}: lines are missing at the end, or this is another chain", err=True)
+    if missing:
+        raise SystemExit(1)
+    if not verdict.first:
+        click.echo("ok: no lines")
+        return
+    click.echo(f"ok: lines {verdict.first} to {verdict.head.seq}, head {verdict.head.hash}")
+
+
+@audit.command("head")
+@click.argument("file", type=_file)
+def head(file: Path) -> None:
+    """Print the number of the last line of FILE and its SHA-256, to be kept where the server cannot write."""
+    import os
+
+    from repoagent.audit.lines import LineError
+    from repoagent.audit.tail import read_tail
+
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = read_tail(fd).head
+    except LineError as error:
+        click.echo(f"{file}: it does not end with a line of an audit log: {error}", err=True)
+        raise SystemExit(1) from None
+    finally:
+        os.close(fd)
+    if found is None:
+        click.echo(f"{file}: there is no whole line", err=True)
+        raise SystemExit(1)
+    click.echo(str(found))
+
+
+def _key(reference: str | None) -> bytes | None:
+    if reference is None:
+        return None
+    from repoagent.audit.keys import audit_key
+
+    return audit_key(reference)

@@ -1,0 +1,129 @@
+"""What the audit log gets of a load: its start, its end with what every agent saw, and its unload."""
+
+import hashlib
+import re
+from collections.abc import Container, Mapping
+from typing import Any, Final
+
+from repoagent.api.report import LoadReport
+from repoagent.audit import OPERATOR, Audit, current_actor
+from repoagent.config import ModelConfig
+
+__all__ = ["LoadAudit", "shown_reference"]
+
+_VARIABLE: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_MOST_DIGESTS: Final = 50
+
+
+class LoadAudit:
+    """Records one load of ``model``. Used by one thread at a time."""
+
+    def __init__(self, audit: Audit, model: str) -> None:
+        self._audit = audit
+        self._model = model
+        self._what: dict[str, Any] = {"model": model}
+        self._attested = False
+        self._leaving = OPERATOR
+
+    def started(self) -> None:
+        """The load begins: nothing of the model has been read.
+
+        Raises:
+            AuditError: it must not, as it cannot be recorded.
+        """
+        self._audit.demand("load", "started", self._what)
+
+    def prepared(self, location: str, config_text: str | None, override: ModelConfig | None) -> None:
+        """Keep, for the line at the end, what the load goes by."""
+        self._what["location"] = location
+        if config_text is not None:
+            self._what["config_sha256"] = _sha256(config_text.encode("utf-8", "surrogateescape"))
+        if override is not None:
+            self._what["override_sha256"] = _sha256(override.SerializeToString(deterministic=True))
+
+    def attest(self, report: LoadReport) -> None:
+        """The model is about to serve.
+
+        Raises:
+            AuditError: it must not, as it cannot be recorded.
+        """
+        if not self._attested:
+            self._audit.demand("load", "loaded", self._ended(report))
+            self._attested = True
+
+    def loaded(self, report: LoadReport) -> None:
+        """The model serves, by the word of who did not :meth:`attest` it before."""
+        if not self._attested:
+            self._audit.record("load", "loaded", self._ended(report))
+            self._attested = True
+
+    def failed(self, report: LoadReport, *, cancelled: bool) -> None:
+        """The load has ended without the model."""
+        self._audit.record("load", "cancelled" if cancelled else "failed", self._ended(report))
+
+    def leaving(self) -> None:
+        """The model is about to go."""
+        self._leaving = current_actor()
+        self._audit.record("unload", "started", {"model": self._model}, self._leaving)
+
+    def gone(self) -> None:
+        """The model is gone."""
+        self._audit.record("unload", "unloaded", {"model": self._model}, self._leaving)
+
+    def key_used(self, agent: str, shown: str) -> None:
+        """An agent is about to be given the key behind a reference, of which ``shown`` may be shown.
+
+        Raises:
+            AuditError: it must not, as it cannot be recorded.
+        """
+        self._audit.demand("key", "used", {"model": self._model, "agent": agent, "reference": shown})
+
+    def key_failed(self, agent: str, shown: str, error: Exception) -> None:
+        """There is no key behind the reference."""
+        what = {"model": self._model, "agent": agent, "reference": shown, "error": type(error).__name__}
+        self._audit.record("key", "failed", what)
+
+    def _ended(self, report: LoadReport) -> Mapping[str, Any]:
+        what = self._what | {"milliseconds": round(report.seconds * 1000), "agents": _agents(report)}
+        return what | ({"error": report.error} if report.error else {})
+
+
+def shown_reference(reference: str, schemes: Container[str]) -> str:
+    """A key reference without what could be a secret.
+
+    What has none of the ``schemes`` may be the key itself; what follows a scheme of a plug-in, or a program's name, may
+    hold a credential. Of those there is a digest, which tells them apart.
+    """
+    scheme, colon, rest = reference.partition(":")
+    if not colon or scheme not in schemes:
+        return "not a reference"
+    if _VARIABLE.fullmatch(reference) or (scheme == "file" and rest.startswith("/")):
+        return reference
+    return f"{scheme}:... (SHA-256 {_sha256(reference.encode('utf-8', 'surrogateescape'))})"
+
+
+def _agents(report: LoadReport) -> list[dict[str, Any]]:
+    """Each agent with what it reported of its calls."""
+    return [
+        {
+            "agent": entry.agent,
+            "origin": entry.origin,
+            "outcome": next((a.outcome for a in entry.actions if a.outcome != "ok"), "ok"),
+            "digests": _digests({name: digest for action in entry.actions for name, digest in action.digests.items()}),
+            "signers": sorted({signer for action in entry.actions for signer in action.signers}),
+            "notes": [note for action in entry.actions for note in action.notes],
+        }
+        for entry in report.entries
+    ]
+
+
+def _digests(digests: Mapping[str, str]) -> dict[str, str]:
+    """All of them, or, of many files, one digest of the list that ``sha256sum`` would print."""
+    if len(digests) <= _MOST_DIGESTS:
+        return dict(digests)
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    return {f"{len(digests)} files": _sha256(lines.encode("utf-8", "surrogateescape"))}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
