@@ -60,7 +60,7 @@ class FetchAgent(Agent):
             tree.mkdir(exist_ok=True)
             build(tree)
         model.update_location(tree)
-        _report(model, plan, tree)
+        _report(model, plan, tree, fetched=build.ran)
 
 
 def _check_secrets(model: AgentModel, options: Options) -> None:
@@ -106,6 +106,8 @@ class _Build:
         self._plan = plan
         self._placing = placing
         self._own = own
+        self.ran = False
+        """Whether the directory was made by this load; else it came from the cache."""
 
     def key(self) -> str:
         """Everything that the result depends on."""
@@ -117,6 +119,7 @@ class _Build:
         return json.dumps(["fetch", _VERSION, self._plan.source, files, archives, self._placing.rules, own])
 
     def __call__(self, target: Path) -> None:
+        self.ran = True
         for path in self._placing.own:
             (target / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open_beneath(self._own, path) as source, (target / path).open("xb") as copy:
@@ -159,10 +162,11 @@ def _digest(root: Path, path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _report(model: AgentModel, plan: Plan, tree: Path) -> None:
+def _report(model: AgentModel, plan: Plan, tree: Path, *, fetched: bool) -> None:
     size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
-    notes = [f"fetched {plan.source}", "pinned" if plan.pinned else "not pinned: it may be another model tomorrow"]
+    how = f"fetched {plan.source}" if fetched else f"{plan.source}, from the cache"
+    notes = [how, "pinned" if plan.pinned else "not pinned: it may be another model tomorrow"]
     if plan.source.startswith("oci://"):
         notes.append("oci: a container registry")
     digests = {file.path: file.digest for file in plan.files[:50] if file.digest}
-    model.report(bytes_written=size, digests=digests, note="; ".join(notes))
+    model.report(bytes_written=size if fetched else 0, digests=digests, note="; ".join(notes))

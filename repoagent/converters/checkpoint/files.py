@@ -23,6 +23,8 @@ _BESIDE: Final = (
     "generation_config.json",
 )
 """Files that serving reads, as far as there are any."""
+_ENCRYPTED: Final = ("age", "tink", "jwe")
+"""Endings of files that ``decrypt`` takes."""
 _LARGEST: Final = 1 << 26
 """Bytes of a file that is read whole."""
 
@@ -41,8 +43,14 @@ class CheckpointFiles:
         self._names = set(list_beneath(directory))
         for name, what in ((CONFIG, "the model's configuration"), (_TOKENIZER, "a file of Hugging Face's tokenizers")):
             if name not in self._names:
-                raise self._wrong(f"has no {name}, {what}: this is not a whole checkpoint")
+                raise self._wrong(f"has no {name}, {what}: {self._reason(name)}")
         self.weights = self._weights()
+
+    def _reason(self, name: str) -> str:
+        encrypted = next((f"{name}.{end}" for end in _ENCRYPTED if f"{name}.{end}" in self._names), None)
+        if encrypted is not None:
+            return f"{encrypted} is encrypted; name the agent 'decrypt' before 'convert'"
+        return "this is not a whole checkpoint"
 
     @property
     def all(self) -> tuple[str, ...]:
