@@ -6,6 +6,7 @@ from repoagent.serving.requests.request import Asked, InferRequest, InferRespons
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import as_bytes, as_text, crossing, error_handle
 from repoagent_capi.parameters import parameters_out, value_of
+from repoagent_capi.places import Places
 from repoagent_capi.servers import SERVERS
 from repoagent_capi.tensors import fill_output, input_tensor
 from repoagent_capi.traces import Trace
@@ -38,10 +39,11 @@ def cancel(submission: int) -> None:
 class _Delivery:
     """Takes the core's responses to one request back to C."""
 
-    __slots__ = ("_submission",)
+    __slots__ = ("_places", "_submission")
 
-    def __init__(self, submission: int) -> None:
+    def __init__(self, submission: int, places: Places) -> None:
         self._submission = submission
+        self._places = places
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         """See :class:`~repoagent.serving.requests.request.ResponseSender`."""
@@ -49,7 +51,7 @@ class _Delivery:
             _RUNNING.pop(self._submission, None)
         kept: list[Any] = []
         try:
-            crossing = ffi.NULL if response is None else _response(response, kept)
+            crossing = ffi.NULL if response is None else _response(response, self._places, kept)
         except Exception as error:
             crossing = _failure(response, error, kept)
         lib.repoagent_respond(self._submission, crossing, final)
@@ -80,7 +82,8 @@ def _request(crossed: Any) -> InferRequest:
         priority=crossed.priority,
         timeout_us=crossed.timeout_us,
     )
-    return InferRequest(asked, _Delivery(crossed.submission))
+    places = Places(crossed.submission, crossed.server, asked)
+    return InferRequest(asked, _Delivery(crossed.submission, places), output_places=places)
 
 
 def _parameters(crossed: Any) -> dict[str, ParameterValue]:
@@ -88,7 +91,7 @@ def _parameters(crossed: Any) -> dict[str, ParameterValue]:
     return {as_text(items[index].name): value_of(items[index]) for index in range(crossed.parameter_count)}
 
 
-def _response(response: InferResponse, kept: list[Any]) -> Any:
+def _response(response: InferResponse, places: Places, kept: list[Any]) -> Any:
     made = _head(response, kept)
     if response.error is not None:
         made.error = error_handle(response.error)
@@ -97,9 +100,11 @@ def _response(response: InferResponse, kept: list[Any]) -> Any:
         outputs = ffi.new("core_output[]", len(response.outputs))
         kept.append(outputs)
         for index, (name, tensor) in enumerate(response.outputs.items()):
-            fill_output(outputs[index], name, tensor, kept)
+            fill_output(outputs[index], name, tensor, kept, places.addresses)
         made.outputs = outputs
         made.output_count = len(response.outputs)
+        if places.addresses:
+            response.outputs = {}  # So that the program gets its memory back when it deletes the response.
     if response.parameters:
         made.parameters = parameters_out(response.parameters, kept)
         made.parameter_count = len(response.parameters)

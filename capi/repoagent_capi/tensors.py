@@ -1,6 +1,7 @@
 """Tensors as they cross: over the memory of the program where that is possible."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ _TYPES: Final = tuple(DataType)
 _NUMBERS: Final = {kind: int(kind) for kind in DataType}
 _BYTES: Final = DataType.BYTES
 _RAW: Final = int(DataType.INVALID)
+_NOWHERE: Final[Mapping[str, int]] = {}
 
 
 def input_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
@@ -78,8 +80,13 @@ def _raw_tensor(crossed: Any, model: str, name: str, item: Any) -> Tensor:
         ) from error
 
 
-def fill_output(output: Any, name: str, tensor: Tensor, kept: list[Any]) -> None:
-    """``tensor`` as a ``core_output``; ``kept`` must live as long as it is used."""
+def fill_output(
+    output: Any, name: str, tensor: Tensor, kept: list[Any], addresses: Mapping[str, int] = _NOWHERE
+) -> None:
+    """``tensor`` as a ``core_output``; ``kept`` must live as long as it is used.
+
+    An output that lies at its one of ``addresses`` is in memory of the program, and is not kept.
+    """
     array = tensor.array
     if tensor.data_type is _BYTES:
         memory: Any = serialize(as_bytes_array(array).reshape(-1).tolist())
@@ -89,7 +96,9 @@ def fill_output(output: Any, name: str, tensor: Tensor, kept: list[Any]) -> None
         size = memory.nbytes
     text, shape = ffi.new("char[]", as_bytes(name)), ffi.new("int64_t[]", list(array.shape))
     base = ffi.from_buffer(memory) if size else ffi.NULL
-    kept += (text, shape, memory, base)
+    kept += (text, shape)
+    if not addresses or addresses.get(name) != int(ffi.cast("uintptr_t", base)):
+        kept += (memory, base)
     output.name = text
     output.datatype = _NUMBERS[tensor.data_type]
     output.shape = shape

@@ -80,6 +80,12 @@ typedef struct core_response {
   uint64_t parameter_count;
 } core_response;
 
+// Memory of the program for an output that a model is about to write.
+typedef struct core_place {
+  void* base;
+  uint64_t byte_size;
+} core_place;
+
 typedef enum core_document {
   CORE_SERVER_METADATA,
   CORE_MODEL_METADATA,
@@ -150,6 +156,14 @@ TRITONSERVER_DECLSPEC void repoagent_text_set(core_text* text, const char* bytes
 
 // One response; `response` NULL with `final` is an empty end. Runs the callbacks of the program on this thread.
 TRITONSERVER_DECLSPEC void repoagent_respond(uint64_t submission, const core_response* response, bool final);
+
+// Where the program wants that output of a running request; NULL: have it made elsewhere, and answer with it as always.
+// Ask once for an output. repoagent_place_return gives it back when nothing writes or reads there any more.
+TRITONSERVER_DECLSPEC const core_place* repoagent_place(uint64_t submission, const char* name, uint64_t byte_size);
+TRITONSERVER_DECLSPEC void repoagent_place_return(const core_place* place);
+
+// How many outputs were copied into memory of the program; for tests.
+TRITONSERVER_DECLSPEC uint64_t repoagent_copied_outputs(void);
 
 // A trace: the version that took the request, the moments and tensors of it, a trace for a request that is made for it,
 // and the end of such a one, which gives it back to the program.

@@ -12,7 +12,7 @@
     }                                                     \
   } while (0)
 
-static int answers, releases, allocations, frees, activities, tensors, trace_releases;
+static int answers, releases, allocations, frees, starts, activities, tensors, trace_releases;
 
 static int failed(TRITONSERVER_Error* error)
 {
@@ -43,6 +43,13 @@ static TRITONSERVER_Error* release_buffer(
   (void)allocator, (void)userp, (void)size, (void)type, (void)id;
   free(buffer);
   ++frees;
+  return NULL;
+}
+
+static TRITONSERVER_Error* count_start(TRITONSERVER_ResponseAllocator* allocator, void* userp)
+{
+  (void)allocator, (void)userp;
+  ++starts;
   return NULL;
 }
 
@@ -212,6 +219,55 @@ static void requests(TRITONSERVER_Server* server)
   BAD(TRITONSERVER_ResponseAllocatorDelete(allocator));
 }
 
+// Outputs that the model writes into memory of the program: how often they are copied, and that all memory goes back.
+static void places(TRITONSERVER_Server* server)
+{
+  static const struct {
+    const char* id;
+    int copies, allocations;
+    bool fails;
+  } cases[] = {
+      {"as ever", 1, 1, false},        {"place", 0, 1, false},      {"place elsewhere", 1, 1, false},
+      {"place larger", 1, 2, false},   {"place fail", 0, 1, true},  {"place keep", 0, 1, false},
+      {"place elsewhere larger", 1, 2, false},
+  };
+  TRITONSERVER_ResponseAllocator* allocator = NULL;
+  OK(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release_buffer, count_start));
+  OK(TRITONSERVER_ResponseAllocatorSetQueryFunction(allocator, query));
+  for (size_t index = 0; index < sizeof(cases) / sizeof(*cases); ++index) {
+    TRITONSERVER_InferenceRequest* request = make_request(server, allocator, 0);
+    bool keeps = strstr(cases[index].id, "keep") != NULL;
+    uint64_t copies = repoagent_copied_outputs();
+    allocations = frees = starts = 0;
+    OK(TRITONSERVER_InferenceRequestSetId(request, cases[index].id));
+    OK(TRITONSERVER_ServerInferAsync(server, request, NULL));
+    CHECK((TRITONSERVER_InferenceResponseError(kept) != NULL) == cases[index].fails);
+    if (!cases[index].fails) {
+      look_at(kept, 1.0F);
+    }
+    OK(TRITONSERVER_InferenceResponseDelete(kept));
+    CHECK(repoagent_copied_outputs() - copies == (uint64_t)cases[index].copies);
+    CHECK(allocations == cases[index].allocations && starts == 1 && frees == allocations - keeps);
+    if (keeps) {
+      return_kept_place();
+    }
+    CHECK(frees == allocations);
+    OK(TRITONSERVER_InferenceRequestDelete(request));
+  }
+  for (size_t how = 1; how < 3; ++how) {
+    TRITONSERVER_InferenceRequest* request = make_request(server, allocator, how);
+    allocations = frees = 0;
+    OK(TRITONSERVER_InferenceRequestSetId(request, "place"));
+    OK(TRITONSERVER_ServerInferAsync(server, request, NULL));
+    TRITONSERVER_Error* error = TRITONSERVER_InferenceResponseError(kept);
+    CHECK(TRITONSERVER_ErrorCode(error) == (how == 1 ? TRITONSERVER_ERROR_INTERNAL : TRITONSERVER_ERROR_UNSUPPORTED));
+    OK(TRITONSERVER_InferenceResponseDelete(kept));
+    CHECK(allocations == 1 && frees == (how == 1 ? 0 : 1));
+    OK(TRITONSERVER_InferenceRequestDelete(request));
+  }
+  OK(TRITONSERVER_ResponseAllocatorDelete(allocator));
+}
+
 static void messages(void)
 {
   static const char* const good[] = {"{}", " [1, -2.5e+3, \"a\\u00e9\\n\", true, null, {\"a\": []}] ", "0", "\"\""};
@@ -274,6 +330,7 @@ int main(void)
   OK(TRITONSERVER_ServerNew(&server, options));
   OK(TRITONSERVER_ServerOptionsDelete(options));
   requests(server);
+  places(server);
   messages();
   metrics();
   OK(TRITONSERVER_ServerDelete(server));

@@ -94,6 +94,32 @@ static TRITONSERVER_Error* model_find(core_object server, const char* name, int6
   return one_name(server, name);
 }
 
+static const core_place* kept_place;
+
+void return_kept_place(void)
+{
+  repoagent_place_return(kept_place);
+}
+
+// A model that writes its output where the program wants it, or asks for that and then does otherwise.
+static void write_there(const core_submission* it, core_output* output)
+{
+  uint64_t size = output->byte_size + (strstr(it->id, "larger") != NULL);
+  const core_place* place = repoagent_place(it->submission, output->name, size);
+  if (place == NULL) {
+    return;
+  }
+  memcpy(place->base, output->base, output->byte_size);
+  if (strstr(it->id, "elsewhere") == NULL) {
+    output->base = place->base;
+  }
+  if (strstr(it->id, "keep") != NULL) {
+    kept_place = place;
+  } else {
+    repoagent_place_return(place);
+  }
+}
+
 // Every input comes back as an output.
 static TRITONSERVER_Error* submit(const core_submission* it)
 {
@@ -107,6 +133,9 @@ static TRITONSERVER_Error* submit(const core_submission* it)
     const core_input* from = &it->inputs[index];
     outputs[response.output_count++] =
         (core_output){from->name, from->datatype, from->shape, from->dim_count, from->base, from->byte_size};
+    if (strncmp(it->id, "place", 5) == 0) {
+      write_there(it, &outputs[index]);
+    }
   }
   repoagent_trace_begin(it->trace, it->model_name, 1, it->id);
   repoagent_trace_activity(it->trace, TRITONSERVER_TRACE_REQUEST_START, 1);
@@ -116,7 +145,7 @@ static TRITONSERVER_Error* submit(const core_submission* it)
   uint64_t child = repoagent_trace_child(it->trace);
   repoagent_trace_activity(child, TRITONSERVER_TRACE_REQUEST_END, 2);
   repoagent_trace_end(child);
-  if (strcmp(it->id, "fail") == 0) {
+  if (strstr(it->id, "fail") != NULL) {
     response.error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "the model failed");
   }
   repoagent_respond(it->submission, &response, strcmp(it->id, "twice") != 0);

@@ -73,12 +73,8 @@ class RequestTrace(Protocol):
 class OutputPlace(Protocol):
     """Memory of the caller's for one output."""
 
-    @property
-    def byte_size(self) -> int:
-        """How many bytes there are."""
-
-    def view(self) -> memoryview:
-        """Those bytes, writable.
+    def room(self, byte_size: int) -> memoryview | None:
+        """The first ``byte_size`` of its bytes, writable; None if it has fewer.
 
         Raises:
             InvalidArgumentError: they are not there any more.

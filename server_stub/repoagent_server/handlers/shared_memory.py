@@ -36,6 +36,10 @@ class Span:
         """
         return self.region.view(self.offset, self.byte_size)
 
+    def room(self, byte_size: int) -> memoryview | None:
+        """See :class:`~repoagent.serving.requests.request.OutputPlace`."""
+        return self.view()[:byte_size] if byte_size <= self.byte_size else None
+
 
 class Regions:
     """The regions of one server, for all of its front ends and threads."""

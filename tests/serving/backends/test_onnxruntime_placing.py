@@ -24,15 +24,16 @@ class Place:
         self.array = np.zeros(byte_size + 128, np.uint8)
         self._start = -self.array.ctypes.data % 64 + shift
 
-    def view(self) -> memoryview:
-        return self.array.data[self._start : self._start + self.byte_size]
+    def room(self, byte_size: int) -> memoryview | None:
+        view = self.array.data[self._start : self._start + self.byte_size]
+        return view[:byte_size] if byte_size <= self.byte_size else None
 
     def holds(self, array: Any) -> bool:
         return np.shares_memory(array, self.array)
 
 
 class Gone(Place):
-    def view(self) -> memoryview:
+    def room(self, byte_size: int) -> memoryview | None:
         raise InvalidArgumentError("gone")
 
 

@@ -24,7 +24,16 @@ class Placer:
     def __init__(self, signature: Signature, *, batching: bool) -> None:
         """``batching``: the first dimension of every tensor is that of the batch."""
         self._batching = batching
-        self._outputs = {info.name: info for info in signature.outputs if info.data_type not in _UNPLACEABLE}
+        self._outputs = {
+            info.name: info
+            for info in signature.outputs
+            if info.data_type not in _UNPLACEABLE and -1 not in info.dims[batching:]
+        }
+        self._sizes = {
+            name: prod(info.dims[batching:]) * NUMPY_TYPES[info.data_type].itemsize
+            for name, info in self._outputs.items()
+        }
+        """Bytes of each output that has always the same, or of a row of it."""
         self._plain = not any(
             info.data_type in _UNPLACEABLE for info in (*signature.inputs, *signature.optional, *signature.outputs)
         )
@@ -40,8 +49,15 @@ class Placer:
         if not self._plain or not inputs:
             return {}
         batch = next(iter(inputs.values())).array.shape[:1] if self._batching else ()
-        wanted = ((name, _place(self._outputs[name], batch, places[name])) for name in names if name in places)
-        return {name: target for name, target in wanted if target is not None}
+        rows = batch[0] if batch else 1
+        found = {}
+        for name in names:
+            size = self._sizes.get(name, 0) * rows
+            if size >= _WORTHWHILE and name in places:
+                target = _place(self._outputs[name], batch, size, places[name])
+                if target is not None:
+                    found[name] = target
+        return found
 
     @staticmethod
     def run(
@@ -68,11 +84,9 @@ class Placer:
         return [targets[name] if name in targets else values[at].numpy() for at, name in enumerate(names)]
 
 
-def _place(info: TensorInfo, batch: tuple[int, ...], place: OutputPlace) -> Array | None:
-    shape = batch + info.dims[len(batch) :]
-    dtype = NUMPY_TYPES[info.data_type]
-    size = prod(shape) * dtype.itemsize
-    if -1 in shape or not _WORTHWHILE <= size <= place.byte_size:
+def _place(info: TensorInfo, batch: tuple[int, ...], size: int, place: OutputPlace) -> Array | None:
+    view = place.room(size)
+    if view is None:
         return None
-    target: Array = np.ndarray(shape, dtype, place.view())
+    target: Array = np.ndarray(batch + info.dims[len(batch) :], NUMPY_TYPES[info.data_type], view)
     return target if target.ctypes.data % _ALIGNMENT == 0 else None
