@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers bench-table soak clean lock
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table capi-sanitize soak clean lock
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -34,6 +34,10 @@ $(CAPI): $(STAMP) $(CAPI_SOURCES)
 	else echo "no C compiler (cc): repoagent-capi is not built, and its tests are skipped"; fi
 	@touch $@
 
+# The C layer over its stub table, under the sanitizers of the compiler.
+capi-sanitize: $(STAMP)
+	$(BIN)/python capi/tests/sanitize.py
+
 # The example's decryption key is public: it is there to be read, and models name it by reference only.
 EXAMPLE := examples/digits
 export DIGITS_IDENTITY ?= $(shell tail -n 1 $(EXAMPLE)/identity.txt)
@@ -52,6 +56,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
 test: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
+	cd capi && $(abspath $(BIN))/lint-imports
 	$(BIN)/python tests/folders.py
 	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(PYTEST)
@@ -59,6 +64,7 @@ test: $(STAMP) $(CAPI)
 # The fast form of `make test`, for use while you work: without the tests that start programs or take over a second.
 check: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
+	cd capi && $(abspath $(BIN))/lint-imports
 	$(BIN)/python tests/folders.py
 	$(PYTEST) -m "not slow"
 
@@ -143,7 +149,7 @@ bench: $(STAMP)
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
 
 # The long form of what the tests run one hundredth of, and property tests with examples that nobody has seen yet.
-soak: $(STAMP)
+soak: $(STAMP) $(CAPI) capi-sanitize
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q tests/config tests/loader tests/serving/scheduling agents/*/tests
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 

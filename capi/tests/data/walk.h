@@ -253,6 +253,14 @@ static void check(TRITONSERVER_Error* error, int must_refuse, const char* call)
   TRITONSERVER_ErrorDelete(error);
 }
 
+// Of a function without an error: what it refuses, it answers with nothing.
+static void returns(uintptr_t answer, int must_refuse, const char* call)
+{
+  if (must_refuse && answer != 0) {
+    printf("answered: %s\n", call);
+  }
+}
+
 static void left(const char* call)
 {
   if (repoagent_living_handles() != living) {

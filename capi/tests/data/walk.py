@@ -1,7 +1,7 @@
 """A C program that calls every function of the headers with every misuse, and prints each answer that is wrong.
 
 Each function is called once as it should be, and once more for each argument and each wrong value of it. Handles are
-NULL, of another type, deleted, or made up; pointers are NULL; numbers are far too large.
+NULL, of each other type, deleted, or made up; pointers are NULL; numbers are far too large.
 """
 
 import re
@@ -27,8 +27,23 @@ HANDLES = {
     "TRITONREPOAGENT_AgentModel",
 }
 OWN_HANDLES = {"repoagent_tensor", "repoagent_server", "repoagent_model", "repoagent_request", "repoagent_agent"}
-MAY_BE_NULL = {("TRITONSERVER_ServerInferAsync", "trace")}
-"""Handles that may be left out."""
+MAY_BE_NULL = {
+    ("TRITONSERVER_BufferAttributesSetCudaIpcHandle", "cuda_ipc_handle"),
+    ("TRITONSERVER_InferenceRequestSetId", "id"),
+    ("TRITONSERVER_LogMessage", "file"),
+    ("TRITONSERVER_ResponseAllocatorNew", "start"),
+    ("TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction", "function"),
+    ("TRITONSERVER_ResponseAllocatorSetQueryFunction", "function"),
+    ("TRITONSERVER_ServerInferAsync", "trace"),
+    ("TRITONSERVER_ServerOptionsSetLogFile", "file"),
+    ("TRITONREPOAGENT_ModelRepositoryLocationRelease", "location"),
+    ("TRITONREPOAGENT_ModelSetState", "state"),
+    ("TRITONREPOAGENT_SetState", "state"),
+    ("repoagent_request_set_callback", "callback"),
+}
+"""What may be left out, by function and parameter."""
+ALWAYS_MAY_BE_NULL = {"allocator_userp", "labels", "name_mapping", "parameters", "userp", "voidp"}
+"""The same in every function: what is the program's own, a list of nothing, an answer that is not wanted."""
 SIZES_OF_OTHERS = {"byte_size"}
 """Sizes of memory that the function reads: a wrong one cannot be found out."""
 
@@ -106,21 +121,30 @@ def wrong(function: Function, parameter: str, name: str) -> list[tuple[str, bool
     """Arguments that are not, each with whether the function must refuse it."""
     handle = kind_of(parameter)
     if handle is not None:
-        optional = (function.name, name) in MAY_BE_NULL
-        other = "BufferAttributes" if handle == "TRITONSERVER_MetricArgs" else "MetricArgs"
         return [
-            ("NULL", not optional),
-            (f"make_TRITONSERVER_{other}()", True),
+            ("NULL", not _may_be_null(function, name)),
+            *((f"make_{other}()", True) for other in _others(handle)),
             (f"deleted_{handle}()", True),
             ("(void*)0x1235", True),
         ]
     if parameter.endswith(("*", "Fn_t", "_callback")):
-        return [("NULL", False)]
+        return [("NULL", not _may_be_null(function, name))]
     if name in SIZES_OF_OTHERS or name == "milliseconds":
         return []
     if name in ("mapping_count", "parameter_count", "label_count"):
         return [("(uint32_t)-1", True)]
     return [("-1", False)]
+
+
+def _may_be_null(function: Function, name: str) -> bool:
+    return name in ALWAYS_MAY_BE_NULL or (function.name, name) in MAY_BE_NULL
+
+
+def _others(handle: str) -> list[str]:
+    """Handles of other types. An agent needs a library, and a repoagent_agent lives only while an agent is called."""
+    if handle in OWN_HANDLES:
+        return sorted((HANDLES | OWN_HANDLES) - {handle, "TRITONREPOAGENT_Agent", "repoagent_agent"})
+    return sorted(HANDLES - {handle})
 
 
 def calls(function: Function) -> list[tuple[list[str], str]]:
@@ -136,17 +160,22 @@ def calls(function: Function) -> list[tuple[list[str], str]]:
 def program(found: list[Function]) -> str:
     """The source of the walk."""
     header = "walk_own.h" if found[0].result.startswith("repoagent_") else "walk.h"
-    lines = [f'#include "{header}"', "int main(void)", "{", "  begin();"]
-    for function in found:
-        for arguments, expected in calls(function):
-            lines += _call(function, arguments, expected)
-    lines += ["  end();", '  printf("calls: %d\\n", calls);', "  return 0;", "}"]
-    return "\n".join(lines) + "\n"
+    walks = [_walk(function) for function in found]
+    scratches = sorted({name for walk in walks for name in re.findall(r"scratch_\w+", walk)})
+    lines = [f'#include "{header}"', *(f"static char {name}[90000];" for name in scratches), *walks]
+    lines += ["int main(void)", "{", "  begin();", *(f"  walk_{function.name}();" for function in found), "  end();"]
+    return "\n".join([*lines, '  printf("calls: %d\\n", calls);', "  return 0;", "}"]) + "\n"
+
+
+def _walk(function: Function) -> str:
+    """A function of C with every call of one function."""
+    blocks = [line for arguments, expected in calls(function) for line in _call(function, arguments, expected)]
+    return "\n".join([f"static void walk_{function.name}(void)", "{", *blocks, "}"])
 
 
 def _call(function: Function, arguments: list[str], expected: str) -> list[str]:
     scratches = {argument.removeprefix("(void*)") for argument in arguments if argument.startswith("(void*)scratch_")}
-    declared = [f"    static char {name}[90000]; memset({name}, 0, sizeof({name}));" for name in sorted(scratches)]
+    declared = [f"    memset({name}, 0, sizeof({name}));" for name in sorted(scratches)]
     handles = [
         (f"handle_{index}", argument)
         for index, argument in enumerate(arguments)
@@ -169,7 +198,7 @@ def _call(function: Function, arguments: list[str], expected: str) -> list[str]:
     elif function.result in ("TRITONSERVER_Error*", "TRITONSERVER_Parameter*"):
         body.append(f"    remove_any({call});")
     else:
-        body.append(f"    (void){call};")
+        body.append(f'    returns((uintptr_t){call}, {int(expected == "refuse")}, "{text}");')
     outs = [
         argument.removeprefix("(void*)")
         for argument, (parameter, _) in zip(arguments, function.parameters, strict=True)

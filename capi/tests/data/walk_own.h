@@ -65,7 +65,7 @@ static void judge(repoagent_error error, int must_refuse, const char* call)
 
 static void begin_own(void)
 {
-  use_stub();
+  begin();
   own_server = make_repoagent_server();
   repoagent_server_start(own_server);
   own_model = make_repoagent_model();
@@ -76,6 +76,7 @@ static void end_own(void)
 {
   remove_any(own_model);
   remove_any(own_server);
+  end();
 }
 
 #define begin begin_own
