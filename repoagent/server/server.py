@@ -196,13 +196,21 @@ class Server:
             ),
         )
 
-    def load(self, name: str, parameters: Mapping[str, str | int | bool | bytes] | None = None) -> Model:
+    def load(
+        self,
+        name: str,
+        parameters: Mapping[str, str | int | bool | bytes] | None = None,
+        *,
+        version: int | None = None,
+    ) -> Model:
         """Load or reload a model; EXPLICIT only. If it fails, what was loaded before goes on serving.
 
         Args:
             name: Name of the model.
             parameters: ``"config"``: a configuration in JSON that replaces the model's own; ``"file:PATH"``: the
                 bytes of a file, in which case no file of the repository is looked at.
+            version: Load this version beside those that are loaded, whatever the version policy is, until the next
+                load without one. The model goes through its agents again; unchanged versions serve on.
 
         Raises:
             UnavailableError: the control mode is another one.
@@ -211,8 +219,8 @@ class Server:
         """
         core = self.core
         config, files = _load_parameters(parameters or {})
-        core.load(name, config=config, files=files or None)
-        return self.model(name)
+        core.load(name, config=config, files=files or None, version=version)
+        return self.model(name, -1 if version is None else version)
 
     @contextmanager
     def lease(self, name: str) -> Iterator[Model]:
@@ -235,6 +243,8 @@ class Server:
         wait_until_unloaded: bool = False,
         polling_interval: float = 0.1,
         timeout: float | None = None,
+        *,
+        version: int | None = None,
     ) -> None:
         """Let no new request to a model in and unload it when the last one has left; EXPLICIT only.
 
@@ -244,20 +254,22 @@ class Server:
             wait_until_unloaded: Return when it is gone.
             polling_interval: Seconds between two looks.
             timeout: Seconds to wait at most; past them it simply returns.
+            version: Unload only this one; no agent is called before the last one goes.
 
         Raises:
             UnavailableError: the control mode is another one.
         """
         name = model.name if isinstance(model, Model) else model
-        self.core.unload(name, unload_dependents=unload_dependents, wait=False)
+        self.core.unload(name, unload_dependents=unload_dependents, wait=False, version=version)
         if wait_until_unloaded:
-            _wait(lambda: self._unloaded(name), polling_interval, timeout)
+            _wait(lambda: self._unloaded(name, version), polling_interval, timeout)
 
-    def _unloaded(self, name: str) -> bool:
+    def _unloaded(self, name: str, version: int | None = None) -> bool:
         return all(
             entry.get("state") in _GONE
             for entry in self.core.index()
             if name in (entry["name"], ModelId(entry["name"], entry.get("namespace", "")))
+            and (version is None or entry.get("version") == str(version))
         )
 
 

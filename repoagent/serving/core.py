@@ -147,18 +147,28 @@ class ServingCore:
     # -- models --------------------------------------------------------------------------------------------------
 
     def load(
-        self, name: str, *, config: str | bytes | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        *,
+        config: str | bytes | None = None,
+        files: Mapping[str, bytes] | None = None,
+        version: int | None = None,
     ) -> "LoadReport":
         """Load or reload a model, or all models of that name, and return the report of what its agents did.
 
         If nothing changed since it was loaded, nothing happens and the old report is returned. If it fails, what was
         loaded before goes on serving.
 
+        With ``version`` that one is loaded beside those that are, whatever the version policy is: the model goes
+        through its agents again, and its other versions serve on unless their files have changed. The versions stay
+        the same until the next load without a version, which goes by the policy again.
+
         Args:
             name: Name of the model.
             config: A configuration in JSON that replaces the model's own for this load.
             files: Path -> content, with or without Triton's prefix ``file:``; the repository's files are not looked
                 at then. Needs ``config``.
+            version: Number of a version directory; without ``config`` and ``files``.
 
         Raises:
             UnavailableError: the control mode is not EXPLICIT, or the server is not ready.
@@ -168,12 +178,14 @@ class ServingCore:
         """
         with self._refusals("load", name):
             self._require_explicit()
-            order = load_order(name, config, files, limits=self.options.limits)
+            order = load_order(name, config, files, version=version, limits=self.options.limits)
             models = self._loads.chosen(name, order)
         self._demand.forget(name)
         return self._loads.load(models, order)
 
-    def unload(self, name: str, *, unload_dependents: bool = False, wait: bool = True) -> None:
+    def unload(
+        self, name: str, *, unload_dependents: bool = False, wait: bool = True, version: int | None = None
+    ) -> None:
         """Unload a model, or all models of that name; one that is not loaded is fine.
 
         A load of it that is under way is cancelled.
@@ -185,6 +197,8 @@ class ServingCore:
             unload_dependents: Also unload the models that it pulled in: the members of an ensemble that no one asked
                 for by name and that no other ensemble calls.
             wait: Return when it is gone; else when no new request reaches it, as Triton does.
+            version: Unload only this one, and no agent is called: what the agents made belongs to all versions. The
+                last version takes the model with it.
 
         Raises:
             UnavailableError: the control mode is not EXPLICIT, the server is not ready, or someone leases the model
@@ -192,9 +206,23 @@ class ServingCore:
         """
         with self._refusals("unload", name):
             self._require_explicit()
+            if version is not None:
+                self._unload_version(name, version, wait=wait)
+                return
             for slot in self._table.named(name):
                 self._unloader.unload(slot.name, with_members=unload_dependents, wait=wait)
         self._demand.forget(name)
+
+    def _unload_version(self, name: str, version: int, *, wait: bool) -> None:
+        for slot in self._table.named(name):
+            loaded = slot.loaded
+            if loaded is not None and set(loaded.versions) == {version}:
+                self._unloader.unload(slot.name, wait=wait)  # with the ensembles that call it
+                continue
+            gone = slot.unload_version(version).result()
+            if wait:
+                gone.wait()
+        self._loads.settle(name)
 
     @contextmanager
     def _refusals(self, event: str, model: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import repoagent
 from repoagent.config import redact, write_json
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
@@ -90,9 +91,16 @@ class CoreQueries:
         return True
 
     def all_ready(self) -> bool:
-        """No version is on its way up or down, or failed. Those that were unloaded on purpose do not count."""
+        """No version is on its way up or down, or failed.
+
+        Those that were unloaded on purpose do not count, nor does one that is loaded, or could not be loaded, beside
+        others that serve.
+        """
         return all(
-            version is None or status.state is ModelState.READY or status.reason == UNLOADED
+            version is None
+            or status.state is ModelState.READY
+            or status.reason == UNLOADED
+            or (status.state is not ModelState.UNLOADING and _is_beside(slot.loaded, version))
             for slot in self._table.slots()
             for version, status in slot.statuses()
         )
@@ -204,3 +212,7 @@ def _slot_entries(slot: ModelSlot, ready_only: bool) -> list[dict[str, str]]:
 
 def _identified(model: ModelId) -> dict[str, str]:
     return {"name": model.name, **({"namespace": model.namespace} if model.namespace else {})}
+
+
+def _is_beside(loaded: LoadedModel | None, version: int) -> bool:
+    return loaded is not None and version not in loaded.versions

@@ -157,15 +157,20 @@ class FakeCore:
         return {"model_stats": [{"name": n, "version": "1", "inference_count": 0} for n in names]}
 
     def load(
-        self, name: str, *, config: str | bytes | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        *,
+        config: str | bytes | None = None,
+        files: Mapping[str, bytes] | None = None,
+        version: int | None = None,
     ) -> FakeReport:
-        self.calls.append(("load", name, config, files))
+        self.calls.append(("load", name, config, files, *([] if version is None else [version])))
         if name not in self.models:
             raise InternalError(f"failed to load '{name}', failed to poll from model repository")
         return FakeReport(name)
 
-    def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        self.calls.append(("unload", name, unload_dependents))
+    def unload(self, name: str, *, unload_dependents: bool = False, version: int | None = None) -> None:
+        self.calls.append(("unload", name, unload_dependents, *([] if version is None else [version])))
 
     def report(self, name: str) -> FakeReport | None:
         return FakeReport(name) if name in self.models else None

@@ -4,40 +4,71 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from repoagent.config import ModelConfig
 from repoagent.serving.ensembles.plan import member_names
 from repoagent.serving.versions.served_model import ServedModel
 
 if TYPE_CHECKING:
     from repoagent.loader.chain import LoadedChain
 
-__all__ = ["Departure", "LoadedModel", "Retirements"]
+__all__ = ["Departure", "LoadedModel", "Origin", "Retirements"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a load was asked for, as far as a later load of one version has to know it."""
+
+    config: ModelConfig | None = None
+    """Of the caller's own."""
+    files: bool = False
+    """The files were the caller's own, and are not kept."""
+    pinned: frozenset[int] | None = None
+    """Versions that were named; None: those of the version policy."""
 
 
 class LoadedModel:
     """All versions of a model that one load brought up together. Immutable."""
 
     def __init__(
-        self, chain: "LoadedChain", versions: Mapping[int, ServedModel], key: object, *, overridden: bool = False
+        self,
+        chain: "LoadedChain",
+        versions: Mapping[int, ServedModel],
+        key: object,
+        origin: Origin = Origin(),
     ) -> None:
         self.chain = chain
         self.versions = versions
         self.key = key
         """What was loaded: a load with an equal key has nothing to do."""
-        self.overridden = overridden
-        """Whether the load came with a configuration of someone's own."""
+        self.origin = origin
+        """What was asked for."""
         self.by_name = {str(number): served for number, served in versions.items()}
         """Versions as requests name them; the empty name is the highest version."""
         self.by_name[""] = versions[max(versions)]
         self.members = frozenset().union(*(member_names(served.config) for served in versions.values()))
         """The models that it calls, if it is an ensemble."""
 
+    @property
+    def overridden(self) -> bool:
+        """Whether the load came with a configuration of someone's own."""
+        return self.origin.config is not None
+
     def with_versions(self, versions: Mapping[int, ServedModel]) -> "LoadedModel":
         """The same load with other versions in the place of these, which have been made without its agents."""
-        return LoadedModel(self.chain, versions, self.key, overridden=self.overridden)
+        return LoadedModel(self.chain, versions, self.key, self.origin)
+
+    def without_version(self, version: int) -> "LoadedModel | None":
+        """The same load without one of its versions, and with the others until the next whole load; None: none is left.
+
+        No agent is called: the chain stays, for the files of all versions are its own.
+        """
+        left = {number: served for number, served in self.versions.items() if number != version}
+        return LoadedModel(self.chain, left, self.key, replace(self.origin, pinned=frozenset(left))) if left else None
 
     @property
     def running(self) -> int:

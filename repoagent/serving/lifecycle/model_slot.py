@@ -4,13 +4,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repoagent.audit import AuditError
-from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.audit import AuditError, current_actor
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
+from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel, Origin
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, VersionStatus
 from repoagent.serving.lifecycle.pending_load import PendingLoad
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
@@ -23,7 +24,6 @@ from repoagent.serving.versions.shares import contents_of
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-    from repoagent.config import ModelConfig
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.context import Progress
     from repoagent.storage import Fingerprint, ModelSource
@@ -98,7 +98,7 @@ class ModelSlot:
     def load(self, order: LoadOrder) -> "Future[LoadReport]":
         """Queue a load; the result is its report, or the error that a client is to see."""
         with self._lock:
-            pending = PendingLoad(follows_unload=self._unloads > 0)
+            pending = PendingLoad(follows_unload=self._unloads > 0, version=order.version)
             self._pending.add(pending)
         try:
             future = self._queue.submit(lambda: self._load(order, pending))
@@ -137,6 +137,17 @@ class ModelSlot:
     def _unload_over(self) -> None:
         with self._lock:
             self._unloads -= 1
+
+    def unload_version(self, version: int) -> "Future[threading.Event]":
+        """Queue the unload of one version, and cancel its loads; the result is set once it is gone.
+
+        The others go on as they are. With the last one the model goes, as by :meth:`unload`.
+        """
+        with self._lock:
+            for pending in self._pending:
+                if pending.version == version:
+                    pending.cancel(UNLOADED)
+        return self._queue.submit(lambda: self._unload_version(version), urgent=True)
 
     def evict(self, spared: Callable[[], bool]) -> "Future[threading.Event]":
         """Queue an unload that makes room for others, which cancels nothing.
@@ -221,14 +232,29 @@ class ModelSlot:
         current = self.loaded
         if order.needed and current is not None and current.overridden:
             return current.chain.report
+        order = self._resolved(order, current)
         source, fingerprint = self._find(order)
         override = order.config
         key = (source.location, fingerprint, override and override.SerializeToString(deterministic=True))
-        if current is not None and current.key == key and not current.broken:
+        if current is not None and current.key == key and not current.broken and _covers(current, order):
             if not order.needed:
                 self._context.audit.record("load", "unchanged", {"model": self.name})
             return current.chain.report
-        return self._replace(source, override, key, pending)
+        return self._replace(source, order, key, pending)
+
+    def _resolved(self, order: LoadOrder, current: LoadedModel | None) -> LoadOrder:
+        """``order`` with the versions that it means beside what is loaded."""
+        if current is None:
+            return order if order.version is None else replace(order, pinned=frozenset((order.version,)))
+        origin = current.origin
+        if order.version is None:
+            return replace(order, pinned=origin.pinned) if order.needed else order
+        if origin.files:
+            raise UnsupportedError(
+                f"failed to load '{self.name}' version {order.version}: the model was loaded with files of a load "
+                "request, which are not kept; load it again with all files"
+            )
+        return replace(order, config=origin.config, pinned=frozenset((*current.versions, order.version)))
 
     def _find(self, order: LoadOrder) -> "tuple[ModelSource, Fingerprint]":
         try:
@@ -246,21 +272,21 @@ class ModelSlot:
             self.attempted = fingerprint
         return source, fingerprint
 
-    def _replace(
-        self, source: "ModelSource", override: "ModelConfig | None", key: object, pending: PendingLoad
-    ) -> "LoadReport":
+    def _replace(self, source: "ModelSource", order: LoadOrder, key: object, pending: PendingLoad) -> "LoadReport":
         logger.info("loading: %s", self.name)
         if self.loaded is None:
             self._states.start_loading()
+        elif order.version is not None and order.version not in self.loaded.versions:
+            self._states.move(order.version, ModelState.LOADING)
         try:
-            chain = self._context.run_chain(source, override, pending.cancelled, self._note_progress)
+            chain = self._context.run_chain(source, order.config, pending.cancelled, self._note_progress)
         except RepoAgentError as error:
             self.report = error.report
             raise self._reported(self._refused(error, pending)) from error
         finally:
             self._states.progress = ""
         try:
-            model, built = self._build(chain, key, pending, overridden=override is not None)
+            model, built = self._build(chain, key, order, pending)
             _attest(chain, built)
         except Exception as error:
             chain.fail(error)
@@ -270,12 +296,14 @@ class ModelSlot:
         return chain.report
 
     def _build(
-        self, chain: "LoadedChain", key: object, pending: PendingLoad, *, overridden: bool
+        self, chain: "LoadedChain", key: object, order: LoadOrder, pending: PendingLoad
     ) -> tuple[LoadedModel, Built]:
         builder = self._context.builder
         config = builder.configuration(self.id.name, chain.config)
         self.composed = is_ensemble(config)
-        versions = builder.plan(self.id, config, chain.files)
+        versions = builder.plan(self.id, config, chain.files, order.pinned)
+        if order.version is not None and order.version not in versions:
+            raise BuildError(self.name, {order.version: "there is no such version directory"})
         if self.loaded is None:
             for version in versions:
                 self._states.move(version, ModelState.LOADING)
@@ -284,7 +312,8 @@ class ModelSlot:
         if pending.cancelled.is_set():
             built.discard()
             raise pending.outdated(self.name)
-        return LoadedModel(chain, built.versions, key, overridden=overridden), built
+        origin = Origin(order.config, order.files is not None, order.pinned)
+        return LoadedModel(chain, built.versions, key, origin), built
 
     def _switch(self, model: LoadedModel, built: Built) -> None:
         """Put ``model`` in the place of the old one. From here on nothing can fail."""
@@ -348,6 +377,37 @@ class ModelSlot:
         self._let_go(old, leaving)
         return self._finish(old, leaving, reason)
 
+    def _unload_version(self, version: int) -> threading.Event:
+        old = self.loaded
+        model = old.without_version(version) if old is not None and version in old.versions else old
+        if old is None or model is old:
+            done = threading.Event()
+            done.set()
+            return done
+        if model is None:
+            gone = self._unload(force=False, reason=UNLOADED)
+            self._context.changed(self.name)
+            return gone
+        what = {"model": self.name, "version": version}
+        self._context.audit.record("unload", "started", what)
+        with self._lock:
+            self.loaded = model
+            self._released.notify_all()
+        self._states.own(model.versions, model)
+        leaving = old.without(model)
+        self._states.leave(old)
+        leaving.retire()
+        self._context.changed(self.name)
+
+        actor = current_actor()
+
+        def left() -> None:
+            self._states.gone(old, UNLOADED)
+            logger.info("successfully unloaded '%s' version %d", self.name, version)
+            self._context.audit.record("unload", "unloaded", what, actor)
+
+        return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, left, tell_agents=False)
+
     def _evict(self, spared: Callable[[], bool]) -> threading.Event:
         if self.explicit or spared():
             raise UnavailableError(f"model '{self.name}' is needed again")
@@ -379,10 +439,11 @@ class ModelSlot:
 
     def _refused(self, error: RepoAgentError, pending: PendingLoad) -> RepoAgentError:
         """The error for a load that ended before its backend, after noting the state."""
+        reason = pending.reason if pending.cancelled.is_set() else str(error)
         if self.loaded is None:
-            self._states.move(
-                None, ModelState.UNAVAILABLE, pending.reason if pending.cancelled.is_set() else str(error)
-            )
+            self._states.move(None, ModelState.UNAVAILABLE, reason)
+        else:
+            self._states.fail({}, reason)  # a version beside those that are loaded
         if pending.cancelled.is_set():
             return pending.outdated(self.name)
         return error if isinstance(error, AuditError) else self._poll_failure(error)
@@ -390,12 +451,11 @@ class ModelSlot:
     def _failed(self, error: Exception, pending: PendingLoad) -> RepoAgentError:
         """The error for a load that ended after its agents, after noting the states."""
         failure = as_repoagent_error(error, self.name)
-        if self.loaded is None:
-            reasons = failure.reasons if isinstance(failure, BuildError) else {}
-            general = failure.reason if isinstance(failure, BuildError) else str(failure)
-            # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
-            others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
-            self._states.fail(reasons, others)
+        reasons = failure.reasons if isinstance(failure, BuildError) else {}
+        general = failure.reason if isinstance(failure, BuildError) else str(failure)
+        # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
+        others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
+        self._states.fail(reasons, others)
         if pending.cancelled.is_set():
             return pending.outdated(self.name)
         return failure if isinstance(failure, BuildError | AuditError) else self._poll_failure(failure)
@@ -408,3 +468,8 @@ def _attest(chain: "LoadedChain", built: Built) -> None:
     except AuditError:
         built.discard()
         raise
+
+
+def _covers(current: LoadedModel, order: LoadOrder) -> bool:
+    """Whether ``current`` has the versions that ``order`` means."""
+    return current.origin.pinned == order.pinned or order.version in current.versions

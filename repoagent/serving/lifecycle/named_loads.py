@@ -26,14 +26,27 @@ logger = logging.getLogger(__name__)
 
 
 def load_order(
-    name: str, config: str | bytes | None, files: Mapping[str, bytes] | None, *, limits: Limits = DEFAULT_LIMITS
+    name: str,
+    config: str | bytes | None,
+    files: Mapping[str, bytes] | None,
+    *,
+    version: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> LoadOrder:
-    """The order to load ``name`` with a configuration in JSON, and files, of the caller's own.
+    """The order to load ``name`` with a configuration in JSON, and files, of the caller's own, or one version of it.
 
     Raises:
-        InvalidArgumentError: the configuration cannot be read or is too large, or there are files and none.
+        InvalidArgumentError: the configuration cannot be read or is too large, there are files and none, or they come
+            with a version.
     """
     try:
+        if version is not None:
+            if config is not None or files:
+                raise InvalidArgumentError(
+                    f"failed to load '{name}' version {version}: one version is loaded from the repository; load the "
+                    "whole model to give it a configuration or files"
+                )
+            return LoadOrder(version=version)
         order = LoadOrder(_override(name, config, limits.config_bytes), dict(files) if files else None)
         if order.files is not None and order.config is None:
             raise InvalidArgumentError(
@@ -115,6 +128,11 @@ class NamedLoads:
             error.report = worst.report if isinstance(worst, RepoAgentError) else None
             raise error from worst
         return next((future.result() for future in futures if future.exception()), futures[0].result())
+
+    def settle(self, name: str) -> None:
+        """Wait until the ensembles that call a model of that name have followed it."""
+        for slot in self._table.named(name):
+            self._followers.settle(slot.name)
 
     def load_all(self, names: Iterable[str]) -> dict[str, str]:
         """Load models by identity, all at once, and return those that failed, and why.

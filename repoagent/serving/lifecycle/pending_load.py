@@ -11,7 +11,9 @@ __all__ = ["PendingLoad"]
 class PendingLoad:
     """One load of a model, until its end."""
 
-    def __init__(self, *, follows_unload: bool) -> None:
+    def __init__(self, *, follows_unload: bool, version: int | None = None) -> None:
+        self.version = version
+        """The only one that it is to bring."""
         self.follows_unload = follows_unload
         """An unload that was asked for before it had not ended."""
         self.cancelled = threading.Event()

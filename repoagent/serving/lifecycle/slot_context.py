@@ -34,6 +34,10 @@ class LoadOrder:
     needed: bool = False
     """Another model, or a request, needs it, no one asked for it by its name. One that was loaded with a configuration
     or files of someone's own stays as it is; otherwise what changed in the repository is loaded."""
+    version: int | None = None
+    """One version, beside those that are loaded, whatever the version policy is; None: what the policy selects."""
+    pinned: frozenset[int] | None = None
+    """All versions that are to be loaded; set by the slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,10 @@ class ModelBuilder:
             )
         return ModelConfig(name=name)
 
-    def plan(self, model: str, config: ModelConfig, files: ModelFiles) -> list[int]:
-        """The versions that :meth:`build` is to build.
+    def plan(
+        self, model: str, config: ModelConfig, files: ModelFiles, pinned: frozenset[int] | None = None
+    ) -> list[int]:
+        """The versions that :meth:`build` is to build: those of the version policy, or those ``pinned`` that are there.
 
         Raises:
             BuildError: the version policy leaves none.
@@ -98,7 +100,7 @@ class ModelBuilder:
         numbers = version_numbers(files.directories())
         if not numbers and is_ensemble(config):
             numbers = [1]  # It has no files, and object stores and version control keep no empty directories.
-        versions = select_versions(config, numbers)
+        versions = select_versions(config, numbers) if pinned is None else [n for n in numbers if n in pinned]
         if not versions:
             raise BuildError(model, {}, no_version(ModelId.of(model).name, numbers))
         return versions

@@ -61,6 +61,9 @@ METHODS: Final[Mapping[str, tuple[Any, Any]]] = {
     )
 }
 
+#: The parameter of loads and unloads that means one version; Triton has none.
+_VERSION: Final = "version"
+
 #: Those that wait for agents, backends and requests.
 _WAITING: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
 
@@ -201,8 +204,9 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
         _no_repository_name(message.repository_name)
         parameters = LoadParameters()
         for name, parameter in message.parameters.items():
-            parameters.add(name, _load_value(name, parameter))
-        self._repository.load(message.model_name, parameters, caller)
+            if name != _VERSION:
+                parameters.add(name, _load_value(name, parameter))
+        self._repository.load(message.model_name, parameters, caller, version=_version(message.parameters))
         return pb.RepositoryModelLoadResponse()
 
     def _repository_model_unload(
@@ -210,8 +214,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
     ) -> pb.RepositoryModelUnloadResponse:
         self._check_running()
         _no_repository_name(message.repository_name)
-        dependents = _unload_dependents(message)
-        self._repository.unload(message.model_name, unload_dependents=dependents, caller=caller)
+        dependents, version = _unload_dependents(message), _version(message.parameters)
+        self._repository.unload(message.model_name, unload_dependents=dependents, caller=caller, version=version)
         return pb.RepositoryModelUnloadResponse()
 
     def _system_shared_memory_status(
@@ -288,6 +292,17 @@ def _unload_dependents(message: pb.RepositoryModelUnloadRequest) -> bool:
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidArgumentError("invalid value type for 'unload_dependents' parameter, expected bool_param.")
     return bool(parameter.bool_param)
+
+
+def _version(parameters: Mapping[str, pb.ModelRepositoryParameter]) -> str:
+    """The only version that a load or an unload is about; "" for the whole model."""
+    parameter = parameters.get(_VERSION)
+    if parameter is None:
+        return ""
+    kind = parameter.WhichOneof("parameter_choice")
+    if kind not in ("int64_param", "string_param") or not (version := str(getattr(parameter, kind))):
+        raise InvalidArgumentError(f"invalid value for '{_VERSION}' parameter, expected the number of a version.")
+    return version
 
 
 def _load_value(name: str, parameter: pb.ModelRepositoryParameter) -> str | bytes:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError, NotFoundError, RepoAgentError, UnsupportedError
 from repoagent.public_text import public_values
 from repoagent_server.access import Access, Caller, Right
+from repoagent_server.handlers.server import check_version
 from repoagent_server.handlers.visible import visible
 from repoagent_server.shared.core import Core
 
@@ -52,8 +53,8 @@ class RepositoryHandler:
         entries: list[dict[str, Any]] = public_values(visible(self._core.index(ready_only=ready_only), caller))
         return entries
 
-    def load(self, model: str, parameters: LoadParameters, caller: Caller | None = None) -> None:
-        """Load or reload ``model``.
+    def load(self, model: str, parameters: LoadParameters, caller: Caller | None = None, *, version: str = "") -> None:
+        """Load or reload ``model``, or one ``version`` of it beside those that are loaded.
 
         Raises:
             UnsupportedError: there are parameters, and the operator has not allowed them.
@@ -70,18 +71,22 @@ class RepositoryHandler:
                     "'--allow-load-parameters=true'"
                 )
         files: Mapping[str, bytes] | None = parameters.files or None
-        self._core.load(model, config=parameters.config, files=files)
+        self._core.load(model, config=parameters.config, files=files, version=_number(version))
 
-    def unload(self, model: str, *, unload_dependents: bool, caller: Caller | None = None) -> None:
-        """Unload ``model``.
+    def unload(
+        self, model: str, *, unload_dependents: bool, caller: Caller | None = None, version: str = ""
+    ) -> None:
+        """Unload ``model``, or one ``version`` of it, with which nothing else goes.
 
         Raises:
             NotPermittedError: models that it is made of are to go as well, and ``caller`` may not manage all models.
         """
+        number = _number(version)
+        dependents = unload_dependents and number is None
         with self._refusals("unload", model):
-            if unload_dependents and caller is not None:
+            if dependents and caller is not None:
                 Access.require_all(caller, Right.MANAGE)
-        self._core.unload(model, unload_dependents=unload_dependents)
+        self._core.unload(model, unload_dependents=dependents, version=number)
 
     @contextmanager
     def _refusals(self, event: str, model: str) -> Iterator[None]:
@@ -98,3 +103,9 @@ class RepositoryHandler:
             raise NotFoundError(f"no load of model '{model}' has been reported yet")
         document: dict[str, Any] = public_values(report.to_dict())
         return document
+
+
+def _number(version: str) -> int | None:
+    """The number of a version as clients write it; None for "", which means the whole model."""
+    text = check_version(version)
+    return int(text) if text else None

@@ -59,11 +59,12 @@ def _repository_routes(handler: RepositoryHandler) -> list[Route]:
     keep = _RepositoryRoutes(handler)
     api = Api.MODEL_REPOSITORY
     model = "models/(?P<model>[^/]+)"
+    version = f"{model}(?:/versions/(?P<version>[0-9]+))?"
     manages = partial(Route, methods=_POST, while_stopping=False, api=api, needs=for_model(Right.MANAGE))
     return [
         Route(f"{_REPOSITORY}/index", _POST, blocking=keep.index, api=api, needs=listed(Right.METADATA)),
-        manages(f"{_REPOSITORY}/{model}/load", waiting=keep.load),
-        manages(f"{_REPOSITORY}/{model}/unload", waiting=keep.unload),
+        manages(f"{_REPOSITORY}/{version}/load", waiting=keep.load),
+        manages(f"{_REPOSITORY}/{version}/unload", waiting=keep.unload),
         Route(f"/v2/repository/{model}/report", _GET, inline=keep.report, api=api, needs=for_model(Right.METADATA)),
     ]
 
@@ -134,14 +135,16 @@ class _RepositoryRoutes:
     def load(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
         with acting(request):
-            self._repository.load(params["model"], _load_parameters(optional_document(request)), request.caller)
+            parameters, version = _load_parameters(optional_document(request)), params["version"]
+            self._repository.load(params["model"], parameters, request.caller, version=version)
         return Response()
 
     def unload(self, request: Request, params: Params) -> Response:
         _refuse_repository(params)
         dependents = _unload_dependents(request)
+        caller, version = request.caller, params["version"]
         with acting(request):
-            self._repository.unload(params["model"], unload_dependents=dependents, caller=request.caller)
+            self._repository.unload(params["model"], unload_dependents=dependents, caller=caller, version=version)
         return Response()
 
     def report(self, _: Request, params: Params) -> Response:

@@ -48,10 +48,15 @@ class Core(Protocol):
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]: ...
 
     def load(
-        self, name: str, *, config: str | bytes | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        *,
+        config: str | bytes | None = None,
+        files: Mapping[str, bytes] | None = None,
+        version: int | None = None,
     ) -> Report: ...
 
-    def unload(self, name: str, *, unload_dependents: bool = False) -> None: ...
+    def unload(self, name: str, *, unload_dependents: bool = False, version: int | None = None) -> None: ...
 
     def report(self, name: str) -> Report | None: ...
 

@@ -30,3 +30,18 @@ def test_dependents_are_asked_for_with_a_boolean(core: Any, stub: Any, ask: Any)
     message.parameters["other"].string_param = "is passed over"
     assert ask(stub.RepositoryModelUnload, message) == ("OK", {})
     assert core.calls == [("unload", "ident", True)]
+
+
+def test_one_version_is_loaded_and_unloaded_by_a_parameter(core: Any, stub: Any, ask: Any) -> None:
+    load = service_pb2.RepositoryModelLoadRequest(model_name="ident")
+    load.parameters["version"].int64_param = 3
+    assert ask(stub.RepositoryModelLoad, load) == ("OK", {})
+    unload = service_pb2.RepositoryModelUnloadRequest(model_name="ident")
+    unload.parameters["version"].string_param = "3"
+    unload.parameters["unload_dependents"].bool_param = True
+    assert ask(stub.RepositoryModelUnload, unload) == ("OK", {})
+    assert core.calls == [("load", "ident", None, None, 3), ("unload", "ident", False, 3)]
+    for wrong in ({"bool_param": True}, {"string_param": ""}, {"string_param": "x"}, {"int64_param": -2}):
+        load.parameters["version"].CopyFrom(service_pb2.ModelRepositoryParameter(**wrong))
+        assert ask(stub.RepositoryModelLoad, load)[0] == "INVALID_ARGUMENT"
+    assert len(core.calls) == 2

@@ -79,3 +79,13 @@ def test_a_model_that_is_asked_whether_it_is_ready_holds_nobody_up(
         assert client.get("/v2/health/live").status_code == 200
         answer.set()
         assert ready.result().json() == {"name": "digits", "ready": True}
+
+
+def test_one_version_is_loaded_and_unloaded(core: Any, client: httpx.Client) -> None:
+    assert client.post("/v2/repository/models/ident/versions/3/load").status_code == 200
+    assert client.post("/v2/repository/models/ident/versions/3/unload").status_code == 200
+    assert core.calls == [("load", "ident", None, None, 3), ("unload", "ident", False, 3)]
+    assert client.post("/v2/repository/models/ident/versions/x/load").status_code == 404
+    assert client.post("/v2/repository/models/ident/versions/99999999999999999999/load").status_code == 400
+    assert client.get("/v2/repository/models/ident/versions/3/load").status_code == 405
+    assert len(core.calls) == 2
