@@ -54,6 +54,9 @@ class Limits:
     grpc_held_bytes: int = _limit(
         1024 * _MIB, "The most bytes of unfinished gRPC requests, and of answers that clients have not taken, at once."
     )
+    tls_handshakes: int = _limit(
+        1024, "The most TLS handshakes under way on one port; a further one ends the one that began first."
+    )
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 

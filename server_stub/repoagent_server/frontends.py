@@ -25,6 +25,7 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import LOGGER
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompressionLevel, GrpcOptions
+from repoagent_server.tls.files import TlsFiles
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
 
@@ -59,6 +60,12 @@ class _HttpOptions:
     """Further names of the server, as ``--http-allowed-host``."""
     allow_openai: bool = False
     """Serve OpenAI's API, as ``--allow-openai``."""
+    use_ssl: bool = False
+    """TLS, with the next four as in the options of :class:`KServeGrpc`. Files that change are read again."""
+    server_cert: str = ""
+    server_key: str = ""
+    root_cert: str = ""
+    use_mutual_auth: bool = False
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -169,7 +176,18 @@ class KServeHttp(_Service):
 
     def _make(self) -> _FrontEnd:
         options = self._options
-        endpoint = Endpoint(options.address, options.port, options.reuse_port, allowed_hosts=options.allowed_hosts)
+        wants_tls = options.use_ssl or options.use_mutual_auth
+        files = TlsFiles(
+            "HTTP", options.server_cert, options.server_key, options.root_cert, options.use_mutual_auth, ("http/1.1",)
+        )
+        endpoint = Endpoint(
+            options.address,
+            options.port,
+            options.reuse_port,
+            allowed_hosts=options.allowed_hosts,
+            tls=files if wants_tls else None,
+            tls_handshakes=self._server.options.limits.tls_handshakes,
+        )
         service = api_service(
             self._server.core,
             metrics=self._server.metrics,

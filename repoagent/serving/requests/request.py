@@ -137,6 +137,7 @@ class InferRequest:
         "_sender",
         "arrival_ns",
         "asked",
+        "call_id",
         "cancelled",
         "classes",
         "inputs",
@@ -175,6 +176,8 @@ class InferRequest:
         """Where the caller wants outputs. What executes may make them there; the caller puts the others there."""
         self.placeholder: Final = placeholder
         """Fills an empty slot of a sequence batch: no one waits for its answer and it is not counted."""
+        self.call_id = ""
+        """What its caller calls it, for logs and traces: ``x-request-id`` of the front ends, unlike the id in it."""
         self.cancelled = False
         """Set by :meth:`cancel`; checked before the execution and, if that is long, during it."""
         self.on_cancel: Callable[[], None] | None = None

@@ -126,6 +126,8 @@ class SpanTrace:
         span.set_attribute("triton.trace_parent_id", self._parent.id if self._parent is not None else 0)
         if request.asked.id:
             span.set_attribute("triton.request_id", request.asked.id)
+        if request.call_id:
+            span.set_attribute("x_request_id", request.call_id)
         self._pen.note(span, "REQUEST_START", now_ns)
         self._pen.note(span, "QUEUE_START", now_ns)
         self._span = span

@@ -51,6 +51,8 @@ class FileTrace:
         head: dict[str, Any] = {"id": self.id, "model_name": request.model_name, "model_version": version}
         if request.asked.id:
             head["request_id"] = request.asked.id
+        if request.call_id:
+            head["x_request_id"] = request.call_id
         if self._parent is not None:
             head["parent_id"] = self._parent.id
         self._add(head)

@@ -20,6 +20,7 @@ from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.known_requests import KnownRequests
 from repoagent_server.grpc.request import Decoded, read_infer
+from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
@@ -100,7 +101,7 @@ class InferCalls:
             decoded = await read_long(self._inference, received, self._long, caller)
         del received  # the memory of a large message: its tensors hold what they need of it
         answer = _Awaited(self._inference.mailbox)
-        request = self.submit(decoded, context.invocation_metadata, answer, caller)
+        request = self.submit(decoded, context.invocation_metadata, answer, caller, request_id(context))
         response = answer.response or await _or_cancel(answer.wait(), request)
         if response.error is not None:
             return response.error
@@ -120,15 +121,21 @@ class InferCalls:
         return decoded
 
     def submit(
-        self, decoded: Decoded, headers: Callable[[], Headers], answer: "OneAnswer", caller: Caller | None = None
+        self,
+        decoded: Decoded,
+        headers: Callable[[], Headers],
+        answer: "OneAnswer",
+        caller: Caller | None = None,
+        call_id: str = "",
     ) -> InferRequest:
         """Hand a request of ``caller`` over, with what the ``headers`` of its call mean. ``answer`` gets the answer.
+        ``call_id`` is its ``x-request-id``.
 
         Raises:
             RepoAgentError: a header cannot be forwarded, or the caller may not infer with the model.
         """
         inference = self._inference
-        call = inference.context(headers, caller)
+        call = inference.context(headers, caller, call_id)
         request = inference.prepare(decoded.asked, answer, call, decoded.wishes, _DECOUPLED)
         inference.submit(request)
         return request

@@ -16,6 +16,7 @@ from repoagent_server.grpc.access import caller_of
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import InferCalls, read_long, status_of, told_of
 from repoagent_server.grpc.request import Decoded
+from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.stream_message import error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
@@ -50,7 +51,7 @@ class InferStreams:
     async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
-            call = self.inference.context(context.invocation_metadata, caller_of(context))
+            call = self.inference.context(context.invocation_metadata, caller_of(context), request_id(context))
         except RepoAgentError as error:
             await context.abort(code_for(error), details(told(error)))
         statuses = _wants_statuses(context.invocation_metadata() or ())

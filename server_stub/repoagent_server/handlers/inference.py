@@ -36,6 +36,8 @@ class CallContext:
     trace_context: Mapping[str, str] | None = None
     client: Caller | None = None
     """Who asks; None without access control."""
+    request_id: str = ""
+    """What the client, or a proxy before the server, calls it (``x-request-id``)."""
 
 
 _NO_CONTEXT: Final = CallContext()
@@ -76,14 +78,20 @@ class Inference:
         """
         return self.core.model_metadata(model, version)
 
-    def context(self, headers: Callable[[], Headers], client: Caller | None = None) -> CallContext:
+    def context(
+        self, headers: Callable[[], Headers], client: Caller | None = None, request_id: str = ""
+    ) -> CallContext:
         """What the ``headers`` of a call of ``client`` mean; they are asked for only if they can mean something."""
         forwards, propagates = self._forwarding.enabled, self.core.tracer.propagates
         if not (forwards or propagates):
-            return _NO_CONTEXT if client is None else CallContext(client=client)
+            plain = client is None and not request_id
+            return _NO_CONTEXT if plain else CallContext(client=client, request_id=request_id)
         found = list(headers() or ())
         return CallContext(
-            self._forwarding.chosen(found) if forwards else {}, trace_context(found) if propagates else None, client
+            self._forwarding.chosen(found) if forwards else {},
+            trace_context(found) if propagates else None,
+            client,
+            request_id,
         )
 
     def admit(self, client: Caller | None, model: str, *, route: str = "infer") -> None:
@@ -133,6 +141,8 @@ class Inference:
         if context.parameters:
             asked = replace(asked, parameters={**asked.parameters, **context.parameters})
         request = InferRequest(asked, sender, trace_context=context.trace_context, refuses_decoupled=refuses_decoupled)
+        if context.request_id:
+            request.call_id = context.request_id
         if wishes is not None:
             wishes.attend(request)
         return request

@@ -73,9 +73,7 @@ class RepositoryHandler:
         files: Mapping[str, bytes] | None = parameters.files or None
         self._core.load(model, config=parameters.config, files=files, version=_number(version))
 
-    def unload(
-        self, model: str, *, unload_dependents: bool, caller: Caller | None = None, version: str = ""
-    ) -> None:
+    def unload(self, model: str, *, unload_dependents: bool, caller: Caller | None = None, version: str = "") -> None:
         """Unload ``model``, or one ``version`` of it, with which nothing else goes.
 
         Raises:

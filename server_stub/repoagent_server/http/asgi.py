@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -68,9 +68,9 @@ class AsgiApp:
             for message in _messages(body, scope["method"]):
                 await send(message)
             return
-        exchange = _Exchange(scope["method"])
         headers = list(scope["headers"])
         request = Request(scope["method"].encode(), _target(scope), headers, frame_of(headers), body)
+        exchange = _Exchange(scope["method"], request.frame.request_id)
         self._service_here().handle(request, exchange)
         gone = asyncio.create_task(_disconnected(receive))
         try:
@@ -90,17 +90,18 @@ class AsgiApp:
 class _Exchange:
     """One request; its response arrives as the messages that ASGI wants for it."""
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, request_id: bytes | None = None) -> None:
         self._method = method
+        self._own = [(b"x-request-id", request_id)] if request_id is not None else []
         self._waiting: asyncio.Queue[_Message] = asyncio.Queue()
         self.on_cancel: Callable[[], None] | None = None
 
     def respond(self, response: Response) -> None:
-        for message in _messages(response, self._method):
+        for message in _messages(response, self._method, self._own):
             self._waiting.put_nowait(message)
 
     def begin(self, head: Response) -> None:
-        self._waiting.put_nowait(_start(head, []))
+        self._waiting.put_nowait(_start(head, self._own))
 
     def write(self, piece: bytes) -> None:
         self._waiting.put_nowait(_piece(piece, True))
@@ -171,8 +172,8 @@ def _below(raw: bytes, path: str, root: str) -> bytes:
     return b"".join(b"/" + segment for segment in raw.split(b"/")[root.count("/") + 1 :]) or b"/"
 
 
-def _messages(response: Response, method: str) -> Iterator[_Message]:
-    yield _start(response, [(b"content-length", b"%d" % response.length)])
+def _messages(response: Response, method: str, own: Sequence[Header] = ()) -> Iterator[_Message]:
+    yield _start(response, [*own, (b"content-length", b"%d" % response.length)])
     for piece in () if method == "HEAD" else (response.body, *response.parts):
         yield _piece(piece, True)
     yield _piece(b"", False)

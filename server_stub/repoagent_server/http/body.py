@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from repoagent_server.http.messages import Frame, Header
+from repoagent_server.shared.request_id import is_valid
 
 __all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "too_large"]
 
@@ -45,6 +46,7 @@ def frame_of(headers: Sequence[Header]) -> Frame:
 _FRAMING: Final = {
     4: (b"host",),
     6: (b"expect", b"origin"),
+    12: (b"x-request-id",),
     14: (b"content-length", b"sec-fetch-site"),
     15: (b"accept-encoding",),
     16: (b"content-encoding",),
@@ -69,6 +71,8 @@ def _note(frame: Frame, key: bytes, value: bytes) -> None:
         frame.origin = value if frame.origin is None else b"%b, %b" % (frame.origin, value)
     elif key == b"sec-fetch-site":
         frame.fetch_site = value
+    elif key == b"x-request-id":
+        frame.request_id = value if is_valid(value) else None
     else:
         frame.expects_continue = value.lower() == b"100-continue"
 

@@ -93,7 +93,8 @@ class HttpConnection(asyncio.Protocol):
         return len(self._connections) == 1
 
     def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
-        request.peer = self._peer
+        if self._peer is not None:
+            request.peer = self._peer
         self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
         if self._current is None:
             self._pump()
@@ -158,6 +159,7 @@ class HttpConnection(asyncio.Protocol):
             close=close,
             announce_keep_alive=exchange.http_1_0,
             bodiless=request is not None and request.method == b"HEAD",
+            request_id=request.frame.request_id if request is not None else None,
         )
         first = not self._unwritten
         self._unwritten += pieces
@@ -206,7 +208,8 @@ class HttpConnection(asyncio.Protocol):
         if transport is not None:
             # A client that only speaks HTTP/1.0 knows no chunks: for it the end of the connection is the end.
             close = exchange.http_1_0 or not exchange.keep_alive
-            transport.write(render_head(head, close=close, chunked=not exchange.http_1_0))
+            request_id = exchange.request.frame.request_id if exchange.request is not None else None
+            transport.write(render_head(head, close=close, chunked=not exchange.http_1_0, request_id=request_id))
 
     def write(self, exchange: "_Exchange", piece: bytes) -> None:
         """Write a piece of it, unless the client has gone."""

@@ -61,7 +61,9 @@ class Connections:
         return iter(list(self._open))
 
     def opened(self, connection: Connection) -> None:
-        if self._closing:
+        if self._untried:
+            self._untried.add(connection)  # a handshake has just ended: its first request has the same time
+        elif self._closing:
             connection.close()
         self._open.add(connection)
         self._empty.clear()

@@ -11,6 +11,7 @@ from typing import Final
 
 import uvloop
 
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import bound, ignore_new, queued
@@ -18,6 +19,10 @@ from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
 from repoagent_server.http.service import HttpService, ServiceFactory
 from repoagent_server.shared.pools import Pools
+from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.channel import HTTP_ANSWER, TlsChannel, TlsPort
+from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.handshakes import Handshakes
 
 __all__ = ["Endpoint", "HttpFrontend"]
 
@@ -37,6 +42,10 @@ class Endpoint:
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: tuple[str, ...] = ()
     """Further names of the server: see :class:`~repoagent_server.http.origins.Origins`."""
+    tls: TlsFiles | None = None
+    """The files of TLS, read again when they change; None for plain HTTP."""
+    tls_handshakes: int = DEFAULT_LIMITS.tls_handshakes
+    """How many handshakes may be unfinished at a time."""
 
 
 class HttpFrontend:
@@ -47,6 +56,7 @@ class HttpFrontend:
         self._make_service = make_service
         self._socket: socket.socket | None = None
         self._address: tuple[str, int] | None = None
+        self._certificates: Certificates | None = None
         self._running: _Running | None = None
         self._thread: threading.Thread | None = None
 
@@ -55,7 +65,10 @@ class HttpFrontend:
 
         Raises:
             UnavailableError: the address cannot be had.
+            InvalidArgumentError: a file for TLS cannot be read.
         """
+        if self._endpoint.tls is not None and self._certificates is None:
+            self._certificates = Certificates(self._endpoint.tls)
         if self._address is None:
             self._socket = bound(self._endpoint.address, self._endpoint.port, self._endpoint.reuse_port)
             address, port = self._socket.getsockname()[:2]
@@ -66,6 +79,8 @@ class HttpFrontend:
         """Serve; returns when connections are accepted. What the service raises while it is made, this raises."""
         self.bind()
         assert self._socket is not None
+        if self._certificates is not None:
+            self._certificates.watch()
         started: Future[_Running] = Future()
         self._thread = threading.Thread(target=self._run, args=(self._socket, started), name="http", daemon=True)
         self._thread.start()
@@ -94,6 +109,9 @@ class HttpFrontend:
             self._running.loop.call_soon_threadsafe(self._running.server.done.set)
             self._thread.join()
             self._running = None
+        if self._certificates is not None:
+            self._certificates.close()
+            self._certificates = None
         if self._socket is not None:
             self._socket.close()
             self._socket = self._address = None
@@ -113,7 +131,8 @@ class HttpFrontend:
             service = self._make_service(loop, pools)
             service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
-            server = _Server(service, connections, self._endpoint, own)
+            server = _Server(_protocols(service, connections, self._endpoint, self._certificates), connections, own)
+            server.shared = self._endpoint.reuse_port
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections, pools))
             await server.serve(listener)
 
@@ -149,18 +168,31 @@ def _nothing() -> None:
     pass
 
 
+def _protocols(
+    service: HttpService, connections: Connections, endpoint: Endpoint, certificates: Certificates | None
+) -> Callable[[], asyncio.Protocol]:
+    """What makes the protocol of a new connection."""
+
+    def plain() -> HttpConnection:
+        return HttpConnection(service, connections, endpoint.limits)
+
+    if certificates is None:
+        return plain
+    handshakes = Handshakes(asyncio.get_running_loop(), endpoint.tls_handshakes)
+    port = TlsPort(certificates, handshakes, connections, HTTP_ANSWER)
+    return lambda: TlsChannel(port, plain)
+
+
 class _Server:
     """Accepts connections until ``done`` is set, then ends them."""
 
     def __init__(
-        self, service: HttpService, connections: Connections, endpoint: Endpoint, listener: socket.socket
+        self, protocol: Callable[[], asyncio.Protocol], connections: Connections, listener: socket.socket
     ) -> None:
-        def protocol() -> HttpConnection:
-            return HttpConnection(service, connections, endpoint.limits)
-
         listener.setblocking(False)
         self._listener = listener
-        self._shared = endpoint.reuse_port
+        self.shared = False
+        """Whether other servers may listen on the same port."""
         self._protocol = protocol
         self._connections = connections
         self.done = asyncio.Event()
@@ -179,7 +211,7 @@ class _Server:
 
         Where another server listens on the port, too, no client may notice: what begins now is left to that server.
         """
-        if self._shared and self._listener.fileno() >= 0 and ignore_new(self._listener):
+        if self.shared and self._listener.fileno() >= 0 and ignore_new(self._listener):
             await asyncio.sleep(_HANDSHAKE_SECONDS)  # those that have begun
         if self._accepting is not None:
             self._accepting.close()

@@ -60,9 +60,8 @@ class GenerateRoutes:
         self._read_and(submit, request, params, exchange)
 
     def _prepare(self, asked: Asked, request: Request, exchange: Exchange, answer: Answer) -> InferRequest:
-        generate = self._inference.prepare(
-            asked, answer, self._inference.context(lambda: request.headers, request.caller)
-        )
+        context = self._inference.context(lambda: request.headers, request.caller, request.id)
+        generate = self._inference.prepare(asked, answer, context)
         exchange.on_cancel = generate.cancel
         return generate
 

@@ -58,7 +58,7 @@ class InferRoute:
             return None
 
     def _prepare(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
-        context = self._inference.context(lambda: request.headers, request.caller)
+        context = self._inference.context(lambda: request.headers, request.caller, request.id)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.wishes, _DECOUPLED)
         exchange.on_cancel = infer.cancel

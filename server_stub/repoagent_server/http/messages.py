@@ -66,6 +66,8 @@ class Frame:
     """The value of Sec-Fetch-Site, as sent."""
     caller: Caller | None = None
     """The client that the headers, or the connection, belong to: found with the first request that has them."""
+    request_id: bytes | None = None
+    """The value of X-Request-Id, as sent, if it is valid."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,12 @@ class Request:
     def caller(self) -> Caller | None:
         """Who asks; None without access control, and where nobody needs a key."""
         return self.frame.caller
+
+    @property
+    def id(self) -> str:
+        """What the client calls it (X-Request-Id), "" if it does not say."""
+        request_id = self.frame.request_id
+        return "" if request_id is None else request_id.decode("ascii")
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header; ``name`` is in lower case."""

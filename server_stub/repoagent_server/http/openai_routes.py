@@ -171,7 +171,7 @@ class OpenAiRoutes:
             exchange.respond(openai_error(error))
 
     def _submit(self, group: Group, requests: Sequence[Asked], request: Request, exchange: Exchange) -> None:
-        context = self._inference.context(lambda: request.headers, request.caller)
+        context = self._inference.context(lambda: request.headers, request.caller, request.id)
         box = self._inference.mailbox
         group.requests = [
             self._inference.prepare(asked, Part(box, group, number), context) for number, asked in enumerate(requests)

@@ -15,22 +15,25 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 
-def render(response: Response, *, close: bool, announce_keep_alive: bool, bodiless: bool) -> list[Buffer]:
+def render(
+    response: Response, *, close: bool, announce_keep_alive: bool, bodiless: bool, request_id: bytes | None = None
+) -> list[Buffer]:
     """The head and the body of ``response``, as pieces to be written one after another.
 
     ``close`` says that the connection ends after it; ``announce_keep_alive``, to an HTTP/1.0 client, that it does not;
-    ``bodiless`` leaves the body out (an answer to HEAD).
+    ``bodiless`` leaves the body out (an answer to HEAD). ``request_id`` is the client's, which goes back to it.
     """
     connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""
-    head = _head(response, connection, b"Content-Length: %d" % response.length)
+    head = _head(response, connection, b"Content-Length: %d" % response.length, request_id)
     if bodiless:
         return [head]
     return [head + response.body, *response.parts]
 
 
-def render_head(response: Response, *, close: bool, chunked: bool) -> bytes:
+def render_head(response: Response, *, close: bool, chunked: bool, request_id: bytes | None = None) -> bytes:
     """The head of a response whose body follows in pieces: as chunks, or until the connection ends."""
-    return _head(response, b"close" if close else b"", b"Transfer-Encoding: chunked" if chunked else b"")
+    framing = b"Transfer-Encoding: chunked" if chunked else b""
+    return _head(response, b"close" if close else b"", framing, request_id)
 
 
 def chunk(piece: bytes) -> bytes:
@@ -38,10 +41,12 @@ def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-def _head(response: Response, connection: bytes, framing: bytes) -> bytes:
+def _head(response: Response, connection: bytes, framing: bytes, request_id: bytes | None) -> bytes:
     lines = [_STATUS_LINES[response.status], b"Content-Type: ", response.content_type, b"\r\n"]
     for name, value in response.headers:
         lines += (name, b": ", value, b"\r\n")
+    if request_id is not None:
+        lines += (b"X-Request-Id: ", request_id, b"\r\n")
     if connection:
         lines += (b"Connection: ", connection, b"\r\n")
     if framing:

@@ -100,7 +100,8 @@ def answer_to(error: Exception, request: Request) -> Response:
     """What ``request`` is answered that led to ``error``: a fault of ours must not leave a client without an answer."""
     if isinstance(error, RepoAgentError):
         return error_response(error)
-    return fault(error, f"{request.method.decode()} {request.target.decode('latin-1')}")
+    name = f" (x-request-id {request.id})" if request.id else ""
+    return fault(error, f"{request.method.decode()} {request.target.decode('latin-1')}{name}")
 
 
 def fault(error: Exception, what: str) -> Response:

@@ -11,6 +11,7 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.settings import MetricsSettings
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
+from repoagent_server.flags.http_tls_flags import HttpTls
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.http.hosting.sagemaker import SageMakerOptions
 from repoagent_server.http.hosting.vertex import VertexOptions
@@ -81,6 +82,7 @@ class ServeOptions:
     http_allowed_host: tuple[str, ...] = ()
     http_header_forward_pattern: str = ""
     http_restrictions: Restrictions = field(default_factory=dict)
+    http_tls: HttpTls = field(default_factory=HttpTls)
     allow_openai: bool = False
     allow_grpc: bool = True
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
@@ -92,6 +94,7 @@ class ServeOptions:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     metrics_address: str | None = None
     metrics_port: int = 8002
+    allow_open: bool = False
     allow_load_parameters: bool = False
     allow_client_shm: bool = False
     limits: Limits = DEFAULT_LIMITS

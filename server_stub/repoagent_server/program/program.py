@@ -40,6 +40,7 @@ from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.tables import table
+from repoagent_server.tls.files import TlsFiles
 
 __all__ = ["run"]
 
@@ -203,7 +204,6 @@ def _front_ends(
     exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=sources)
     page = exposition.text if options.allow_metrics else None
     limits = Limits(max_body=options.http_max_input_size)
-    hosts = options.http_allowed_host
     fronts: dict[str, FrontEnd] = {}
     api = partial(
         api_service,
@@ -219,13 +219,14 @@ def _front_ends(
         access=access,
     )
     if options.allow_http:
-        endpoint = Endpoint(options.http_address, options.http_port, options.reuse_http_port, limits, hosts)
+        endpoint = _endpoint(options, options.http_address, options.http_port, limits, options.http_tls.http)
         fronts[_HTTP] = HttpFrontend(endpoint, api())
+    hosting = partial(Endpoint, options.http_address, limits=limits, allowed_hosts=options.http_allowed_host)
     if options.sagemaker is not None:
-        endpoint = Endpoint(options.http_address, options.sagemaker.port, limits=limits, allowed_hosts=hosts)
+        endpoint = hosting(options.sagemaker.port)
         fronts[_SAGEMAKER] = HttpFrontend(endpoint, sagemaker_service(options.sagemaker, core, api))
     if options.vertex is not None:
-        endpoint = Endpoint(options.http_address, options.vertex.port, limits=limits, allowed_hosts=hosts)
+        endpoint = hosting(options.vertex.port)
         fronts[_VERTEX] = HttpFrontend(endpoint, vertex_service(options.vertex, core, api))
     if options.allow_grpc:
         # Imported here: a server without gRPC need not hold its library in memory.
@@ -242,9 +243,14 @@ def _front_ends(
         )
     if page is not None:
         address = options.metrics_address or options.http_address
-        endpoint = Endpoint(address, options.metrics_port, options.reuse_http_port, limits, hosts)
+        endpoint = _endpoint(options, address, options.metrics_port, limits, options.http_tls.metrics)
         fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access))
     return fronts
+
+
+def _endpoint(options: ServeOptions, address: str, port: int, limits: Limits, tls: TlsFiles | None) -> Endpoint:
+    hosts, handshakes = options.http_allowed_host, options.limits.tls_handshakes
+    return Endpoint(address, port, options.reuse_http_port, limits, hosts, tls, handshakes)
 
 
 def _start(core: ServingCore, stop: StopRequest) -> bool:

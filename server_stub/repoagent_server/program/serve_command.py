@@ -12,6 +12,7 @@ from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_o
 from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
 from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
+from repoagent_server.flags.http_tls_flags import http_tls_flags, take_http_tls
 from repoagent_server.flags.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
@@ -27,6 +28,7 @@ from repoagent_server.flags.values import (
     merge_settings,
     number,
 )
+from repoagent_server.program.open_ports import open_ports
 from repoagent_server.program.options import LogOptions, ServeOptions
 
 __all__ = ["serve"]
@@ -204,6 +206,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="Parts of the HTTP API that need the header KEY with this value: health, metadata, inference, shared-memory, "
     "model-config, model-repository, statistics, trace, logging; may be given again.",
 )
+@http_tls_flags
 @grpc_flags
 @click.option(
     "--grpc-restricted-protocol",
@@ -214,6 +217,11 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 )
 @hosting_flags
 @metrics_flags
+@boolean(
+    "--allow-open",
+    default=False,
+    help="Listen beyond this machine in explicit mode although clients need nothing to load and unload models.",
+)
 @boolean(
     "--allow-load-parameters",
     default=False,
@@ -278,6 +286,7 @@ def serve(
     strict, warnings = take_strictness(strict_model_config, disable_auto_complete_config)
     audit = take_audit_options(values)
     grpc = take_grpc_options(values, default_port=8001 if http_port else 0)
+    http_tls, tls_warnings = take_http_tls(values)
     options = ServeOptions(
         http_port=http_port,
         grpc=grpc,
@@ -290,7 +299,7 @@ def serve(
         notes=environment_notes(click.get_current_context()),
         trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
         strict_model_config=strict,
-        warnings=(*warnings, *ineffective_warnings()),
+        warnings=(*warnings, *ineffective_warnings(), *tls_warnings),
         sagemaker=take_sagemaker(values),
         vertex=take_vertex(values),
         log=LogOptions(
@@ -301,11 +310,14 @@ def serve(
             format=log_format,
             file=log_file,
         ),
+        http_tls=http_tls,
         http_restrictions=restrictions("--http-restricted-api", values.pop("http_restricted_api")),
         grpc_restrictions=restrictions("--grpc-restricted-protocol", values.pop("grpc_restricted_protocol")),
         **values,
     )
     options.check()
+    if not options.allow_open and (found := open_ports(options)):
+        raise click.UsageError("\n".join(found))
     sys.exit(run(options))
 
 

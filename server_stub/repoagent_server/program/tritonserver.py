@@ -12,7 +12,9 @@ __all__ = ["DEFAULTS", "KEPT", "defaults", "main"]
 
 _EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - this is what the program is for
 
-DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"--http-address": _EVERYWHERE, "--grpc-address": _EVERYWHERE})
+DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
+    {"--http-address": _EVERYWHERE, "--grpc-address": _EVERYWHERE, "--allow-open": "true"}
+)
 """Flag -> Triton's default, where it is not that of ``repoagent serve``. ``--metrics-address`` follows HTTP in both."""
 
 KEPT: Final[Mapping[str, str]] = MappingProxyType(

@@ -1,14 +1,12 @@
 """Settings of the gRPC front end; names and defaults are those of Triton's ``KServeGrpc.Options``."""
 
 import logging
-import ssl
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from repoagent.errors import InvalidArgumentError
 from repoagent_server.shared.memory import default_message_bytes
+from repoagent_server.tls.files import TlsFiles
 
 if TYPE_CHECKING:
     import grpc
@@ -95,67 +93,10 @@ class GrpcOptions:
         level = self.infer_compression_level
         return level if isinstance(level, int) else COMPRESSION_LEVELS.index(level.lower())
 
-    def credentials(self) -> "grpc.ServerCredentials | None":
-        """TLS credentials, or None without TLS.
-
-        Raises:
-            InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
-        """
-        if not self._wants_tls():
-            return None
-        import grpc
-
-        key, certificate, root = self._read_files()
-        self._context()
-        return grpc.ssl_server_credentials([(key, certificate)], root, self.use_mutual_auth)
-
-    def tls_context(self) -> ssl.SSLContext | None:
-        """The same for a transport that is not grpc's. Raises as :meth:`credentials`."""
-        if not self._wants_tls():
-            return None
-        self._read_files()
-        context = self._context()
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
-        if self.use_mutual_auth:
-            context.verify_mode = ssl.CERT_REQUIRED
-        return context
-
-    def _wants_tls(self) -> bool:
+    def tls_files(self) -> TlsFiles | None:
+        """The files of TLS, None without it."""
         if self.use_ssl or self.use_mutual_auth:
-            return True
+            return TlsFiles("gRPC", self.server_cert, self.server_key, self.root_cert, self.use_mutual_auth, ("h2",))
         if self.server_cert or self.server_key or self.root_cert:
             logger.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
-        return False
-
-    def _read_files(self) -> tuple[bytes, bytes, bytes | None]:
-        """The key, the certificate and the root certificate."""
-        key, certificate = _read(self.server_key, "server key"), _read(self.server_cert, "server certificate")
-        root = _read(self.root_cert, "root certificate") if self.root_cert or self.use_mutual_auth else None
-        return key, certificate, root
-
-    def _context(self) -> ssl.SSLContext:
-        """The files as OpenSSL reads them: what is wrong with them, grpc does not report."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.server_cert, self.server_key, password=lambda: "")
-        except ssl.SSLError as error:
-            raise InvalidArgumentError(
-                f"'{self.server_cert}' and '{self.server_key}' are not a certificate and its key, in PEM and without a "
-                f"passphrase: {error}"
-            ) from error
-        try:
-            if self.root_cert:
-                context.load_verify_locations(self.root_cert)
-        except ssl.SSLError as error:
-            raise InvalidArgumentError(f"'{self.root_cert}' holds no certificate in PEM: {error}") from error
-        return context
-
-
-def _read(path: str, what: str) -> bytes:
-    if not path:
-        raise InvalidArgumentError(f"gRPC with TLS needs the file of the {what}")
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read the {what} '{path}': {error.strerror}") from error
+        return None

@@ -1,6 +1,8 @@
 """Starting, stopping and securing the front end."""
 
 import queue
+import shutil
+import ssl
 import subprocess
 import threading
 from pathlib import Path
@@ -15,6 +17,7 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
+from tests.certificates import Authority
 
 
 def ask(client: triton.InferenceServerClient, model: str = "ident") -> Any:
@@ -136,5 +139,23 @@ def test_a_key_that_is_not_the_certificates_is_told(core: Any, certificates: Pat
 
 
 def test_a_certificate_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert GrpcOptions(server_cert="cert.pem").credentials() is None
+    assert GrpcOptions(server_cert="cert.pem").tls_files() is None
     assert "gRPC is served WITHOUT TLS" in caplog.text
+
+
+def test_a_certificate_that_changes_is_used_for_new_connections(
+    start_grpc: Any, certificates: Path, tmp_path: Path
+) -> None:
+    key, cert = tmp_path / "tls.key", tmp_path / "tls.crt"
+    shutil.copy(certificates / "key.pem", key)
+    shutil.copy(certificates / "cert.pem", cert)
+    port = start_grpc(use_ssl=True, server_cert=str(cert), server_key=str(key))
+    first = ssl.get_server_certificate(("127.0.0.1", port))
+    with triton.InferenceServerClient(f"localhost:{port}", ssl=True, root_certificates=str(cert)) as kept:
+        assert kept.is_server_live()
+        following = Authority(tmp_path).issue("following")
+        shutil.copy(following.certificate, cert)
+        shutil.copy(following.key, key)
+        while ssl.get_server_certificate(("127.0.0.1", port)) == first:
+            pass
+        assert kept.is_server_live()

@@ -9,6 +9,7 @@ import click
 import pytest
 from repoagent_server.program.options import LogOptions, ServeOptions
 from repoagent_server.program.serve_command import serve
+from repoagent_server.tls.files import TlsFiles
 
 from repoagent.limits import Limits
 
@@ -80,6 +81,9 @@ def test_flags_with_several_values(parse: Any) -> None:
         (["--model-load-on-demand"], "--model-load-on-demand needs --model-control-mode=explicit"),
         (["--model-memory-budget-bytes=9"], "--model-memory-budget-bytes needs --model-load-on-demand"),
         (["--http-port=9", "--metrics-port=9"], "give them different ports"),
+        (["--model-control-mode=explicit", "--http-address=0.0.0.0"], "--http-address=0.0.0.0: anyone who reaches"),
+        (["--model-control-mode=EXPLICIT", "--http-address=::"], "accept it with --allow-open"),
+        (["--model-control-mode=explicit", "--grpc-address=[::]"], "--grpc-restricted-protocol=model-repository"),
         (["--http-port=70000"], "70000 is not in the range"),
         (["--nosuch"], "No such option"),
     ],
@@ -87,6 +91,57 @@ def test_flags_with_several_values(parse: Any) -> None:
 def test_what_makes_no_sense_is_refused_with_what_to_change(parse: Any, flags: list[str], message: str) -> None:
     with pytest.raises(click.UsageError, match=re.escape(message)):
         parse(*flags)
+
+
+_EXPLICIT = ("--model-control-mode=explicit", "--http-address=0.0.0.0", "--grpc-address=0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--http-address=0.0.0.0", "--grpc-address=0.0.0.0"],
+        ["--http-address=0.0.0.0", "--model-control-mode=poll"],
+        ["--model-control-mode=explicit", "--http-address=127.8.9.1", "--grpc-address=[::1]"],
+        ["--model-control-mode=explicit", "--http-address=localhost", "--grpc-address=unix:/run/grpc"],
+        ["--model-control-mode=explicit", "--http-address=0.0.0.0", "--allow-http=false"],
+        [*_EXPLICIT, "--allow-open"],
+        [*_EXPLICIT, "--access=access.toml"],
+        [*_EXPLICIT, "--http-use-ssl-mutual", "--grpc-use-ssl-mutual"],
+        [
+            *_EXPLICIT,
+            "--http-restricted-api=model-repository:key=value",
+            "--grpc-restricted-protocol=model-repository,logging:key=value",
+        ],
+    ],
+)
+def test_ports_that_are_not_open_or_may_be_let_the_server_start(parse: Any, flags: list[str]) -> None:
+    parse(*flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--http-use-ssl", "--grpc-use-ssl", "--http-root-cert=ca.pem", "--grpc-root-cert=ca.pem"],
+        ["--http-use-ssl-mutual"],
+        ["--http-restricted-api=inference:key=value", "--grpc-restricted-protocol=model-repository:key=value"],
+        ["--http-restricted-api=model-repository:key=value"],
+    ],
+)
+def test_what_does_not_keep_strangers_from_models_does_not_close_a_port(parse: Any, flags: list[str]) -> None:
+    with pytest.raises(click.UsageError, match="can load and unload models"):
+        parse(*_EXPLICIT, *flags)
+
+
+def test_tls_of_http_and_of_the_metrics(parse: Any) -> None:
+    files = ["--http-server-cert=c.pem", "--http-server-key=k.pem", "--http-root-cert=r.pem"]
+    tls = parse("--http-use-ssl", *files).http_tls
+    assert (tls.http, tls.metrics) == (TlsFiles("HTTP", "c.pem", "k.pem", "r.pem", False, ("http/1.1",)), None)
+    tls = parse("--http-use-ssl-mutual", "--metrics-use-ssl", *files).http_tls
+    assert tls.http.mutual
+    assert tls.metrics.mutual
+    options = parse(*files)
+    assert options.http_tls.http is None
+    assert "HTTP is served WITHOUT TLS" in options.warnings[0]
 
 
 def test_every_flag_is_documented() -> None:

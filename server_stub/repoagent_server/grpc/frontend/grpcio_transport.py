@@ -6,7 +6,10 @@ import grpc
 
 from repoagent.errors import UnavailableError
 from repoagent_server.grpc.access import GrpcioAccess
+from repoagent_server.grpc.request_ids import RequestIds
 from repoagent_server.grpc.transport import Served
+from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.files import Material
 
 __all__ = ["GrpcioTransport"]
 
@@ -23,8 +26,14 @@ class GrpcioTransport:
     def __init__(self, served: Served) -> None:
         options = served.options
         self._options = options
+        files = options.tls_files()
+        self._credentials: grpc.ServerCredentials | None = None
+        self._certificates: Certificates | None = None
+        if files is not None:
+            self._certificates = Certificates(files)
+            self._credentials = _Rotation(self._certificates).credentials(files.mutual)
         self._server = grpc.aio.server(
-            interceptors=_interceptors(served),
+            interceptors=[RequestIds(), *_interceptors(served)],
             options=options.channel_options(),
             compression=options.compression(),
         )
@@ -32,19 +41,40 @@ class GrpcioTransport:
 
     def bind(self) -> int:
         address = f"{self._options.address}:{self._options.port}"
-        credentials = self._options.credentials()
         try:
-            if credentials is not None:
-                return int(self._server.add_secure_port(address, credentials))
+            if self._credentials is not None:
+                return int(self._server.add_secure_port(address, self._credentials))
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise UnavailableError(f"gRPC cannot listen on {address}: the address is in use or not ours") from error
 
     async def start(self) -> None:
         await self._server.start()
+        if self._certificates is not None:
+            self._certificates.watch()
 
     async def part(self) -> None:
         pass  # grpcio has no way to ask
 
     async def stop(self, grace: float) -> None:
+        if self._certificates is not None:
+            self._certificates.close()
         await self._server.stop(grace)
+
+
+class _Rotation:
+    """Asked at each handshake, on threads of the library: a certificate that has changed, else None."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self._certificates = certificates
+        self._given: Material | None = None
+
+    def credentials(self, mutual: bool) -> "grpc.ServerCredentials":
+        return grpc.dynamic_ssl_server_credentials(self(), self, mutual)
+
+    def __call__(self) -> "grpc.ServerCertificateConfiguration | None":
+        material = self._certificates.material
+        if material is self._given:
+            return None
+        self._given = material
+        return grpc.ssl_server_certificate_configuration([(material.key, material.certificate)], material.root)

@@ -15,6 +15,9 @@ class Answerer(Protocol):
 
     def metadata(self) -> Sequence[tuple[str, str | bytes]]: ...
 
+    @property
+    def request_id(self) -> str: ...
+
     def finish(self, status: int, text: str) -> None: ...
 
     async def send(self, message: Any) -> None: ...
@@ -35,6 +38,11 @@ class Context:
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """Of the client: text, or bytes under names that end with ``-bin``."""
         return tuple(self._call.metadata())
+
+    @property
+    def request_id(self) -> str:
+        """The client's ``x-request-id``, "" if there is none."""
+        return self._call.request_id
 
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status of ``grpc.StatusCode``.

@@ -14,7 +14,7 @@ from repoagent_server.grpc.details import details
 from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead
-from repoagent_server.grpc.http2.headers import literal
+from repoagent_server.grpc.http2.literals import literal
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
 from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
 from repoagent_server.grpc.http2.running_call import RunningCall

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from repoagent_server.grpc.http2.literals import literal
+from repoagent_server.shared.request_id import NAME, is_valid
+
 __all__ = ["RequestHead", "bad_trailers"]
 
 Field = tuple[bytes, bytes]
@@ -20,6 +23,7 @@ _OWN: Final = frozenset((b"te", b"content-type", b"grpc-timeout", b"grpc-encodin
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _DIGITS: Final = 18
+_REQUEST_ID: Final = NAME.encode()
 
 
 class RequestHead:
@@ -27,7 +31,7 @@ class RequestHead:
 
     __slots__ = (
         "accepts_gzip", "caller", "encoding", "fields", "is_grpc", "lazy", "length", "malformed", "method", "path",
-        "route", "timeout", "timeout_is_bad",
+        "repeated", "request_id", "route", "timeout", "timeout_is_bad",
     )  # fmt: skip
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -46,6 +50,10 @@ class RequestHead:
         found = _TIMEOUT.fullmatch(named.get(b"grpc-timeout", b""))
         self.timeout = int(found[1]) * _UNITS[found[2]] if found else None
         """Seconds."""
+        name = named.get(_REQUEST_ID, b"")
+        self.request_id = name.decode() if is_valid(name) else ""
+        self.repeated = literal(_REQUEST_ID, name) if self.request_id else b""
+        """Fields of the request that are fields of the answer, too."""
         self.timeout_is_bad = found is None and b"grpc-timeout" in named
         self.caller: Any = None
         """The client that the headers belong to, as found with the last call that had them."""

@@ -8,8 +8,9 @@ from hpack.table import HeaderTable
 
 from repoagent_server.grpc.http2.frames import COMPRESSION_ERROR, ConnectionFault
 from repoagent_server.grpc.http2.head import RequestHead
+from repoagent_server.grpc.http2.literals import literal
 
-__all__ = ["MAX_LIST", "HeaderReader", "literal", "status_fields"]
+__all__ = ["MAX_LIST", "HeaderReader", "status_fields"]
 
 MAX_LIST: Final = 1 << 14
 """Bytes of all headers of a request, once decompressed: gRPC's own limit in C."""
@@ -94,11 +95,6 @@ def _too_many_updates(block: bytes) -> bool:
     return count > _SIZE_UPDATES
 
 
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header that stands in no table and goes into none: right whatever the client's table is."""
-    return b"\0" + _length(name) + name + _length(value) + value
-
-
 def status_fields(status: int, text: str) -> bytes:
     """``grpc-status``, and ``grpc-message`` as it travels: UTF-8 with all but printable ASCII escaped."""
     fields = literal(b"grpc-status", b"%d" % status)
@@ -106,17 +102,3 @@ def status_fields(status: int, text: str) -> bytes:
         escaped = quote_from_bytes(text.encode("utf-8", "replace"), safe=_SAFE)
         fields += literal(b"grpc-message", escaped.encode("ascii"))
     return fields
-
-
-def _length(text: bytes) -> bytes:
-    """RFC 7541, section 5.1, with a prefix of seven bits."""
-    length = len(text)
-    if length < 0x7F:
-        return bytes((length,))
-    out = bytearray((0x7F,))
-    length -= 0x7F
-    while length > 0x7F:
-        out.append(length & 0x7F | 0x80)
-        length >>= 7
-    out.append(length)
-    return bytes(out)

@@ -21,7 +21,8 @@ from repoagent_server.grpc.http2.frames import (
     frame,
     number_frame,
 )
-from repoagent_server.grpc.http2.headers import literal, status_fields
+from repoagent_server.grpc.http2.headers import status_fields
+from repoagent_server.grpc.http2.literals import literal
 from repoagent_server.grpc.http2.stream import Stream
 
 __all__ = ["READS_TOO_SLOWLY", "Outgoing"]
@@ -96,6 +97,7 @@ class Outgoing:
             and stream.ended
             and self.writable
             and not stream.begun
+            and not stream.head.repeated
         ):
             number = stream.id
             del self.streams[number]
@@ -115,7 +117,9 @@ class Outgoing:
         """Send the headers of the answer, once. ``encoding``: how its compressed messages are."""
         if not stream.begun:
             stream.begun = True
-            block = _BEGIN + literal(b"grpc-encoding", encoding) if encoding else _BEGIN
+            block = _BEGIN + stream.head.repeated
+            if encoding:
+                block += literal(b"grpc-encoding", encoding)
             self.out.append(frame(HEADERS, END_HEADERS, stream.id, block))
             self.answers += 1
             self._touch()
@@ -178,7 +182,7 @@ class Outgoing:
         if self.streams.get(stream.id) is not stream:
             return
         block = status_fields(status, text) + more
-        self._end(stream, block if stream.begun else _BEGIN + block)
+        self._end(stream, block if stream.begun else _BEGIN + stream.head.repeated + block)
 
     def refuse(self, stream: Stream, status: bytes) -> None:
         """End what is no call with a status of HTTP."""

@@ -44,14 +44,13 @@ class QuickCall(OneAnswer):
 
     def start(self, message: bytes) -> None:
         """Answer ``message``."""
-        calls = self._dispatcher.calls
+        calls, head = self._dispatcher.calls, self._stream.head
         calls.in_flight.started()
         self._started = True
         try:
             self._dispatcher.check_running()
-            head = self._stream.head
             decoded = self._decoded = calls.read(message, head.caller)
-            request = calls.submit(decoded, head.metadata, self, head.caller)
+            request = calls.submit(decoded, head.metadata, self, head.caller, head.request_id)
             if not self._is_settled:
                 self._request = request
         except Exception as error:

@@ -113,6 +113,10 @@ class RunningCall:
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:
         return self._stream.head.metadata()
 
+    @property
+    def request_id(self) -> str:
+        return self._stream.head.request_id
+
     def finish(self, status: int, text: str) -> None:
         self._connection.finish(self._stream, status, text)
 

@@ -14,13 +14,15 @@ from repoagent_server.grpc.transport import Served
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import ignore_new, queued
 from repoagent_server.shared.grpc_options import GrpcOptions
+from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.channel import TlsChannel, TlsPort
+from repoagent_server.tls.handshakes import Handshakes
 
 __all__ = ["Http2Transport"]
 
 _BACKLOG: Final = 2048
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
-_HANDSHAKE_SECONDS: Final = 20.0
 _NEW_SECONDS: Final = 0.1
 _PART_SECONDS: Final = 1.0
 _FLUSH_SECONDS: Final = 2.0
@@ -46,8 +48,13 @@ class Http2Transport:
             held_bytes=served.limits.grpc_held_bytes,
         )
         self._times = _times(options)
-        self._tls = options.tls_context()
         self._connections = Connections(self._loop, _STALL_SECONDS)
+        self._certificates, self._tls = None, None
+        files = options.tls_files()
+        if files is not None:
+            self._certificates = Certificates(files)
+            handshakes = Handshakes(self._loop, served.limits.tls_handshakes)
+            self._tls = TlsPort(self._certificates, handshakes, self._connections)
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
@@ -62,17 +69,13 @@ class Http2Transport:
         options = self._options
         assert self._listener is not None
         try:
-            self._server = await self._loop.create_server(
-                self._protocol,
-                sock=self._listener.dup(),
-                backlog=_BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_seconds,
-            )
+            self._server = await self._loop.create_server(self._protocol, sock=self._listener.dup(), backlog=_BACKLOG)
         except OSError as error:
             raise UnavailableError(
                 f"gRPC cannot listen on {options.address}:{options.port}: the address is in use or not ours"
             ) from error
+        if self._certificates is not None:
+            self._certificates.watch()
 
     async def part(self) -> None:
         """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
@@ -86,6 +89,8 @@ class Http2Transport:
 
     async def stop(self, grace: float) -> None:
         await self._stop_listening()
+        if self._certificates is not None:
+            self._certificates.close()
         for protocol in self._protocols():
             protocol.part()
         with contextlib.suppress(TimeoutError):
@@ -116,19 +121,16 @@ class Http2Transport:
                 await asyncio.sleep(0)  # the loop's own hold on the listening socket ends here
                 for waiting in list(queued(listener)):
                     with contextlib.suppress(OSError):  # the client has gone
-                        await self._loop.connect_accepted_socket(
-                            self._protocol, waiting, ssl=self._tls, ssl_handshake_timeout=self._handshake_seconds
-                        )
+                        await self._loop.connect_accepted_socket(self._protocol, waiting)
         unlink(self._options.address)
-
-    @property
-    def _handshake_seconds(self) -> float | None:
-        return _HANDSHAKE_SECONDS if self._tls is not None else None
 
     def _protocols(self) -> list[Http2Protocol]:
         return [one for one in self._connections if isinstance(one, Http2Protocol)]
 
-    def _protocol(self) -> Http2Protocol:
+    def _protocol(self) -> asyncio.Protocol:
+        return self._plain() if self._tls is None else TlsChannel(self._tls, self._plain)
+
+    def _plain(self) -> Http2Protocol:
         return Http2Protocol(self._dispatcher, self._connections, self._times)
 
 

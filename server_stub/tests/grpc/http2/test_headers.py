@@ -7,7 +7,8 @@ import pytest
 from hpack import Decoder, Encoder
 from repoagent_server.grpc.http2.frames import ConnectionFault
 from repoagent_server.grpc.http2.head import RequestHead, bad_trailers
-from repoagent_server.grpc.http2.headers import HeaderReader, literal, status_fields
+from repoagent_server.grpc.http2.headers import HeaderReader, status_fields
+from repoagent_server.grpc.http2.literals import literal
 
 Fields = list[tuple[bytes, bytes]]
 GOOD: Fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/m"), (b"te", b"trailers")]

@@ -1,0 +1,99 @@
+"""The files of TLS, and what OpenSSL makes of them."""
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from repoagent.errors import InvalidArgumentError
+
+__all__ = ["Material", "Stamp", "TlsFiles"]
+
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secret and authenticated. Those of TLS 1.3 all are."""
+
+Stamp = tuple[tuple[int, int, int, int] | None, ...]
+"""Which files these are: compared, never read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """One consistent set of files: the key is the certificate's."""
+
+    context: ssl.SSLContext
+    key: bytes
+    certificate: bytes
+    root: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the certificates of one front end are. Paths may be symbolic links that are replaced."""
+
+    service: str
+    """For messages: HTTP or gRPC."""
+    certificate: str = ""
+    key: str = ""
+    root: str = ""
+    """Certificates that sign those of clients. Without ``mutual`` a client need not present one."""
+    mutual: bool = False
+    alpn: Sequence[str] = ()
+    """The protocols of the front end."""
+
+    def read(self) -> Material:
+        """Read all of them.
+
+        Raises:
+            InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
+        """
+        key, certificate = self._bytes(self.key, "server key"), self._bytes(self.certificate, "server certificate")
+        root = self._bytes(self.root, "root certificate") if self.root or self.mutual else None
+        return Material(self._context(), key, certificate, root)
+
+    def stamp(self) -> Stamp:
+        """What changes when a file is written, or a link on the way to it is replaced."""
+        return tuple(_stamp(path) for path in (self.key, self.certificate, self.root) if path)
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS)
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.set_alpn_protocols(list(self.alpn))
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            raise InvalidArgumentError(
+                f"'{self.certificate}' and '{self.key}' are not a certificate and its key, in PEM and without a "
+                f"passphrase: {error}"
+            ) from error
+        if self.root or self.mutual:
+            self._verify_clients(context)
+        return context
+
+    def _verify_clients(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_verify_locations(self.root)
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(f"'{self.root}' holds no certificate in PEM: {error}") from error
+        context.verify_mode = ssl.CERT_REQUIRED if self.mutual else ssl.CERT_OPTIONAL
+        # A resumed session would go on with a certificate that is not looked at again.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+
+    def _bytes(self, path: str, what: str) -> bytes:
+        if not path:
+            raise InvalidArgumentError(f"{self.service} with TLS needs the file of the {what}")
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot read the {what} '{path}': {error.strerror}") from error
+
+
+def _stamp(path: str) -> tuple[int, int, int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

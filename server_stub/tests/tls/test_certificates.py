@@ -1,0 +1,98 @@
+"""Files of TLS that are replaced while a server runs."""
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from repoagent_server.tls.certificates import Certificates
+from repoagent_server.tls.files import TlsFiles
+
+from repoagent.errors import InvalidArgumentError
+from tests.certificates import Authority, Pair
+
+
+def _copy(pair: Pair, folder: Path) -> TlsFiles:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(pair.certificate, folder / "tls.crt")
+    shutil.copy(pair.key, folder / "tls.key")
+    return TlsFiles("HTTP", str(folder / "tls.crt"), str(folder / "tls.key"))
+
+
+def test_new_files_are_in_use_once_they_have_stayed_the_same_between_two_looks(
+    authority: Authority, server_pair: Pair, tmp_path: Path
+) -> None:
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    first = certificates.context
+    assert not certificates.look()
+    _copy(authority.issue("second"), tmp_path)
+    assert not certificates.look()
+    assert certificates.look()
+    assert certificates.context is not first
+    assert not certificates.look()
+
+
+def test_a_directory_is_replaced_as_the_kubelet_does(authority: Authority, server_pair: Pair, tmp_path: Path) -> None:
+    """``tls.crt`` leads to ``..data/tls.crt``, and ``..data`` to a directory of its own for each version."""
+    _copy(server_pair, tmp_path / "..2026_1")
+    _copy(authority.issue("second"), tmp_path / "..2026_2")
+    (tmp_path / "..data").symlink_to("..2026_1")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    certificates = Certificates(TlsFiles("HTTP", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")))
+    first = certificates.context
+    (tmp_path / "..next").symlink_to("..2026_2")
+    (tmp_path / "..next").rename(tmp_path / "..data")
+    certificates.look()
+    assert certificates.look()
+    assert certificates.context is not first
+
+
+@pytest.mark.parametrize("damage", ["another key", "half of the certificate", "no key", "empty"])
+def test_files_that_do_not_fit_leave_the_former_certificate_in_place(
+    authority: Authority, server_pair: Pair, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    first = certificates.context
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    if damage == "another key":
+        shutil.copy(authority.issue("second").key, key)
+    elif damage == "half of the certificate":
+        certificate.write_bytes(certificate.read_bytes()[:200])
+    elif damage == "no key":
+        key.unlink()
+    else:
+        certificate.write_bytes(b"")
+    with caplog.at_level(logging.ERROR):
+        assert not any(certificates.look() for _ in range(4))
+    assert certificates.context is first
+    assert [record.message for record in caplog.records] == [caplog.records[0].message], "once for each change"
+    assert "HTTP keeps its former TLS certificate" in caplog.text
+    assert "PRIVATE" not in caplog.text
+    _copy(authority.issue("third"), tmp_path)
+    certificates.look()
+    assert certificates.look()
+
+
+def test_the_thread_finds_new_files_by_itself(authority: Authority, server_pair: Pair, tmp_path: Path) -> None:
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    first = certificates.context
+    certificates.watch()
+    try:
+        _copy(authority.issue("second"), tmp_path)
+        while certificates.context is first:
+            certificates._ended.wait(0.05)
+    finally:
+        certificates.close()
+        certificates.close()
+
+
+def test_files_that_are_wrong_at_the_start_are_named(server_pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="HTTP with TLS needs the file of the server key"):
+        Certificates(TlsFiles("HTTP", server_pair.certificate))
+    with pytest.raises(InvalidArgumentError, match=r"cannot read the server key '.*none': No such file"):
+        Certificates(TlsFiles("HTTP", server_pair.certificate, str(tmp_path / "none")))
+    with pytest.raises(InvalidArgumentError, match="are not a certificate and its key"):
+        Certificates(TlsFiles("HTTP", server_pair.key, server_pair.certificate))
+    with pytest.raises(InvalidArgumentError, match="needs the file of the root certificate"):
+        Certificates(TlsFiles("HTTP", server_pair.certificate, server_pair.key, mutual=True))

@@ -1,0 +1,40 @@
+"""Certificates for tests, made by openssl: an authority, and what it signs."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_NEW_KEY = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+LOCAL = ("DNS:localhost", "IP:127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The files of a certificate and its key."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """Signs certificates, in files below ``folder``."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.root = str(folder / f"{name}.pem")
+        self._key = str(folder / f"{name}.key")
+        _run(_NEW_KEY, "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.root)
+
+    def issue(self, name: str, names: tuple[str, ...] = LOCAL, *more: str) -> Pair:
+        """A certificate with the common name ``name`` and alternative ``names`` as openssl writes them."""
+        pair = Pair(str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key"))
+        alternatives = ("-addext", f"subjectAltName={','.join(names)}") if names else ()
+        signed = ("-CA", self.root, "-CAkey", self._key, "-addext", "basicConstraints=critical,CA:FALSE")
+        files = ("-keyout", pair.key, "-out", pair.certificate)
+        _run(_NEW_KEY, "-subj", f"/CN={name}", *alternatives, *signed, *files, *more)
+        return pair
+
+
+def _run(command: str, *more: str) -> None:
+    subprocess.run([*command.split(), *more], check=True, capture_output=True)
