@@ -231,6 +231,9 @@ class FakeChain:
     def _note(self, action: str) -> None:
         self._loader.trace.append(f"{self.name}{self._number} {action}")
 
+    def attest(self) -> None:
+        pass
+
     def complete(self) -> None:
         self._outcome = "loaded"
         self._note("LOAD_COMPLETE")

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.model_slot import ModelSlot
@@ -13,6 +14,8 @@ from repoagent.serving.lifecycle.slot_context import LoadOrder
 
 class Nowhere:
     """A context in which no model is found."""
+
+    audit = NO_AUDIT
 
     builder: Any = None
     retirements: Any = None
