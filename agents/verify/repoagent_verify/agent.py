@@ -8,6 +8,7 @@ from pathlib import Path
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError, Parameters
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.files import read_signature
+from repoagent_verify.keyless import check_root
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.trust import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
@@ -42,7 +43,9 @@ class VerifyAgent(Agent):
 def _trust(model: AgentModel, options: Options) -> Trust:
     files = [(f"trust root '{name}'", _root_file(model, name)) for name in options.trust_roots]
     files += [(reference, model.key(reference)) for reference in options.references]
-    return replace(read_trust(files), subject=options.subject, at=options.at)
+    trust = read_trust(files)
+    check_root(trust, options.identity)
+    return replace(trust, subject=options.subject, at=options.at, identity=options.identity, issuer=options.issuer)
 
 
 def _root_file(model: AgentModel, name: str) -> bytes:

@@ -45,6 +45,8 @@ class Bundle:
     """Of a key: hexadecimal SHA-256 of its PEM form, or empty."""
     certificates: tuple[bytes, ...] = ()
     """Of certificates: DER, the signer's first."""
+    document: bytes = b""
+    """Of a keyless signature: the whole bundle."""
 
 
 def read_bundle(data: bytes) -> Bundle:
@@ -69,7 +71,7 @@ def read_bundle(data: bytes) -> Bundle:
         raise VerificationError(f"{what} has {len(signatures)} signatures, expected one")
     signature = _base64(member(signatures[0], "sig", str, "its signature"), "its signature")
     method, hint, certificates = _material(material)
-    return Bundle(method, payload, signature, hint, certificates)
+    return Bundle(method, payload, signature, hint, certificates, data if method is Method.SIGSTORE else b"")
 
 
 def _material(material: dict[str, Any]) -> tuple[Method, str, tuple[bytes, ...]]:

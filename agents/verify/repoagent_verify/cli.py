@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent_verify.keyless import check_identity, check_root
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization
 from repoagent_verify.options import plain_path
 from repoagent_verify.signing import read_identity, sign
@@ -70,7 +71,7 @@ def sign_command(
         password = password_file.read_bytes().removesuffix(b"\n") if password_file else None
         identity = read_identity(key.read_bytes(), password, [path.read_bytes() for path in certificate])
         paths = tuple(plain_path(path, "--ignore") for path in ignore)
-        how = Serialization(algorithm, shard_size, allow_symlinks, paths)
+        how = Serialization(algorithm, shard_size, allow_symlinks=allow_symlinks, ignore_paths=paths)
         with _progress_bar("sign") as progress:
             bundle = sign(directory, identity, how, signature=_inside(directory, target), progress=progress)
         _write(target, bundle)
@@ -81,6 +82,9 @@ def sign_command(
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--public-key", type=_FILE, multiple=True, help="A public key to trust (PEM).")
 @click.option("--certificate", type=_FILE, multiple=True, help="A certificate or revocation list to trust (PEM).")
+@click.option("--sigstore-root", type=_FILE, help="A trusted_root.json, for keyless signatures.")
+@click.option("--identity", help="Who signs without a key, such as 'release@vendor.example' or a workflow.")
+@click.option("--issuer", help="The provider that vouches for the identity, such as 'https://accounts.google.com'.")
 @click.option("--subject", help="The subject that the signer's certificate must have, such as 'CN=Models,O=Vendor'.")
 @click.option("--at", type=click.DateTime(), help="When certificates must be valid, in UTC.  [default: now]")
 @_SIGNATURE
@@ -91,6 +95,9 @@ def verify_command(
     directory: Path,
     public_key: tuple[Path, ...],
     certificate: tuple[Path, ...],
+    sigstore_root: Path | None,
+    identity: str | None,
+    issuer: str | None,
     subject: str | None,
     at: datetime | None,
     signature: Path | None,
@@ -99,11 +106,15 @@ def verify_command(
     quiet: bool,
 ) -> None:
     """Verify that DIRECTORY is what a trusted signer signed, as the agent does when it loads it."""
-    if not public_key and not certificate:
-        raise click.UsageError("give --public-key or --certificate: whom to trust")
+    roots = (*public_key, *certificate, *((sigstore_root,) if sigstore_root else ()))
+    if not roots:
+        raise click.UsageError("give --public-key, --certificate or --sigstore-root: whom to trust")
     with _exit_codes("verify"):
-        trust = read_trust([(str(path), path.read_bytes()) for path in (*public_key, *certificate)])
-        trust = replace(trust, subject=subject, at=at.replace(tzinfo=UTC) if at else None)
+        check_identity(identity, issuer)
+        trust = read_trust([(str(path), path.read_bytes()) for path in roots])
+        check_root(trust, identity)
+        moment = at.replace(tzinfo=UTC) if at else None
+        trust = replace(trust, subject=subject, at=moment, identity=identity, issuer=issuer)
         source = signature or directory / "model.sig"
         paths = tuple(plain_path(path, "--unsigned") for path in unsigned if path != "*")
         coverage = Coverage(_inside(directory, source), paths, strict, "*" in unsigned)

@@ -76,7 +76,7 @@ def _length(root: Path, resource: Resource) -> int:
     if resource.end is not None:
         return resource.end - resource.start
     try:
-        return (root / resource.path).stat().st_size
+        return max(0, (root / resource.path).stat().st_size - resource.start)
     except OSError as error:
         raise VerificationError(f"{resource.path} cannot be read: {error.strerror}") from None
 

@@ -14,18 +14,20 @@ DIGEST_SIZES: Final = {"sha256": 32, "blake2b": 64, "blake3": 32}
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A file below the model's root, or the bytes ``start`` to ``end`` of it, and their digest."""
+    """A file below the model's root, or the bytes from ``start`` to ``end`` of it, and their digest."""
 
     path: str
     digest: bytes
     start: int = 0
     end: int | None = None
-    """None: the whole file."""
+    """None: the end of the file."""
 
     @property
     def name(self) -> str:
         """As the statement names it."""
-        return self.path if self.end is None else f"{self.path}:{self.start}:{self.end}"
+        if self.end is not None:
+            return f"{self.path}:{self.start}:{self.end}"
+        return f"{self.path}:{self.start}" if self.start else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Serialization:
     hash_type: str = "sha256"
     shard_size: int | None = None
     """Bytes of a range; None: files are hashed whole."""
+    numbered: bool = False
+    """Ranges are ``PATH:shard-NUMBER``, as the specification has them, not ``PATH:START:END`` as the reference tool."""
     allow_symlinks: bool = False
     ignore_paths: tuple[str, ...] = ()
 

@@ -7,11 +7,13 @@ from difflib import get_close_matches
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
+from repoagent_verify.keyless import check_identity
 
 __all__ = ["PARAMETERS", "Options", "parse_parameters", "plain_path"]
 
-_ONCE: Final = ("subject", "at", "signature", "directory", "strict")
-PARAMETERS: Final = ("trust_root", "public_key", "certificate", "unsigned", *_ONCE)
+_ONCE: Final = ("subject", "identity", "issuer", "at", "signature", "directory", "strict")
+_REFERENCES: Final = ("public_key", "certificate", "sigstore_root")
+PARAMETERS: Final = ("trust_root", *_REFERENCES, "unsigned", *_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,10 @@ class Options:
     trust_roots: tuple[str, ...] = ()
     """Names in the operator's policy."""
     references: tuple[str, ...] = ()
-    """References to public keys and certificates, for models without a policy."""
+    """References to public keys, certificates and a root of Sigstore, for models without a policy."""
     subject: str | None = None
+    identity: str | None = None
+    issuer: str | None = None
     at: datetime | None = None
     signature: str = "model.sig"
     directory: str = "."
@@ -43,8 +47,10 @@ def parse_parameters(parameters: Parameters) -> Options:
     unsigned = parameters.get_all("unsigned")
     options = Options(
         trust_roots=tuple(parameters.get_all("trust_root")),
-        references=(*parameters.get_all("public_key"), *parameters.get_all("certificate")),
+        references=tuple(value for name in _REFERENCES for value in parameters.get_all(name)),
         subject=parameters.get("subject"),
+        identity=parameters.get("identity"),
+        issuer=parameters.get("issuer"),
         at=_moment(parameters.get("at")),
         signature=plain_path(parameters.get("signature") or "model.sig", "signature"),
         directory=_directory(parameters.get("directory") or "."),
@@ -55,8 +61,9 @@ def parse_parameters(parameters: Parameters) -> Options:
     if not options.trust_roots and not options.references:
         raise InvalidArgumentError(
             "no key or certificate is given to trust: give 'trust_root' (a name in the operator's policy), "
-            "or 'public_key' or 'certificate' (a reference such as file:/etc/keys/vendor.pem)"
+            "or 'public_key', 'certificate' or 'sigstore_root' (a reference such as file:/etc/keys/vendor.pem)"
         )
+    check_identity(options.identity, options.issuer)
     return options
 
 

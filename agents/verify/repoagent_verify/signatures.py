@@ -3,6 +3,7 @@
 Source: the OpenSSF Model Signing specification, sections 4.1, 8.2 and 11, and its registry of algorithms.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from repoagent_verify.bundle import Bundle, Method
 from repoagent_verify.certificates import verified_signer
 from repoagent_verify.dsse import pre_authentication_encoding, pre_authentication_encoding_of_0_2
 from repoagent_verify.errors import VerificationError
+from repoagent_verify.keyless import verify_keyless
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
 from repoagent_verify.trust import Trust, key_fingerprint
 
@@ -46,10 +48,8 @@ def verify_signature(bundle: Bundle, trust: Trust) -> Signer:
         return _by_key(bundle, trust)
     if bundle.method is Method.CERTIFICATE:
         return _by_certificate(bundle, trust)
-    raise VerificationError(
-        "the model is signed without a key (Sigstore keyless), which is not supported; "
-        "sign it with a key or a certificate"
-    )
+    identity = verify_keyless(bundle.document, bundle.payload, trust)
+    return Signer("sigstore", f"{identity} (issuer {trust.issuer})", hashlib.sha256(trust.sigstore or b"").hexdigest())
 
 
 def _by_key(bundle: Bundle, trust: Trust) -> Signer:

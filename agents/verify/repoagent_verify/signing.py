@@ -1,7 +1,7 @@
 """Sign a model directory with a key, or with a key and its certificates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -83,7 +83,7 @@ def sign(
     signed = tuple(
         Resource(item.path, digest, item.start, item.end) for item, digest in zip(resources, digests, strict=True)
     )
-    recorded = Serialization(how.hash_type, how.shard_size, how.allow_symlinks, ignored)
+    recorded = replace(how, ignore_paths=ignored)
     manifest = Manifest(root.resolve().name, recorded, signed, root_digest(signed))
     return write_bundle(_signed(write_statement(manifest), identity))
 

@@ -19,6 +19,8 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://model_signing/signature/v1.0"
 PREDICATE_TYPE_OF_0_2: Final = "https://model_signing/Digests/v0.1"
 _RANGE: Final = re.compile(r"(?P<path>.+):(?P<start>\d{1,20}):(?P<end>\d{1,20})", re.DOTALL)
+_NUMBERED: Final = re.compile(r"(?P<path>.+):shard-(?P<number>\d{1,12})", re.DOTALL)
+_METHOD: Final = re.compile(r"file-shard-([1-9]\d{0,17})")
 _WHAT: Final = "the signed statement"
 
 
@@ -81,6 +83,8 @@ def _manifest(statement: dict[str, Any]) -> Manifest:
     how = _serialization(member(predicate, "serialization", dict, "its predicate"))
     entries = member(predicate, "resources", list, "its predicate")
     resources = tuple(_resource(entry, how) for entry in entries)
+    if how.numbered:
+        resources = _with_open_ends(resources)
     if root_digest(resources) != expected:
         raise VerificationError(f"{_WHAT} contradicts itself: its resources have another root digest than its subject")
     return Manifest(member(subjects[0], "name", str, "its subject"), how, resources, expected)
@@ -89,19 +93,20 @@ def _manifest(statement: dict[str, Any]) -> Manifest:
 def _serialization(members: dict[str, Any]) -> Serialization:
     what = "its serialization"
     method = member(members, "method", str, what)
-    if method not in {"files", "shards"}:
-        raise VerificationError(f"{what} has method {method!r}, expected 'files' or 'shards'")
+    numbered = _METHOD.fullmatch(method)
+    if method not in {"files", "shards"} and numbered is None:
+        raise VerificationError(f"{what} has method {method!r}, expected 'files', 'shards' or 'file-shard-SIZE'")
     hash_type = member(members, "hash_type", str, what)
     if hash_type not in DIGEST_SIZES:
         raise VerificationError(f"{what} has hash_type {hash_type!r}, expected one of {', '.join(DIGEST_SIZES)}")
-    shard_size = _shard_size(members) if method == "shards" else None
+    shard_size = _shard_size(members) if method == "shards" else int(numbered[1]) if numbered else None
     ignored = members.get("ignore_paths", [])
     if not isinstance(ignored, list) or not all(isinstance(path, str) for path in ignored):
         raise VerificationError(f"{what} has 'ignore_paths' that are not a list of strings")
     links = members.get("allow_symlinks", False)
     if not isinstance(links, bool):
         raise VerificationError(f"{what} has 'allow_symlinks' that is not true or false")
-    return Serialization(hash_type, shard_size, links, tuple(ignored))
+    return Serialization(hash_type, shard_size, numbered is not None, links, tuple(ignored))
 
 
 def _shard_size(members: dict[str, Any]) -> int:
@@ -122,10 +127,24 @@ def _resource(entry: object, how: Serialization) -> Resource:
         raise VerificationError(f"resource {name!r} has algorithm {algorithm!r}, expected '{how.hash_type}'")
     if how.shard_size is None:
         return Resource(name, digest)
+    if how.numbered:
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is None:
+            raise VerificationError(f"resource {name!r} does not end with ':shard-NUMBER', as ranges do")
+        start = int(numbered["number"]) * how.shard_size
+        return Resource(numbered["path"], digest, start, start + how.shard_size)
     match = _RANGE.fullmatch(name)
     if match is None:
         raise VerificationError(f"resource {name!r} does not end with ':START:END', as ranges do")
     return Resource(match["path"], digest, int(match["start"]), int(match["end"]))
+
+
+def _with_open_ends(resources: tuple[Resource, ...]) -> tuple[Resource, ...]:
+    """The last range of each file may be shorter than the others; it goes to the end of the file, wherever that is."""
+    last = {item.path: item.start for item in sorted(resources, key=lambda item: item.start)}
+    return tuple(
+        Resource(item.path, item.digest, item.start) if item.start == last[item.path] else item for item in resources
+    )
 
 
 def _digest(text: str, hash_type: str, name: str) -> bytes:
@@ -185,6 +204,6 @@ def _check_ranges(manifest: Manifest) -> None:
             end = item.end or 0
             last = number == len(ranges) - 1
             full = item.start + size
-            follows = item.start == number * size and item.start < end
+            follows = item.start == number * size and (item.start < end or item.end is None)
             if not follows or not (end == full or (last and end < full)):
                 raise VerificationError(f"the signed ranges of {path!r} have gaps or overlap at byte {item.start}")

@@ -1,4 +1,4 @@
-"""What the operator trusts: public keys, certificates of authorities, and revocation lists, from PEM files."""
+"""What the operator trusts: public keys, certificates and revocation lists from PEM files, and a root of Sigstore."""
 
 import hashlib
 import re
@@ -13,11 +13,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from repoagent.api import InvalidArgumentError
+from repoagent_verify.errors import VerificationError
+from repoagent_verify.limited_json import read_json
 
 __all__ = ["Trust", "key_fingerprint", "read_trust"]
 
 _Loaded = TypeVar("_Loaded")
 
+_SIGSTORE_ROOT: Final = "application/vnd.dev.sigstore.trustedroot"
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
@@ -32,16 +35,25 @@ class Trust:
     """The subject that the signer's certificate must have, as RFC 4514 writes it; None: any."""
     at: datetime | None = None
     """The moment at which certificates must be valid; None: now."""
+    sigstore: bytes | None = None
+    """The root of Sigstore that keyless signatures lead to: a ``trusted_root.json``."""
+    identity: str | None = None
+    """Who signs without a key; a ``*`` at the end stands for any branch or tag."""
+    issuer: str | None = None
+    """The provider that vouches for the identity."""
 
 
 def read_trust(files: Iterable[tuple[str, bytes]]) -> Trust:
-    """Everything in ``files``, which are pairs of a name for messages and PEM text.
+    """Everything in ``files``, which are pairs of a name for messages and a content: PEM, or one root of Sigstore.
 
     Raises:
         InvalidArgumentError: a file holds something else, a private key, or a key of another kind.
     """
-    keys, certificates, revocations = [], [], []
+    keys, certificates, revocations, roots = [], [], [], []
     for name, data in files:
+        if data.lstrip().startswith(b"{"):
+            roots.append(_sigstore_root(name, data))
+            continue
         blocks = [(match[1], match[0]) for match in _BLOCK.finditer(data)]
         if not blocks:
             raise InvalidArgumentError(f"{name} is not a PEM file with public keys, certificates or revocation lists")
@@ -57,7 +69,20 @@ def read_trust(files: Iterable[tuple[str, bytes]]) -> Trust:
                 raise InvalidArgumentError(
                     f"{name} holds a block of another kind; expected PUBLIC KEY, CERTIFICATE or X509 CRL"
                 )
-    return Trust(tuple(keys), tuple(certificates), tuple(revocations))
+    if len(roots) > 1:
+        raise InvalidArgumentError("two roots of Sigstore are given: put both into one trusted_root.json")
+    return Trust(tuple(keys), tuple(certificates), tuple(revocations), sigstore=roots[0] if roots else None)
+
+
+def _sigstore_root(name: str, data: bytes) -> bytes:
+    try:
+        document = read_json(data, name)
+    except VerificationError as error:
+        raise InvalidArgumentError(str(error)) from None
+    kind = document.get("mediaType")
+    if not isinstance(kind, str) or not kind.startswith(_SIGSTORE_ROOT):
+        raise InvalidArgumentError(f"{name} is JSON, but not a root of Sigstore (trusted_root.json)")
+    return data
 
 
 def _parsed(name: str, load: Callable[[bytes], _Loaded], block: bytes) -> _Loaded:

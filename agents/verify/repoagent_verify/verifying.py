@@ -88,7 +88,7 @@ def _compare_names(files: Sequence[File], manifest: Manifest, coverage: Coverage
     missing = sorted(ends.keys() - present.keys())
     if missing:
         raise VerificationError(f"signed, but missing: {_few(missing)}")
-    sharded = manifest.serialization.shard_size is not None
+    sharded = manifest.serialization.shard_size is not None and not manifest.serialization.numbered
     longer = sorted(path for path, end in ends.items() if sharded and present[path] > end)
     if longer:
         raise VerificationError(f"longer than signed: {_few(longer)}")

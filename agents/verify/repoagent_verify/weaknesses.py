@@ -40,6 +40,11 @@ def _files(options: Options) -> Iterator[str]:
 
 
 def _signers(options: Options, certificates: bool) -> Iterator[str]:
+    if options.identity is not None and options.identity.endswith("*"):
+        yield (
+            f'identity = "{options.identity}" accepts what that workflow signs on any such branch or tag; '
+            "protect them, or name one"
+        )
     if options.at is not None:
         yield (
             f"at = {options.at.isoformat()} accepts certificates that have expired since, also with a stolen key; let "

@@ -23,6 +23,7 @@ def found(*more: tuple[str, str]) -> list[str]:
         [("signature", "signatures/vendor.sig")],
         [("certificate", "file:/etc/keys/root.pem"), ("subject", "CN=Models")],
         [("public_key", "file:/etc/keys/signer.pem")],
+        [("identity", "release@vendor.example"), ("issuer", "https://accounts.google.com")],
     ],
     ids=lambda more: "-".join(name for name, _ in more) or "nothing",
 )
@@ -40,6 +41,10 @@ def test_what_covers_every_file_has_no_weakness(more: list[tuple[str, str]]) -> 
         ([("strict", "false")], ["strict = false"]),
         ([("at", "2026-01-01T00:00:00Z")], ["at = 2026-01-01T00:00:00+00:00 accepts certificates that have expired"]),
         ([("certificate", "file:/etc/keys/root.pem")], ["name the signer with 'subject'"]),
+        (
+            [("identity", "https://x/.github/workflows/a.yml@refs/heads/*"), ("issuer", "https://i")],
+            ["accepts what that workflow signs on any such branch or tag"],
+        ),
     ],
     ids=lambda value: "-".join(one[0] for one in value) if isinstance(value[0], tuple) else "",
 )
