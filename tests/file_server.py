@@ -25,6 +25,13 @@ class Request(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.answer_with(self.server.owner)
 
+    def do_POST(self) -> None:
+        self.answer_with(self.server.owner)
+
+    def body(self) -> bytes:
+        """What the client sent along."""
+        return self.rfile.read(int(self.headers.get("Content-Length", "0")))
+
     def log_message(self, *arguments: object) -> None:
         """Log nothing."""
 

@@ -67,6 +67,14 @@ def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{s3}/{name}/fraud"
 
 
+def s3fs_of(url: str) -> tuple[Any, str]:
+    """The filesystem behind the URL of a bucket, and the path in it."""
+    import s3fs
+
+    endpoint, _, path = url.removeprefix("s3://http://").partition("/")
+    return s3fs.S3FileSystem(endpoint_url=f"http://{endpoint}", use_listings_cache=False), path
+
+
 # -- the Hugging Face hub ---------------------------------------------------------------------------------------------
 
 
@@ -257,6 +265,10 @@ def test_a_version_whose_artifacts_are_in_a_bucket_comes_from_there(
 def test_a_model_in_a_bucket_comes_by_tritons_spelling(fetch: Fetch, bucket: str) -> None:
     digests = [f"{path}={sha256(content)}" for path, content in FILES.items()]
     assert fetch({"url": bucket, "digest": digests}) == EXPECTED
+    store, name = s3fs_of(bucket)
+    store.pipe_file(f"{name}/empty", b"")
+    assert fetch({"url": bucket, "digest": f"empty={sha256(b'')}"}) == {"1/empty": b""}
+    store.rm_file(f"{name}/empty")
     assert fetch({"url": bucket, "floating": "true"}) == EXPECTED
     assert fetch({"url": bucket, "floating": "true", "include": "labels/*"}) == {"1/labels/names.txt": b"a\nb\n"}
     with pytest.raises(RepoAgentError, match="give 'digest' for each file"):

@@ -73,16 +73,20 @@ class _File:
 
 
 def fsspec_opener(fs: Any, name: str, size: int | None) -> Opener:
-    """Read the file ``name`` of any fsspec filesystem: in ranges if its size is known."""
+    """Read the file ``name`` of any fsspec filesystem: in ranges, unless the store does not know its size."""
+    known = size
 
     @contextmanager
     def open_(start: int, end: int | None) -> Iterator[ByteStream]:
+        nonlocal known
+        size = known = fs.size(name) if known is None else known
         if size is None:
             with fs.open(name, "rb") as file:
                 yield _File(file)
             return
         stop = min(size if end is None else end, start + SEGMENT)
-        content = fs.cat_file(name, start=start, end=stop)
+        # Of an empty file no range can be asked for.
+        content = fs.cat_file(name, start=start, end=stop) if stop > start else b""
         if len(content) > stop - start:
             raise OSError(f"{len(content)} bytes came for the range {start}-{stop}")
         yield _Bytes(memoryview(content), start, size)

@@ -1,0 +1,95 @@
+"""``gs://``, ``az://`` and ``as://``: the stores' own clients, against servers of the test."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from agents.fetch.tests.clouds import ACCOUNT, AzureBlobs, GoogleStorage
+from agents.fetch.tests.servers import sha256
+from repoagent.errors import RepoAgentError
+
+pytest.importorskip("gcsfs")
+pytest.importorskip("adlfs")
+
+Fetch = Callable[..., dict[str, bytes]]
+WEIGHTS = os.urandom(17 << 20)  # three ranges
+FILES = {"model.onnx": WEIGHTS, "labels/names.txt": b"a\nb\n", "empty": b"", "labels/r\u00e9sum\u00e9 & more.txt": b"x"}
+EXPECTED = {f"1/{path}": content for path, content in FILES.items()}
+DIGESTS = [f"{path}={sha256(content)}" for path, content in FILES.items()]
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleStorage]:
+    with GoogleStorage() as storage:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        storage.objects = {f"models/fraud/{path}": content for path, content in FILES.items()}
+        yield storage
+
+
+@pytest.fixture
+def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBlobs]:
+    with AzureBlobs() as blobs:
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", blobs.connection)
+        blobs.objects = {f"models/fraud/{path}": content for path, content in FILES.items()}
+        yield blobs
+
+
+@pytest.mark.parametrize("url", ["gs://models/fraud", "gs://models/fraud/", "gcs://models/fraud"])
+def test_a_model_in_a_bucket_of_google_comes(fetch: Fetch, google: GoogleStorage, url: str) -> None:
+    google.page = 1
+    assert fetch({"url": url, "floating": "true"}) == EXPECTED
+    assert fetch({"url": url, "digest": DIGESTS}) == EXPECTED
+    assert fetch({"url": url, "floating": "true", "include": "labels/*"}) == {
+        path: content for path, content in EXPECTED.items() if "labels" in path
+    }
+
+
+@pytest.mark.parametrize("url", ["az://models/fraud", f"as://{ACCOUNT}.blob.core.windows.net/models/fraud"])
+def test_a_model_in_a_container_of_azure_comes(fetch: Fetch, azure: AzureBlobs, url: str) -> None:
+    azure.page = 1
+    assert fetch({"url": url, "floating": "true"}) == EXPECTED
+    assert fetch({"url": url, "digest": DIGESTS}) == EXPECTED
+    assert azure.refusals == 0
+
+
+def test_large_files_come_in_ranges(fetch: Fetch, google: GoogleStorage, azure: AzureBlobs) -> None:
+    for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
+        fetch({"url": url, "floating": "true", "include": "model.onnx"})
+        asked = [one for one in store.seen_headers if one.get("Range") or one.get("x-ms-range")]
+        assert len(asked) >= 3
+
+
+def test_what_is_in_the_cache_is_not_asked_for_again(
+    fetch: Fetch, google: GoogleStorage, azure: AzureBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
+        fetch({"url": url, "digest": DIGESTS})
+        store.objects.clear()
+        assert fetch({"url": url, "digest": DIGESTS}) == EXPECTED
+    monkeypatch.setenv("REPOAGENT_OFFLINE", "1")
+    assert fetch({"url": "gs://models/fraud", "digest": DIGESTS}) == EXPECTED
+
+
+@pytest.mark.parametrize("lie", [b"", b"other", WEIGHTS[:-1] + b"x"])
+def test_another_content_is_refused(fetch: Fetch, google: GoogleStorage, azure: AzureBlobs, lie: bytes) -> None:
+    for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
+        store.objects["models/fraud/model.onnx"] = lie
+        with pytest.raises(RepoAgentError, match="has the digest sha256:"):
+            fetch({"url": url, "digest": DIGESTS})
+
+
+def test_a_place_that_is_not_there_is_reported(fetch: Fetch, google: GoogleStorage, azure: AzureBlobs) -> None:
+    for url in ("gs://models/other", "az://models/other", "gs://other/x", "az://other/x"):
+        with pytest.raises(RepoAgentError, match=r"no file|not found|no such|does not exist|there is no"):
+            fetch({"url": url, "floating": "true"})
+
+
+def test_a_key_that_is_not_the_accounts_is_refused_with_the_reason(
+    fetch: Fetch, azure: AzureBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure.connection.replace("AccountKey=", "AccountKey=AAAA"))
+    with pytest.raises(RepoAgentError, match=r"access|refused|Authenticat|authoriz") as raised:
+        fetch({"url": "az://models/fraud", "floating": "true"})
+    assert "AccountKey" not in str(raised.value)
