@@ -90,9 +90,9 @@ def new_agent(name: str, directory: Path | None) -> None:
     It can be installed, used and tested as it is. Nothing that exists is overwritten.
     """
     from repoagent.cli.new_agent import Names, write_package
-    from repoagent.loader.discovery import RESERVED_NAMES
+    from repoagent.loader.discovery import OFFICIAL_AGENTS
 
-    names = Names.of(name, taken={*RESERVED_NAMES, *(info.name for info in _registry(None).list())})
+    names = Names.of(name, taken={*OFFICIAL_AGENTS, *(info.name for info in _registry(None).list())})
     target = directory or Path(names.distribution)
     for path in write_package(names, target):
         click.echo(path)

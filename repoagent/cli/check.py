@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import signal
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.progress import progress_line
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 
@@ -70,7 +69,7 @@ def check(
         source = _source(model_dir, plugins.registry("filesystems"))
         line = progress_line()
         loader = open_loader(options, plugins, resources)
-        interrupted = _interrupt_flag()
+        interrupted = interrupt_flag()
         try:
             source.fingerprint()  # looks at every file, as a server does before it loads one
             chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
@@ -90,18 +89,6 @@ def check(
         _show(chain.report, as_json)
     if not as_json:
         click.echo(f"{source.name}: ok")
-
-
-def _interrupt_flag() -> threading.Event:
-    """Set by the first Ctrl-C, so that the load is given up in good order; a second one interrupts whatever runs."""
-    flag = threading.Event()
-
-    def interrupt(*_: object) -> None:
-        flag.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, interrupt)
-    return flag
 
 
 def _require_version(chain: "LoadedChain") -> None:

@@ -26,6 +26,7 @@ _OWN: Final[Mapping[str, CommandSpec]] = {
     "audit": CommandSpec("repoagent.cli.audit:audit", "Verify the audit log of a server."),
     "check": CommandSpec("repoagent.cli.check:check", "Parse a model, run its agents without serving it, report."),
     "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what of this machine can be used, and each gap."),
+    "fetch": CommandSpec("repoagent.cli.fetch:fetch", "Download models into the cache before they are needed."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
     "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),
 }
@@ -42,6 +43,8 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "rekey": "repoagent-decrypt",
     "scan": "repoagent-scan",
     "serve": "repoagent-server",
+    "sign": "repoagent-verify",
+    "verify": "repoagent-verify",
 }
 
 

@@ -15,17 +15,15 @@ from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
 from repoagent.loader.directory import DEFAULT_DIRECTORY, directory_candidates
 from repoagent.loader.packages import AGENTS_GROUP, distribution_metadata, package_candidates
 
-__all__ = ["OFFICIAL_AGENTS", "RESERVED_NAMES", "AgentDetails", "AgentInfo", "AgentRegistry"]
+__all__ = ["OFFICIAL_AGENTS", "AgentDetails", "AgentInfo", "AgentRegistry"]
 
 _Found = dict[str, list[Candidate]]
 
 logger = logging.getLogger("repoagent.loader")
 
-OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt")
-"""Names whose package is ``repoagent-NAME``; a message about one that is missing says how to get it."""
-
-RESERVED_NAMES: Final = (*OFFICIAL_AGENTS, "fetch", "verify")
-"""Names that new agents of others should not take: of the official agents, those that are planned included."""
+OFFICIAL_AGENTS: Final = ("checksum", "convert", "decrypt", "fetch", "license", "scan", "verify")
+"""Names whose package is ``repoagent-NAME``: a message about one that is missing says how to get it, and no agent of
+others should take one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.key_schemes import key_providers
 from repoagent.loader.loader import Loader
+from repoagent.loader.plan import ChainPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.serving.backends.registry import BackendRegistry
@@ -180,8 +181,12 @@ def open_loader(
     plugins: PluginManager,
     resources: ExitStack,
     on_unload_request: Callable[[str, str], None] | None = None,
+    planner: ChainPlanner | None = None,
 ) -> Loader:
-    """A loader by ``options``; it and what it needs are closed with ``resources``."""
+    """A loader by ``options``; it and what it needs are closed with ``resources``.
+
+    ``planner`` decides which agents run, before the policy of ``options`` does.
+    """
     workspaces = WorkspaceRoot(
         options.workspace_directory,
         confidential_dir=options.confidential_directory,
@@ -198,7 +203,7 @@ def open_loader(
         registry,
         workspaces,
         cache,
-        planner=PolicyPlanner(policy, registry, audit=options.audit) if policy is not None else None,
+        planner=PolicyPlanner(policy, registry, planner, audit=options.audit) if policy is not None else planner,
         plugins=plugins,
         key_providers=key_providers(plugins, allow_commands=options.allow_exec_keys, limits=options.limits),
         filesystems=plugins.registry("filesystems"),

@@ -1,0 +1,115 @@
+"""``repoagent fetch URL``: bring models into the cache before a server needs them."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from repoagent.cli.interrupt import interrupt_flag
+from repoagent.cli.progress import progress_line
+from repoagent.errors import RepoAgentError
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+    from repoagent.loader.loader import Loader
+    from repoagent.loader.plan import PlannedAgent
+
+__all__ = ["fetch"]
+
+_AGENT = "fetch"
+_OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "tracking")
+
+
+@click.command()
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option("--cache-directory", type=click.Path(path_type=Path), help="The cache of the server that will load them.")
+@click.option("--include", multiple=True, help="A shell pattern of paths at the source.")
+@click.option("--digest", multiple=True, help="A file at the source and its digest, as PATH=sha256:HEX.")
+@click.option("--manifest", help="A file of sha256sum at the source and its digest, as PATH=sha256:HEX.")
+@click.option("--token", help="Reference to a token, such as env:HF_TOKEN.")
+@click.option("--username", help="Reference to a user name, for a container registry.")
+@click.option("--password", help="Reference to a password, for a container registry.")
+@click.option("--tracking", help="URL of the MLflow registry.")
+@click.option("--floating", is_flag=True, help="Accept a source that is not pinned.")
+@click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
+def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, floating: bool, **given: object) -> None:
+    """Download the models at URL into the cache, as the agent fetch does when a model is loaded.
+
+    Exits 1 if one of them cannot be had. What was downloaded before that stays, and the next call continues.
+    """
+    from repoagent.loader.plugins import PluginManager
+    from repoagent.serving.assembly import open_loader
+    from repoagent.serving.options import CoreOptions
+
+    parameters = [(name, value) for name in _OPTIONS for value in _values(given[name])]
+    parameters += [("floating", "true")] if floating else []
+    planner = _Planner(parameters)
+    reports = []
+    with ExitStack() as resources:
+        plugins = resources.enter_context(PluginManager())
+        options = CoreOptions(repositories=(), cache_directory=cache_directory)
+        loader = open_loader(options, plugins, resources, planner=planner)
+        for planner.url in urls:
+            reports.append(_fetch(loader, resources))
+            if not as_json:
+                click.echo(f"{planner.url}: {_summary(reports[-1])}")
+    if as_json:
+        click.echo(json.dumps(reports, indent=2))
+
+
+def _values(value: object) -> Sequence[str]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(map(str, value))  # type: ignore[call-overload]
+
+
+@dataclass
+class _Planner:
+    """Plans the agent fetch alone, as an operator's policy would demand it."""
+
+    parameters: list[tuple[str, str]]
+    url: str = ""
+
+    def plan(
+        self, _model_name: str, _config: "ModelConfig | None", *, overridden: bool = False
+    ) -> Sequence["PlannedAgent"]:
+        from repoagent.api import Parameters
+        from repoagent.loader.plan import POLICY, PlannedAgent
+
+        return [PlannedAgent(_AGENT, Parameters([("url", self.url), *self.parameters]), POLICY)]
+
+    def admit(self, _model_name: str, _config: "ModelConfig") -> None:
+        """Nothing is served."""
+
+
+def _fetch(loader: "Loader", resources: ExitStack) -> dict[str, Any]:
+    from repoagent.storage import open_source
+
+    empty = resources.enter_context(tempfile.TemporaryDirectory(prefix="repoagent-fetch-"))
+    line = progress_line()
+    interrupted = interrupt_flag()
+    try:
+        chain = loader.load(
+            open_source(_AGENT, empty), on_progress=line.show if line else None, cancelled=interrupted.is_set
+        )
+    except RepoAgentError as error:
+        if interrupted.is_set():
+            raise click.Abort from error
+        raise
+    finally:
+        if line:
+            line.clear()
+    chain.complete()
+    chain.unload()
+    chain.unload_complete()
+    return dict(chain.report.to_dict())
+
+
+def _summary(report: dict[str, Any]) -> str:
+    action = report["entries"][0]["actions"][0]
+    return f"{action['bytes_written']} bytes; {action['notes'][-1]}"
