@@ -95,6 +95,18 @@ def test_a_model_that_was_signed_in_ci_holds(model: Path, sigstore: PrivateSigst
     assert (verified.files, len(verified.signer.trust_root)) == (3, 64)
 
 
+def test_verification_asks_nobody(model: Path, sigstore: PrivateSigstore, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle, root = sigstore.bundle(payload_of(model)), sigstore.trusted_root()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was made")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(f"socket.socket.{name}", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    assert check(model, bundle, root).files == 3
+
+
 @pytest.mark.parametrize(
     ("pattern", "holds"),
     [

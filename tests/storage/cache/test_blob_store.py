@@ -307,6 +307,34 @@ def test_eight_processes_download_a_model_once(server: FileServer, child: Callab
     assert server.sent == len(BIG)
 
 
+_MEASURED = """
+import resource, sys
+from pathlib import Path
+from repoagent.storage.cache.cache import Cache
+from repoagent.storage.transfer.remote_files import RemoteFile
+from repoagent.storage.transfer.streams import web_opener
+from repoagent.web import Hosts, WebClient
+path, url, digest, size = sys.argv[1:]
+opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
+with Cache(Path(path)) as cache, cache.scope() as scope:
+    file = RemoteFile("1/w", url, opener, int(size), digest=digest)
+    scope.get_or_build("m", lambda target: scope.bring([file], target) and None)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(server: FileServer, child: Callable[..., Any], tmp_path: Path) -> None:
+    peaks = []
+    for size in (32 << 20, 256 << 20):
+        content = bytes(size)
+        server.files["/zeros"] = content
+        one = child(_MEASURED, tmp_path / str(size), f"{server.url}/zeros", digest_of(content), size)
+        peaks.append(int(one.expect()) << 10)
+        one.process.wait()
+    assert peaks[1] - peaks[0] < 32 << 20
+
+
 def test_a_process_takes_over_when_the_one_that_downloads_is_killed(
     server: FileServer, child: Callable[..., Any], tmp_path: Path
 ) -> None:
