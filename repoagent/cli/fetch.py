@@ -2,11 +2,12 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -46,6 +47,7 @@ def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, fl
     from repoagent.serving.assembly import open_loader
     from repoagent.serving.options import CoreOptions
 
+    _check_secrets(urls, given)
     parameters = [(name, value) for name in _OPTIONS for value in _values(given[name])]
     parameters += [("floating", "true")] if floating else []
     planner = _Planner(parameters)
@@ -60,6 +62,19 @@ def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, fl
                 click.echo(f"{planner.url}: {_summary(reports[-1])}")
     if as_json:
         click.echo(json.dumps(reports, indent=2))
+
+
+def _check_secrets(urls: Sequence[str], given: Mapping[str, object]) -> None:
+    """What is secret goes to one server only."""
+    secrets = [name for name in ("token", "username", "password") if given[name]]
+    if secrets and len({_server_of(url) for url in urls}) > 1:
+        raise click.UsageError(f"--{secrets[0]} would go to several servers: fetch from one server in each call")
+
+
+def _server_of(url: str) -> str:
+    """The hub is one server, whatever the model is called."""
+    split = urlsplit(url)
+    return split.scheme if split.scheme in ("hf", "models") else f"{split.scheme}://{split.netloc.lower()}"
 
 
 def _values(value: object) -> Sequence[str]:

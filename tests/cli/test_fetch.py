@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from repoagent.cli.main import program
 from tests.file_server import FileServer, Request
 
 WEIGHTS = os.urandom(3 << 20)
@@ -92,6 +94,16 @@ def test_what_cannot_be_had_ends_with_1_and_one_line(
     assert done.returncode == 1
     assert re.search(message, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["--token", "--username", "--password"])
+@pytest.mark.parametrize(
+    "others", [["https://other.example/x"], ["hf://acme/m@" + "0" * 40, "models:/m/1"], ["oci://a.example/m:1"]]
+)
+def test_a_secret_goes_to_one_server_only(name: str, others: list[str]) -> None:
+    urls = ["https://here.example/x", *others]
+    result = CliRunner().invoke(program, ["fetch", *urls, name, "env:SECRET"])
+    assert (result.exit_code, f"{name} would go to several servers" in result.output) == (2, True)
 
 
 @pytest.mark.slow
