@@ -13,6 +13,8 @@ __all__ = ["HttpAccess"]
 _AUTHORIZATION: Final = AUTHORIZATION.encode()
 _API_KEY: Final = API_KEY.encode()
 _LENGTHS: Final = frozenset({len(_AUTHORIZATION), len(_API_KEY)})
+_AROUND: Final = b" \t"
+"""What may stand around a value, and is not part of it (RFC 9110); the parser leaves it behind the value."""
 _CHALLENGE: Final = b"WWW-Authenticate"
 
 
@@ -51,9 +53,9 @@ def _given(request: Request) -> Given:
         if len(name) in _LENGTHS:
             lower = name.lower()
             if lower == _AUTHORIZATION:
-                authorization.append(value)
+                authorization.append(value.strip(_AROUND))
             elif lower == _API_KEY:
-                keys.append(value)
+                keys.append(value.strip(_AROUND))
     return given(authorization, keys, request.peer)
 
 

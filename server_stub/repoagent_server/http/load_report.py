@@ -3,6 +3,7 @@
 from typing import Final
 
 from repoagent.serving.measuring.custom_metrics import REGISTRY, MetricKind
+from repoagent_server.access import Right
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.http.messages import Header, Request
 
@@ -15,8 +16,9 @@ _LABEL: Final = "kv_cache_block_type"
 
 
 def wanted_report(request: Request) -> bytes | None:
-    """The form of report that the request asks for."""
-    return request.header(_ASKED)
+    """The form of report that the request asks for; None if its client may not see how busy other models are."""
+    caller = request.caller
+    return request.header(_ASKED) if caller is None or caller.may_all(Right.METADATA) else None
 
 
 def load_report(form: bytes | None) -> list[Header]:

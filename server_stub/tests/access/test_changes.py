@@ -1,0 +1,256 @@
+"""Access files that change while they are followed, and while requests run."""
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+from repoagent_server.access import NotAuthenticatedError
+from repoagent_server.access.credentials import given
+from repoagent_server.shared.grpc_options import TRANSPORTS
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from server_stub.tests.access.conftest import PATIENCE, Follow, Guarded, Issuer, client, digest, tables
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def _knows(file: Any, key: str) -> bool:
+    try:
+        file.access.caller(given([f"Bearer {key}".encode()], []))
+    except NotAuthenticatedError:
+        return False
+    return True
+
+
+def test_a_changed_file_is_read_again(follow: Follow, path: Path) -> None:
+    file = follow(client("a"))
+    assert _knows(file, "a-key")
+    path.write_text(client("b"))
+    _until(lambda: _knows(file, "b-key"))
+    assert not _knows(file, "a-key")
+
+
+def test_a_file_of_the_same_size_and_time_is_read_again(follow: Follow, path: Path) -> None:
+    file = follow(client("a"))
+    before = path.stat()
+    path.write_text(client("b"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    _until(lambda: _knows(file, "b-key"))
+
+
+def test_a_link_that_leads_elsewhere_is_followed(tmp_path: Path) -> None:
+    """As Kubernetes changes the files of a Secret."""
+    from repoagent_server.access.access_file import AccessFile
+
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(client(name))
+    (tmp_path / "access.toml").symlink_to("a")
+    with AccessFile(tmp_path / "access.toml") as file:
+        (tmp_path / "new").symlink_to("b")
+        (tmp_path / "new").rename(tmp_path / "access.toml")
+        _until(lambda: _knows(file, "b-key"))
+
+
+@pytest.mark.parametrize("broken", ["[clients", client("a", rights="all"), client("a", keys=["plain"])], ids=range(3))
+def test_a_broken_file_is_logged_once_and_the_old_rules_stay(
+    follow: Follow, path: Path, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    file = follow(client("a"))
+    path.write_text(broken)
+    _until(lambda: "cannot be used" in caplog.text)
+    assert _knows(file, "a-key")
+    path.write_text(client("b"))
+    _until(lambda: _knows(file, "b-key"))
+    assert caplog.text.count("cannot be used") == 1
+    assert "plain" not in caplog.text
+
+
+def test_a_file_that_goes_leaves_the_rules_as_they_are(
+    follow: Follow, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = follow(client("a"))
+    path.unlink()
+    _until(lambda: "cannot be used" in caplog.text)
+    assert _knows(file, "a-key")
+
+
+def test_a_new_key_set_is_read_again(follow: Follow, issuer: Issuer) -> None:
+    file = follow(issuer.table(), client("people", issuer="corp"))
+    token = issuer.token()
+    assert _knows(file, token)
+    successor = Issuer(issuer.folder)
+    successor.publish()
+    _until(lambda: not _knows(file, token))
+    assert _knows(file, successor.token())
+
+
+def test_a_broken_key_set_leaves_the_rules_as_they_are(
+    follow: Follow, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = follow(issuer.table(), client("people", issuer="corp"))
+    (issuer.folder / "keys.json").write_text("{}")
+    _until(lambda: "cannot be used" in caplog.text)
+    assert _knows(file, issuer.token())
+
+
+# While requests run.
+
+WIDTH: Final = 4
+
+
+class _Worker(threading.Thread):
+    """Infers again and again with the key that is current."""
+
+    def __init__(self, infer: Callable[[str], int], keys: list[str]) -> None:
+        super().__init__()
+        self._infer = infer
+        self._keys = keys
+        self.used = ""
+        """The key of the last request that was answered."""
+        self.failures: list[Any] = []
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.stopped.is_set():
+                key = self._keys[-1]
+                status = self._infer(key)
+                if status != 200:
+                    self.failures.append((key, status))
+                self.used = key
+        except Exception as error:
+            self.failures.append(error)
+
+
+@contextmanager
+def _over_http(guarded: Guarded) -> Iterator[Callable[[str], int]]:
+    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, WIDTH], "data": [1.0] * WIDTH}]}
+    with httpx.Client(base_url=guarded.http) as http:
+        yield (
+            lambda key: (
+                http.post("/v2/models/shared/infer", json=body, headers={"authorization": f"Bearer {key}"}).status_code
+            )
+        )
+
+
+@contextmanager
+def _over_grpc(guarded: Guarded, transport: str) -> Iterator[Callable[[str], int]]:
+    tensor = grpc_client.InferInput("INPUT0", [1, WIDTH], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, WIDTH), np.float32))
+    with grpc_client.InferenceServerClient(guarded.grpc[transport]) as triton:
+
+        def infer(key: str) -> int:
+            triton.infer("shared", [tensor], headers={"x-api-key": key})
+            return 200
+
+        yield infer
+
+
+def test_keys_replaced_while_requests_run_lose_none_and_old_ones_are_refused(guarded: Guarded) -> None:
+    """Each new key overlaps with the one before; clients change to it meanwhile."""
+
+    def write(*names: str) -> None:
+        guarded.write(*tables(guarded.issuer), client("turning", keys=[digest(name) for name in names]))
+
+    keys = ["first"]
+    write("first")
+    _until(lambda: _knows(guarded.file, "first"))
+    with ExitStack() as stack:
+        ways = [_over_http(guarded), *(_over_grpc(guarded, transport) for transport in TRANSPORTS)]
+        workers = [_Worker(stack.enter_context(way), keys) for way in ways]
+        for worker in workers:
+            worker.start()
+            stack.callback(worker.join)
+            stack.callback(worker.stopped.set)
+        for old, new in itertools.pairwise(["first", "second", "third"]):
+            write(old, new)
+            _until(partial(_knows, guarded.file, new))
+            keys.append(new)
+            _until(lambda new=new: all(one.used == new or one.failures for one in workers))  # type: ignore[misc]
+            write(new)
+            _until(lambda old=old: not _knows(guarded.file, old))  # type: ignore[misc]
+    guarded.write(*tables(guarded.issuer))
+    assert [worker.failures for worker in workers] == [[], [], []]
+    assert [worker.used for worker in workers] == ["third"] * 3
+
+
+def test_a_key_that_is_gone_is_refused_on_open_connections(guarded: Guarded) -> None:
+    """Where the same bytes were let in a moment before."""
+    guarded.write(*tables(guarded.issuer), client("leaving"))
+    headers = {"x-api-key": "leaving-key"}
+    with httpx.Client(base_url=guarded.http) as http:
+        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 200)
+        channels = {name: grpc.insecure_channel(address) for name, address in guarded.grpc.items()}
+        stubs = {name: service_pb2_grpc.GRPCInferenceServiceStub(channel) for name, channel in channels.items()}
+
+        def code(stub: Any) -> Any:
+            try:
+                stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="shared"), metadata=list(headers.items()))
+            except grpc.RpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+
+        assert {name: code(stub) for name, stub in stubs.items()} == dict.fromkeys(stubs, grpc.StatusCode.OK)
+        guarded.write(*tables(guarded.issuer))
+        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 401)
+        codes = {name: code(stub) for name, stub in stubs.items()}
+        assert codes == dict.fromkeys(stubs, grpc.StatusCode.UNAUTHENTICATED)
+        guarded.write(*tables(guarded.issuer), client("leaving"))
+        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 200)
+        assert {name: code(stub) for name, stub in stubs.items()} == dict.fromkeys(stubs, grpc.StatusCode.OK)
+        for channel in channels.values():
+            channel.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_open_stream_follows_the_rules(guarded: Guarded, transport: str) -> None:
+    guarded.write(*tables(guarded.issuer), client("leaving"))
+    _until(lambda: _knows(guarded.file, "leaving-key"))
+    go_on = threading.Semaphore(0)
+    over = threading.Event()
+
+    def messages() -> Any:
+        while not over.is_set():
+            go_on.acquire()
+            message = service_pb2.ModelInferRequest(model_name="shared")
+            yield message
+
+    with grpc.insecure_channel(guarded.grpc[transport]) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answers = stub.ModelStreamInfer(messages(), metadata=[("x-api-key", "leaving-key")])
+        go_on.release()
+        assert "expected 1 inputs but got 0" in next(answers).error_message
+        guarded.write(*tables(guarded.issuer))
+        _until(lambda: not _knows(guarded.file, "leaving-key"))
+        go_on.release()
+        assert next(answers).error_message == "the key is not valid"
+        over.set()
+        go_on.release()
+        answers.cancel()
+
+
+def test_a_token_that_ends_is_refused_on_an_open_connection(guarded: Guarded) -> None:
+    headers = {"authorization": f"Bearer {guarded.issuer.token(seconds=2)}"}
+    with httpx.Client(base_url=guarded.http) as http:
+        assert http.get("/v2/models/shared", headers=headers).status_code == 200
+        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 401)
+        answer = http.get("/v2/models/shared", headers=headers)
+    assert json.loads(answer.text) == {"error": "the token has expired"}
+    assert answer.headers["www-authenticate"] == 'Bearer realm="repoagent", error="invalid_token"'
