@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = {"repoagent-core": ("llm", "otel", "s3"), "repoagent-checksum": ("blake3",)}
+EXTRAS = {"repoagent-core": ("llm", "otel", "s3"), "repoagent-checksum": ("blake3",), "repoagent-server": ("jwt",)}
 
 
 def requirements() -> list[str]:

@@ -66,7 +66,7 @@ BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "i
 
 
 def _routes() -> list[Route]:
-    core: Any = SimpleNamespace()
+    core: Any = SimpleNamespace(audit=None)
     nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
     handlers = Handlers.over(core, allow_load_parameters=False)
     metrics = Route("/metrics", frozenset({b"GET"}), needs=Need(Scope.SERVER, Right.METADATA))

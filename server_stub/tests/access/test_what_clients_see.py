@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_request_is_said_only_to_who_may_infer(guarded: Gua
 
 def test_loads_that_bring_a_configuration_need_the_right_for_all_models(guarded: Guarded, http: httpx.Client) -> None:
     guarded_eu = {"x-api-key": "eu-key"}
-    body = {"parameters": {"config": '{"platform": "ensemble"}'}}
+    body: dict[str, Any] = {"parameters": {"config": '{"platform": "ensemble"}'}}
     answer = http.post("/v2/repository/models/fraud-eu/load", json=body, headers=guarded_eu)
     assert (answer.status_code, "for all models" in answer.text) == (403, True)
     body = {"parameters": {"unload_dependents": True}}
