@@ -3,9 +3,9 @@
 from importlib.metadata import version
 
 from repoagent.executor import kv_cache
+from repoagent.executor.draft_target import DraftTargetDecodingConfig
 from repoagent.executor.executor import Executor
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.speculation import DraftTargetDecodingConfig
 from repoagent.executor.types.adapters import (
     ContextPhaseParams,
     EagleConfig,
@@ -45,6 +45,7 @@ from repoagent.executor.types.enums import (
 )
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.guidance import GuidedDecodingConfig, GuidedDecodingParams
+from repoagent.executor.types.lookahead import LookaheadDecodingConfig
 from repoagent.executor.types.metrics import (
     KvCacheMetrics,
     RequestPerfMetrics,
@@ -63,7 +64,6 @@ from repoagent.executor.types.scheduling_config import (
     SchedulerConfig,
 )
 from repoagent.executor.types.serialization import deserialize_result, serialize_result
-from repoagent.executor.types.speculation import LookaheadDecodingConfig
 from repoagent.executor.types.stats import (
     DebugTensorsPerIteration,
     DisServingRequestStats,

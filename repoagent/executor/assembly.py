@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from repoagent.executor.draft_target import check_vocabularies, speculation_of
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
@@ -21,7 +22,6 @@ from repoagent.executor.engine.snapshots import StatsKeeper
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
-from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.cache_config import PeftCacheConfig
 from repoagent.executor.types.enums import ContextChunkingPolicy
 from repoagent.executor.types.errors import CheckError

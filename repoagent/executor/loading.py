@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from repoagent.executor.draft_target import check_vocabularies, speculation_of
 from repoagent.executor.engine.debug import graph_tensors
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
@@ -16,7 +17,6 @@ from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
 from repoagent.executor.runner.spec import DecoderSpec, read_spec
 from repoagent.executor.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
 from repoagent.executor.runner.trial import try_runner
-from repoagent.executor.speculation import check_vocabularies, speculation_of
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 

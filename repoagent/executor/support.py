@@ -1,6 +1,6 @@
 """What an ExecutorConfig may ask for that no runner here can do; refused by name when an executor is made."""
 
-from repoagent.executor.speculation import speculation_of
+from repoagent.executor.draft_target import speculation_of
 from repoagent.executor.types.cache_config import KvCacheConfig
 from repoagent.executor.types.decoding_config import (
     DebugConfig,

@@ -23,7 +23,7 @@ from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.repositories.filesystems import TIMEOUT
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import KeyProvider
-from repoagent.storage.transfer.fetch import Fetcher
+from repoagent.storage.transfer.fetcher import Fetcher
 from repoagent.storage.transfer.snapshot import snapshot
 
 __all__ = ["LoadContext", "ModelLocation", "Progress", "Services"]

@@ -93,7 +93,7 @@ class Downloads:
         opened: dict[str, Any] = {}
         wanted = [self._openable(file, client, (options, allow), opened) for file in files]
         if self.cache is not None:
-            brought = self.cache.bring(
+            brought = self.cache.download(
                 wanted,
                 into,
                 progress=self.progress,

@@ -8,7 +8,7 @@ from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.repositories.sources import MemorySource, ModelSource, open_source
 from repoagent.storage.repositories.url import RepositoryUrl, parse_url
 from repoagent.storage.secrets.keys import KeyProvider, builtin_providers, resolve_key
-from repoagent.storage.transfer.fetch import Fetcher
+from repoagent.storage.transfer.fetcher import Fetcher
 from repoagent.storage.workspaces.workspace import Workspace, WorkspaceRoot
 
 __all__ = [

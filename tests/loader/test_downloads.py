@@ -19,7 +19,7 @@ CONTENT = os.urandom(200_000)
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("repoagent.storage.transfer.pull._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("repoagent.storage.transfer.download_file._FIRST_PAUSE", 0.0)
     with FileServer({"/m/w.onnx": CONTENT, "/m/config.json": b"{}"}) as server:
         monkeypatch.setenv("REPOAGENT_FETCH_HOSTS", server.host)
         yield server

@@ -18,7 +18,7 @@ Fetch = Callable[..., dict[str, bytes]]
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    monkeypatch.setattr("repoagent.storage.transfer.pull._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("repoagent.storage.transfer.download_file._FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from repoagent.executor.builder.graph import GraphWriter, finite
 from repoagent.executor.builder.products import Product
 from repoagent.executor.builder.weights import LayerWeights, Linear, Norm, Weights
 
-__all__ = ["DecoderWriter", "FormWriter", "Toolbox"]
+__all__ = ["DecoderForm", "DecoderWriter", "Toolbox"]
 
 
 class Toolbox:
@@ -56,7 +56,7 @@ class Toolbox:
         return name
 
 
-class FormWriter(Protocol):
+class DecoderForm(Protocol):
     """What a form of graph writes in its own way."""
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class FormWriter(Protocol):
 class DecoderWriter:
     """Writes all layers through a form."""
 
-    def __init__(self, tools: Toolbox, form: FormWriter, weights: Weights) -> None:
+    def __init__(self, tools: Toolbox, form: DecoderForm, weights: Weights) -> None:
         self._tools = tools
         self._form = form
         self._weights = weights

@@ -23,7 +23,7 @@ class GqaForm:
         self._shape = tools.shape
 
     def begin(self) -> None:
-        """See FormWriter."""
+        """See DecoderForm."""
         graph, shape = self._graph, self._shape
         graph.input("input_ids", np.int64, ["batch_size", "sequence_length"])
         graph.input("attention_mask", np.int64, ["batch_size", "total_sequence_length"])
@@ -59,11 +59,11 @@ class GqaForm:
         graph.node("Cast", [total], "total_length", to=6)
 
     def positions(self) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         return "position_ids"
 
     def norm(self, x: str, norm: Norm, name: str) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         scale = self._tools.weight(f"{name}.scale", norm.scale)
         if norm.bias is None:
             return self._graph.node(
@@ -78,7 +78,7 @@ class GqaForm:
         return self._graph.node("LayerNormalization", [x, scale, bias], name, axis=-1, epsilon=self._shape.norm_epsilon)
 
     def add_norm(self, x: str, residual: str, norm: Norm, name: str) -> tuple[str, str]:
-        """See FormWriter."""
+        """See DecoderForm."""
         operands = [residual, x, self._tools.weight(f"{name}.scale", norm.scale)]
         op = "SkipSimplifiedLayerNormalization"
         if norm.bias is not None:
@@ -89,7 +89,7 @@ class GqaForm:
         return name, outputs[3]
 
     def attention(self, qkv: str, layer: LayerWeights, number: int) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         shape, stem = self._shape, f"layers.{number}"
         query, key, value = (qkv, "", "") if layer.query_norm is None else self._split(qkv, layer, stem)
         rotary = not shape.is_gpt2
@@ -133,7 +133,7 @@ class GqaForm:
         return graph.node("Reshape", [normed, self._tools.integers(f"flat.{heads}", [0, 0, heads * size])], f"{x}.flat")
 
     def finish(self, hidden: str, head: Linear) -> None:
-        """See FormWriter."""
+        """See DecoderForm."""
         self._tools.linear(hidden, head, "logits")
         self._graph.output("logits", self._tools.dtype, ["batch_size", "sequence_length", self._shape.vocab_size])
         self._cache("present", "total_sequence_length", self._graph.output)

@@ -25,7 +25,7 @@ class StdForm:
         self._shape = tools.shape
 
     def begin(self) -> None:
-        """See FormWriter."""
+        """See DecoderForm."""
         graph, shape = self._graph, self._shape
         graph.input("input_ids", np.int64, ["batch", "tokens"])
         graph.input("position_ids", np.int64, ["batch", "tokens"])
@@ -67,11 +67,11 @@ class StdForm:
         return graph.node("Range", [start, limit, step], "columns")
 
     def positions(self) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         return "position_ids"
 
     def norm(self, x: str, norm: Norm, name: str) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         scale = self._tools.weight(f"{name}.scale", norm.scale)
         epsilon = self._shape.norm_epsilon
         if norm.bias is None:
@@ -80,12 +80,12 @@ class StdForm:
         return self._graph.node("LayerNormalization", [x, scale, bias], name, axis=-1, epsilon=epsilon)
 
     def add_norm(self, x: str, residual: str, norm: Norm, name: str) -> tuple[str, str]:
-        """See FormWriter."""
+        """See DecoderForm."""
         total = self._graph.node("Add", [x, residual], f"{name}.residual")
         return self.norm(total, norm, name), total
 
     def attention(self, qkv: str, layer: LayerWeights, number: int) -> str:
-        """See FormWriter."""
+        """See DecoderForm."""
         graph, shape, stem = self._graph, self._shape, f"layers.{number}"
         sizes = [shape.heads * shape.head_size] + [shape.kv_heads * shape.head_size] * 2
         names = [f"{stem}.query", f"{stem}.key", f"{stem}.value"]
@@ -120,7 +120,7 @@ class StdForm:
         return self._graph.node("TensorScatter", operands, f"present.{number}.{part}", axis=-2)
 
     def finish(self, hidden: str, head: Linear) -> None:
-        """See FormWriter."""
+        """See DecoderForm."""
         graph, shape = self._graph, self._shape
         rows = graph.node("Flatten", [hidden], "rows.all", axis=2)
         wanted = graph.node("Gather", [rows, "logits_index"], "rows.wanted", axis=0)

@@ -8,8 +8,8 @@ from repoagent.executor.types import rules
 from repoagent.executor.types.adapters import EagleConfig
 from repoagent.executor.types.decoding_mode import DecodingMode
 from repoagent.executor.types.errors import CheckError
+from repoagent.executor.types.lookahead import LookaheadDecodingConfig
 from repoagent.executor.types.record import Record
-from repoagent.executor.types.speculation import LookaheadDecodingConfig
 
 __all__ = [
     "DebugConfig",

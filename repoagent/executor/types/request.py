@@ -18,11 +18,11 @@ from repoagent.executor.types.adapters import (
 from repoagent.executor.types.enums import RequestType
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
+from repoagent.executor.types.lookahead import LookaheadDecodingConfig
 from repoagent.executor.types.output import OutputConfig
 from repoagent.executor.types.record import Record
 from repoagent.executor.types.retention import KvCacheRetentionConfig
 from repoagent.executor.types.sampling import SamplingConfig
-from repoagent.executor.types.speculation import LookaheadDecodingConfig
 
 __all__ = ["Request", "RequestExtras", "extras_of"]
 

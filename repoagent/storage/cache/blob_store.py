@@ -26,8 +26,8 @@ from typing import Final
 
 from repoagent.errors import UnavailableError, UnsafePathError
 from repoagent.storage.paths.trees import tree_size
+from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.lanes import Lanes
-from repoagent.storage.transfer.pull import pull
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.unfinished import ENDINGS, Unfinished, boot
 from repoagent.storage.transfer.unfinished import remove as remove_unfinished
@@ -77,7 +77,7 @@ class BlobStore:
         """Put ``file`` at ``target``, downloaded if it is not here; its SHA-256 and its size.
 
         ``target`` is a link to the blob within the cache, elsewhere a private copy. One process downloads a file
-        while others wait. Errors as in :func:`~repoagent.storage.transfer.pull.pull`, and:
+        while others wait. Errors as in :func:`~repoagent.storage.transfer.download_file.download_file`, and:
 
         Raises:
             UnavailableError: the file is not here, and ``offline``.
@@ -166,7 +166,7 @@ class BlobStore:
         part = self._parts / _part_of(file)
         into = Unfinished(part, f"{_key_of(file)} {file.digest}", provable=bool(file.digest))
         try:
-            name, size = pull(file, into, lanes, most=most)
+            name, size = download_file(file, into, lanes, most=most)
             if size >= _SMALL:
                 os.fsync(into.fd)
         except BaseException:

@@ -10,7 +10,7 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import hide
 from repoagent.storage.cache.cache_store import CacheStore, name_of
-from repoagent.storage.transfer.bring import WORKERS, Progress, bring
+from repoagent.storage.transfer.download_files import WORKERS, Progress, download_files
 from repoagent.storage.transfer.lanes import Lanes
 from repoagent.storage.transfer.localize import NO_LIMIT
 from repoagent.storage.transfer.remote_files import RemoteFile
@@ -140,7 +140,7 @@ class CacheScope:
             self._cache.shrink()
         return path
 
-    def bring(
+    def download(
         self,
         files: Sequence[RemoteFile],
         target: Path,
@@ -156,14 +156,14 @@ class CacheScope:
         One process downloads a file while others wait. What a killed download left is continued. Within the cache
         (a directory that :meth:`get_or_build` gave) the files are links, elsewhere private copies.
 
-        Returns and raises what :func:`~repoagent.storage.transfer.bring.bring` does.
+        Returns and raises what :func:`~repoagent.storage.transfer.download_files.download_files` does.
         """
         blobs = self._cache.open_store().blobs
 
         def place(file: RemoteFile, path: Path, lanes: Lanes) -> tuple[str, int]:
             return blobs.place(file, path, lanes, most=most, offline=offline)
 
-        return bring(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
+        return download_files(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
 
     def close(self) -> None:
         """Let go of everything; again is fine, and so is using the scope afterwards."""

@@ -13,9 +13,9 @@ from repoagent.storage.paths.paths import check_tree
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
 from repoagent.storage.repositories.listing import list_files
-from repoagent.storage.transfer.bring import WORKERS, Cancelled, Progress, bring
+from repoagent.storage.transfer.download_file import download_file
+from repoagent.storage.transfer.download_files import WORKERS, Cancelled, Progress, download_files
 from repoagent.storage.transfer.lanes import Lanes
-from repoagent.storage.transfer.pull import pull
 from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
 from repoagent.storage.transfer.unfinished import Unfinished
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
@@ -48,8 +48,8 @@ def localize(
         target: On a local disk or tmpfs; its parent must exist.
         location: The URL of ``root``; a web server is then read in ranges where it takes them.
         workers: Requests at once; each holds up to 8 MiB.
-        progress: See :data:`~repoagent.storage.transfer.bring.Progress`.
-        cancelled: See :data:`~repoagent.storage.transfer.bring.Cancelled`.
+        progress: See :data:`~repoagent.storage.transfer.download_files.Progress`.
+        cancelled: See :data:`~repoagent.storage.transfer.download_files.Cancelled`.
         entries: The listing to go by, if the caller has just made one.
 
     Raises:
@@ -85,20 +85,20 @@ def bring_privately(
 ) -> dict[str, tuple[str, int]]:
     """Put ``files`` into the directory ``target`` and keep nothing of them elsewhere.
 
-    Returns and raises what :func:`~repoagent.storage.transfer.bring.bring` does.
+    Returns and raises what :func:`~repoagent.storage.transfer.download_files.download_files` does.
     """
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target) as unfinished:
 
         def place(file: RemoteFile, path: Path, lanes: Lanes) -> tuple[str, int]:
             into = Unfinished(Path(unfinished, secrets.token_hex(8)), "", provable=True)
             try:
-                result = pull(file, into, lanes, most=most)
+                result = download_file(file, into, lanes, most=most)
             finally:
                 into.close()
             into.path.rename(path)
             return result
 
-        return bring(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
+        return download_files(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
 
 
 def check_unchanged(root: str, before: Sequence[FileEntry], after: Sequence[FileEntry]) -> None:

@@ -15,11 +15,11 @@ from repoagent.executor.types.decoding_config import DebugConfig, DecodingConfig
 from repoagent.executor.types.decoding_mode import DecodingMode
 from repoagent.executor.types.executor_config import ExecutorConfig
 from repoagent.executor.types.guidance import GuidedDecodingParams
+from repoagent.executor.types.lookahead import LookaheadDecodingConfig
 from repoagent.executor.types.result import AdditionalOutput, Response, Result
 from repoagent.executor.types.retention import KvCacheRetentionConfig
 from repoagent.executor.types.sampling import SamplingConfig
 from repoagent.executor.types.scheduling_config import OrchestratorConfig, ParallelConfig
-from repoagent.executor.types.speculation import LookaheadDecodingConfig
 
 Range = KvCacheRetentionConfig.TokenRangeRetentionConfig
 

@@ -21,7 +21,7 @@ from repoagent.executor.types import (
     output,
     result,
     scheduling_config,
-    speculation,
+    lookahead,
     stats,
 )
 from repoagent.executor.types.errors import CheckError
@@ -43,7 +43,7 @@ CLASSES: list[tuple[type[Record], tuple[Any, ...], bool, int | None]] = [
     (adapters.LoraConfig, (7,), False, 3),
     (adapters.MultimodalInput, ([[1]], [0], [1]), False, 3),
     (adapters.MropeConfig, (ROWS, 2), False, 2),
-    (speculation.LookaheadDecodingConfig, (4, 3, 4), False, 3),
+    (lookahead.LookaheadDecodingConfig, (4, 3, 4), False, 3),
     (Range, (0, None, 80), True, 4),
     (KvCacheRetentionConfig, ([Range(0, 4, 80)],), False, 5),
     (adapters.ContextPhaseParams, ([1], 2, None, None), False, 4),

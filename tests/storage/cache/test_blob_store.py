@@ -43,7 +43,7 @@ def remote(server: FileServer, name: str, path: str = "", *, pinned: bool = True
 
 
 def _bring(scope: CacheScope, files: list[RemoteFile], target: Path) -> None:
-    scope.bring(files, target)
+    scope.download(files, target)
 
 
 def build(cache: Cache, key: str, files: list[RemoteFile]) -> Path:
@@ -89,7 +89,7 @@ def test_a_changed_file_without_a_digest_comes_again(server: FileServer, cache: 
 
 def test_outside_of_the_cache_files_are_private_copies(server: FileServer, cache: Cache, tmp_path: Path) -> None:
     with cache.scope() as scope:
-        scope.bring([remote(server, "big", "w")], tmp_path)
+        scope.download([remote(server, "big", "w")], tmp_path)
     (tmp_path / "w").write_bytes(b"changed")
     assert (build(cache, "m", [remote(server, "big", "w")]) / "w").read_bytes() == BIG
     assert server.sent == len(BIG)
@@ -98,10 +98,10 @@ def test_outside_of_the_cache_files_are_private_copies(server: FileServer, cache
 def test_offline_only_what_is_here_can_be_had(server: FileServer, cache: Cache, tmp_path: Path) -> None:
     with cache.scope() as scope:
         with pytest.raises(UnavailableError, match=r"small is not in the cache, and the server is offline"):
-            scope.bring([remote(server, "small")], tmp_path, offline=True)
+            scope.download([remote(server, "small")], tmp_path, offline=True)
         assert server.requests == []
-        scope.bring([remote(server, "small", "a")], tmp_path)
-        scope.bring([remote(server, "small", "b")], tmp_path, offline=True)
+        scope.download([remote(server, "small", "a")], tmp_path)
+        scope.download([remote(server, "small", "b")], tmp_path, offline=True)
     assert len(server.requests) == 1
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_digest_leaves_nothing(server: FileServer, cache: Cache, tmp_pat
     file = remote(server, "small")
     server.files["/small"] = b"smell"
     with cache.scope() as scope, pytest.raises(InvalidArgumentError, match="has the digest"):
-        scope.bring([file], tmp_path)
+        scope.download([file], tmp_path)
     assert listed(cache, "blobs") == listed(cache, "parts") == []
 
 
@@ -119,7 +119,7 @@ def test_a_blob_of_another_size_is_replaced(server: FileServer, cache: Cache, tm
     blob.chmod(0o600)
     blob.write_bytes(b"")  # what a crash of the machine may leave
     with cache.scope() as scope:
-        scope.bring([remote(server, "small", "again")], tmp_path)
+        scope.download([remote(server, "small", "again")], tmp_path)
     assert (tmp_path / "again").read_bytes() == b"small"
 
 
@@ -154,7 +154,7 @@ def test_the_quota_removes_unfinished_downloads(server: FileServer, tmp_path: Pa
     cache = Cache(tmp_path / "cache", quota=0)
     server.before_piece = lambda _request, position: position < SEGMENT
     with cache.scope() as scope, pytest.raises(UnavailableError):
-        scope.bring([remote(server, "big")], tmp_path)
+        scope.download([remote(server, "big")], tmp_path)
     assert len(listed(cache, "parts")) == 3
     cache.shrink()
     assert listed(cache, "parts") == []
@@ -163,7 +163,7 @@ def test_the_quota_removes_unfinished_downloads(server: FileServer, tmp_path: Pa
 def test_an_unfinished_download_goes_after_a_week(server: FileServer, tmp_path: Path) -> None:
     server.before_piece = lambda _request, position: position < SEGMENT
     with Cache(tmp_path / "cache").scope() as scope, pytest.raises(UnavailableError):
-        scope.bring([remote(server, "big")], tmp_path)
+        scope.download([remote(server, "big")], tmp_path)
     parts = tmp_path / "cache" / "parts"
     Cache(tmp_path / "cache").open_store()
     assert len(list(parts.iterdir())) == 3
@@ -207,7 +207,7 @@ import os, signal, sys
 from pathlib import Path
 from repoagent.storage.cache import blob_store, cache_store
 from repoagent.storage.cache.cache import Cache, CacheScope
-from repoagent.storage.transfer import pull, unfinished
+from repoagent.storage.transfer import download_file, unfinished
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
@@ -240,7 +240,7 @@ if point == "none":
 opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
 file = RemoteFile("1/w", url, opener, int(size), digest=digest)
 with Cache(Path(path)) as cache, cache.scope() as scope:
-    tree = scope.get_or_build("m", lambda target: scope.bring([file], target) and None)
+    tree = scope.get_or_build("m", lambda target: scope.download([file], target) and None)
     print((tree / "1/w").stat().st_size, flush=True)
 """
 
@@ -362,7 +362,7 @@ def test_a_disk_that_fails_is_not_blamed_on_the_source(
 
     monkeypatch.setattr(os, "pwrite", full)
     with cache.scope() as scope, pytest.raises(UnavailableError, match=r"no space left on .*parts"):
-        scope.bring([remote(server, "big")], tmp_path)
+        scope.download([remote(server, "big")], tmp_path)
     assert len(server.requests) == 1
 
 
@@ -372,7 +372,7 @@ def test_after_a_start_of_the_machine_small_files_that_no_model_has_come_again(
     build(cache, "a", [remote(server, "small")])
     with cache.scope() as scope:
         server.files["/loose"] = b"loose"
-        scope.bring([remote(server, "loose"), remote(server, "big")], tmp_path)
+        scope.download([remote(server, "loose"), remote(server, "big")], tmp_path)
     names = {name: hashlib.sha256(server.files[f"/{name}"]).hexdigest() for name in ("small", "loose", "big")}
     assert listed(cache, "blobs") == sorted(names.values())
     Cache(cache.path).open_store()

@@ -42,7 +42,7 @@ def model(tmp_path: Path, write_tree: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repoagent.storage.transfer.pull._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("repoagent.storage.transfer.download_file._FIRST_PAUSE", 0.0)
 
 
 def _only(directory: Path) -> list[str]:

@@ -17,7 +17,7 @@ from repoagent.storage.transfer.unfinished import CHUNK, Unfinished
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 from repoagent.web import WebError
 
-__all__ = ["pull"]
+__all__ = ["download_file"]
 
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.1
@@ -29,7 +29,7 @@ _LATER: Final = frozenset({0, 408, 425, 429})
 logger = logging.getLogger(__name__)
 
 
-def pull(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int) -> tuple[str, int]:
+def download_file(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int) -> tuple[str, int]:
     """Bring what is missing of ``file``; the SHA-256 of the whole in hexadecimal digits, and its size.
 
     Args:
@@ -48,13 +48,13 @@ def pull(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int) -> tupl
     with full_disk(str(into.path.parent), file.size or 0):
         try:
             try:
-                return _Pull(file, into, lanes, most).run()
+                return _Download(file, into, lanes, most).run()
             except WrongDigestError:
                 if not resumed:
                     raise
                 logger.info("what was kept of %s does not fit; it comes again", file.name)
                 into.clear()
-                return _Pull(file, into, lanes, most).run()
+                return _Download(file, into, lanes, most).run()
         except ChangedError as error:
             into.clear()
             raise UnavailableError(f"{file.name} changed while it was copied ({error}); load it again") from error
@@ -67,7 +67,7 @@ def pull(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int) -> tupl
             raise
 
 
-class _Pull:
+class _Download:
     """One run. The first answer shows the size, and whether there are ranges."""
 
     def __init__(self, file: RemoteFile, into: Unfinished, lanes: Lanes, most: int) -> None:

@@ -9,7 +9,7 @@ from repoagent.storage.cache.cache import Cache
 from repoagent.storage.files.files import SourceFiles
 from repoagent.storage.repositories.repository import Repository
 from repoagent.storage.repositories.sources import MemorySource, ModelSource
-from repoagent.storage.transfer.fetch import Fetcher
+from repoagent.storage.transfer.fetcher import Fetcher
 
 Read = Callable[[Path], dict[str, bytes]]
 
@@ -32,7 +32,7 @@ def test_a_remote_model_comes_through_the_cache_and_survives_a_restart(
     with Cache(tmp_path / "cache") as cache:
         first = Fetcher(on_s3, directory=_no_directory, cache=cache.scope())()
         assert read_tree(first) == {"config.pbtxt": b"c", "1/w": b"one", "2/w": b"two"}
-    monkeypatch.setattr("repoagent.storage.cache.cache.bring", _no_directory)
+    monkeypatch.setattr("repoagent.storage.cache.cache.download_files", _no_directory)
     with Cache(tmp_path / "cache") as cache:
         assert Fetcher(on_s3, directory=_no_directory, cache=cache.scope())() == first
 

@@ -7,8 +7,8 @@ import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.storage.transfer.digests import digest_of
+from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.lanes import Lanes
-from repoagent.storage.transfer.pull import pull
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import SEGMENT, web_opener
 from repoagent.storage.transfer.unfinished import CHUNK, Unfinished
@@ -21,7 +21,7 @@ NO_LIMIT = 1 << 40
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setattr("repoagent.storage.transfer.pull._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("repoagent.storage.transfer.download_file._FIRST_PAUSE", 0.0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with FileServer({"/w": CONTENT}) as server:
         yield server
@@ -45,7 +45,7 @@ def reopened(into: Unfinished) -> Unfinished:
 
 def test_a_file_comes_in_ranges_where_the_server_takes_them(server: FileServer, into: Unfinished) -> None:
     counted: list[int] = []
-    name, size = pull(remote(server), into, Lanes(4, count=counted.append), most=NO_LIMIT)
+    name, size = download_file(remote(server), into, Lanes(4, count=counted.append), most=NO_LIMIT)
     assert (name, size) == (hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
     assert into.path.read_bytes() == CONTENT
     assert {asked for _, asked in server.requests} == {
@@ -57,7 +57,7 @@ def test_a_file_comes_in_ranges_where_the_server_takes_them(server: FileServer, 
 
 def test_a_file_comes_whole_where_the_server_takes_no_ranges(server: FileServer, into: Unfinished) -> None:
     server.ranges = False
-    assert pull(remote(server), into, Lanes(4), most=NO_LIMIT)[1] == len(CONTENT)
+    assert download_file(remote(server), into, Lanes(4), most=NO_LIMIT)[1] == len(CONTENT)
     assert into.path.read_bytes() == CONTENT
     assert len(server.requests) == 1
     assert server.sent == len(CONTENT)
@@ -72,7 +72,7 @@ def test_files_of_every_size_come_whole(
     server.ranges = ranges
     server.files["/w"] = CONTENT[:size]
     file = remote(server, size=size) if known else remote(server)
-    assert pull(file, into, Lanes(2), most=NO_LIMIT) == (hashlib.sha256(CONTENT[:size]).hexdigest(), size)
+    assert download_file(file, into, Lanes(2), most=NO_LIMIT) == (hashlib.sha256(CONTENT[:size]).hexdigest(), size)
     assert into.path.read_bytes() == CONTENT[:size]
 
 
@@ -88,7 +88,7 @@ def test_a_dropped_connection_is_made_again(server: FileServer, into: Unfinished
         return True
 
     server.before_piece = drop
-    assert pull(remote(server), into, Lanes(2), most=NO_LIMIT)[0] == hashlib.sha256(CONTENT).hexdigest()
+    assert download_file(remote(server), into, Lanes(2), most=NO_LIMIT)[0] == hashlib.sha256(CONTENT).hexdigest()
     assert len(dropped) == 3
     assert into.path.read_bytes() == CONTENT
     if ranges:  # only the chunk that was not complete came again
@@ -98,17 +98,17 @@ def test_a_dropped_connection_is_made_again(server: FileServer, into: Unfinished
 def test_a_server_that_always_breaks_off_is_given_up(server: FileServer, into: Unfinished) -> None:
     server.before_piece = lambda _request, position: position < SEGMENT + CHUNK // 2
     with pytest.raises(UnavailableError, match=r"cannot read http://127\.0\.0\.1:\d+/w \(attempt 5\): OSError"):
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
 
 
 def test_what_has_arrived_is_kept_and_continued(server: FileServer, into: Unfinished) -> None:
     server.before_piece = lambda _request, position: position < 2 * SEGMENT
     with pytest.raises(UnavailableError):
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
     into.close()
     server.before_piece, server.sent = None, 0
     again = reopened(into)
-    assert pull(remote(server), again, Lanes(4), most=NO_LIMIT)[0] == hashlib.sha256(CONTENT).hexdigest()
+    assert download_file(remote(server), again, Lanes(4), most=NO_LIMIT)[0] == hashlib.sha256(CONTENT).hexdigest()
     assert server.sent == len(CONTENT) - 2 * SEGMENT
 
 
@@ -117,16 +117,16 @@ def test_what_has_arrived_of_another_content_is_not_mixed_in(
     server: FileServer, into: Unfinished, complete: bool
 ) -> None:
     if complete:
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
     else:
         server.before_piece = lambda _request, position: position < 2 * SEGMENT
         with pytest.raises(UnavailableError):
-            pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+            download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
     into.close()
     server.before_piece = None
     server.files["/w"] = CONTENT[::-1]
     again = reopened(into)
-    assert pull(remote(server, size=len(CONTENT)), again, Lanes(4), most=NO_LIMIT)[0] == (
+    assert download_file(remote(server, size=len(CONTENT)), again, Lanes(4), most=NO_LIMIT)[0] == (
         hashlib.sha256(CONTENT[::-1]).hexdigest()
     )
     assert again.path.read_bytes() == CONTENT[::-1]
@@ -139,7 +139,7 @@ def test_a_file_that_changes_meanwhile_is_refused(server: FileServer, into: Unfi
 
     server.before_piece = change
     with pytest.raises(UnavailableError, match=r"changed while it was copied \(its tag was .* load it again"):
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
     assert not any(into.marks)
 
 
@@ -150,7 +150,7 @@ def test_another_size_than_the_known_one_is_refused(
 ) -> None:
     server.ranges = ranges
     with pytest.raises(UnavailableError, match=r"bytes, and .* were expected"):
-        pull(remote(server, size=len(CONTENT) + wrong), into, Lanes(2), most=NO_LIMIT)
+        download_file(remote(server, size=len(CONTENT) + wrong), into, Lanes(2), most=NO_LIMIT)
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "git-sha1"])
@@ -160,11 +160,13 @@ def test_a_digest_is_demanded_and_a_wrong_one_leaves_nothing(
 ) -> None:
     server.ranges = ranges
     right = digest_of(CONTENT, algorithm)
-    assert pull(remote(server, size=len(CONTENT), digest=right), into, Lanes(2), most=NO_LIMIT)[1] == len(CONTENT)
+    assert download_file(remote(server, size=len(CONTENT), digest=right), into, Lanes(2), most=NO_LIMIT)[1] == len(
+        CONTENT
+    )
     into.clear()
     server.files["/w"] = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
     with pytest.raises(InvalidArgumentError, match=rf"has the digest {algorithm}:.*; expected {right}"):
-        pull(remote(server, size=len(CONTENT), digest=right), into, Lanes(2), most=NO_LIMIT)
+        download_file(remote(server, size=len(CONTENT), digest=right), into, Lanes(2), most=NO_LIMIT)
     assert not any(into.marks)
 
 
@@ -172,23 +174,23 @@ def test_damaged_parts_come_again_before_a_digest_is_called_wrong(server: FileSe
     digest = digest_of(CONTENT)
     server.before_piece = lambda _request, position: position < 2 * SEGMENT
     with pytest.raises(UnavailableError):
-        pull(remote(server, digest=digest), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server, digest=digest), into, Lanes(1), most=NO_LIMIT)
     os.pwrite(into.fd, b"damage", 100)
     server.before_piece = None
-    assert pull(remote(server, digest=digest), into, Lanes(1), most=NO_LIMIT)[1] == len(CONTENT)
+    assert download_file(remote(server, digest=digest), into, Lanes(1), most=NO_LIMIT)[1] == len(CONTENT)
     assert into.path.read_bytes() == CONTENT
 
 
 def test_a_limit_ends_a_file_whose_size_nobody_knew(server: FileServer, into: Unfinished) -> None:
     for server.ranges in (True, False):
         with pytest.raises(InvalidArgumentError, match="the limit is 1000"):
-            pull(remote(server), into, Lanes(1), most=1000)
+            download_file(remote(server), into, Lanes(1), most=1000)
     assert server.sent < len(CONTENT)
 
 
 def test_a_download_can_be_cancelled_and_keeps_what_came(server: FileServer, into: Unfinished) -> None:
     with pytest.raises(CancelledError):
-        pull(remote(server), into, Lanes(2, cancelled=lambda: server.sent > SEGMENT + CHUNK), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(2, cancelled=lambda: server.sent > SEGMENT + CHUNK), most=NO_LIMIT)
     assert sum(into.marks) >= SEGMENT // CHUNK
 
 
@@ -200,7 +202,7 @@ def test_only_what_may_pass_is_tried_again(server: FileServer, into: Unfinished,
 
     server.handlers.append(refuse)
     with pytest.raises(UnavailableError, match=rf"\(attempt {attempts}\): .*HTTP {status}"):
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)
 
 
 def test_a_wrong_range_is_not_taken_for_the_right_one(server: FileServer, into: Unfinished) -> None:
@@ -210,4 +212,4 @@ def test_a_wrong_range_is_not_taken_for_the_right_one(server: FileServer, into: 
 
     server.handlers.append(shift)
     with pytest.raises(UnavailableError, match="answered with the range 'bytes 5-"):
-        pull(remote(server), into, Lanes(1), most=NO_LIMIT)
+        download_file(remote(server), into, Lanes(1), most=NO_LIMIT)

@@ -10,7 +10,7 @@ from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
 from repoagent.storage.repositories.listing import list_files
 from repoagent.storage.repositories.sources import ModelSource
-from repoagent.storage.transfer.bring import Cancelled, Progress
+from repoagent.storage.transfer.download_files import Cancelled, Progress
 from repoagent.storage.transfer.localize import check_unchanged, localize
 from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
 
@@ -23,7 +23,7 @@ class ResultCache(Protocol):
     def get_or_build(self, key: str, build: Callable[[Path], None]) -> Path:
         """See :class:`repoagent.storage.cache.cache.CacheScope`."""
 
-    def bring(
+    def download(
         self, files: Sequence[RemoteFile], target: Path, *, progress: Progress | None, cancelled: Cancelled | None
     ) -> object:
         """Likewise."""
@@ -47,7 +47,7 @@ class Fetcher:
             source: The model.
             directory: Called at most once per fetch, with its size in bytes; returns a private directory to put it in.
             cache: Used for models whose filesystem gives each file a tag; None (confidential loads) keeps nothing.
-            progress: See :data:`~repoagent.storage.transfer.bring.Progress`.
+            progress: See :data:`~repoagent.storage.transfer.download_files.Progress`.
             cancelled: Likewise.
         """
         self._source = source
@@ -92,7 +92,7 @@ class Fetcher:
     def _through(self, cache: ResultCache, subtree: str, entries: list[FileEntry], target: Path) -> None:
         """Bring files by way of the cache, which may have some of them from another model or an interrupted load."""
         files = list(remote_files(self._source.fs, self._location(subtree), entries))
-        cache.bring(files, target, progress=self._progress, cancelled=self._cancelled)
+        cache.download(files, target, progress=self._progress, cancelled=self._cancelled)
         root = self._root(subtree)
         with storage_faults("list", root):
             check_unchanged(root, entries, list_files(self._source.fs, root))

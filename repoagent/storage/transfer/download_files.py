@@ -10,7 +10,7 @@ from repoagent.storage.paths.paths import check_tree, join_inside
 from repoagent.storage.transfer.lanes import Lanes
 from repoagent.storage.transfer.remote_files import RemoteFile
 
-__all__ = ["WORKERS", "Cancelled", "Place", "Progress", "bring"]
+__all__ = ["WORKERS", "Cancelled", "Place", "Progress", "download_files"]
 
 WORKERS: Final = 8
 """Requests at once, and files at once."""
@@ -22,7 +22,7 @@ Place = Callable[[RemoteFile, Path, Lanes], tuple[str, int]]
 """Puts one file at a path, and returns its SHA-256 and its size."""
 
 
-def bring(
+def download_files(
     files: Sequence[RemoteFile],
     target: Path,
     place: Place,
@@ -42,7 +42,7 @@ def bring(
     lanes = Lanes(workers, count=_counter(files, progress), cancelled=cancelled)
     for directory in sorted({str(Path(file.path).parent) for file in files}):
         (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-    with ThreadPoolExecutor(workers, thread_name_prefix="repoagent-bring") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="repoagent-download") as pool:
         try:
             futures = [pool.submit(_one, file, target, place, lanes) for file in files]
             results = _results(futures)
