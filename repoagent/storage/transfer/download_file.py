@@ -186,7 +186,7 @@ class _Download:
         assert arrivals is not None
         spans = 0 if arrivals.complete else -(-arrivals.size // SEGMENT)
         helpers = [
-            threading.Thread(target=self._help, args=(arrivals,), name=f"repoagent-pull-{number}", daemon=True)
+            threading.Thread(target=self._help, args=(arrivals,), name=f"repoagent-download-{number}", daemon=True)
             for number in range(min(self._lanes.workers, spans))
         ]
         try:

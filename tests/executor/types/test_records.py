@@ -17,11 +17,11 @@ from repoagent.executor.types import (
     cache_config,
     decoding_config,
     guidance,
+    lookahead,
     metrics,
     output,
     result,
     scheduling_config,
-    lookahead,
     stats,
 )
 from repoagent.executor.types.errors import CheckError
