@@ -40,7 +40,11 @@ def open_ours(
 def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
     """repoagent.executor, streaming."""
     # Runs with float32 weights wait for memory, so that it pays to share them.
-    executor = open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32)
+    return served_by(open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32))
+
+
+def served_by(executor: Executor) -> Serve:
+    """Requests of a trace to ``executor``, streaming."""
 
     def serve(trace: Trace) -> Run:
         run, numbers, left = Run(len(trace)), dict[int, int](), len(trace)

@@ -61,6 +61,12 @@ class Limits:
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
     prompt_bytes: int = _limit(4 * _MIB, "The longest prompt of a language model, in bytes.")
+    tokenizer_bytes: int = _limit(
+        40 * _MIB, "The largest tokenizer.json of a language model, in bytes: other threads wait while it is read."
+    )
+    decoder_graph_bytes: int = _limit(
+        64 * _MIB, "The largest graph of a language model, without weights in files beside it, in bytes."
+    )
     chat_template_bytes: int = _limit(1 * _MIB, "The largest chat template of a language model, in bytes.")
     chat_template_ms: int = _limit(
         1000, "How long a chat template may take for one conversation, in milliseconds of the processor."

@@ -4,6 +4,7 @@ from importlib.metadata import version
 
 from repoagent.executor import kv_cache
 from repoagent.executor.draft_target import DraftTargetDecodingConfig
+from repoagent.executor.engine.turns import Turns
 from repoagent.executor.executor import Executor
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.types.adapters import (
@@ -142,6 +143,7 @@ __all__ = [
     "SpeculativeDecodingMetrics",
     "StaticBatchingStats",
     "TimingMetrics",
+    "Turns",
     "deserialize_result",
     "kv_cache",
     "serialize_result",

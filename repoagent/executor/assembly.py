@@ -19,6 +19,7 @@ from repoagent.executor.engine.processors import PostProcessors
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.scheduler import Limits, Scheduler
 from repoagent.executor.engine.snapshots import StatsKeeper
+from repoagent.executor.engine.turns import Seat, Turns
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
@@ -94,8 +95,19 @@ def assemble(runner: ModelRunner, config: ExecutorConfig, draft_runner: ModelRun
         board,
         debug,
         Drafting(runner, _draft_model(info, config, draft_runner)),
+        _seat(info, config),
     )
     return Assembly(engine, inbox, board, intake, scheduler, stats, budget, events, debug, adapters)
+
+
+def _seat(info: RunnerInfo, config: ExecutorConfig) -> Seat | None:
+    """Among executors that share the processor's cores, if ``config.turns`` was set; a GPU's do not."""
+    turns = getattr(config, "turns", None)
+    if turns is None or info.device != "cpu":
+        return None
+    if not isinstance(turns, Turns):
+        raise TypeError(f"ExecutorConfig.turns must be Turns, not {type(turns).__name__}")
+    return turns.seat()
 
 
 def _check_outputs(info: RunnerInfo, config: ExecutorConfig) -> None:

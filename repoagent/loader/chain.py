@@ -265,7 +265,8 @@ def _open_files(load: LoadContext) -> ModelFiles:
     """The files at the last location of ``load``. What is not here comes here when a backend wants a path."""
     source = load.place.source
     if isinstance(source, MemorySource):
-        return MemoryFiles(source.files, lambda: load.directories.get("files"))
+        return MemoryFiles(source.files, lambda: load.directories.get("files"), fleeting=load.confidential)
     if source.is_remote:
         return SourceFiles(source, load.fetcher(source))
-    return DirectoryFiles(Path(source.root))
+    root = Path(source.root)
+    return DirectoryFiles(root, fleeting=load.confidential and load.directories.holds(root))

@@ -22,6 +22,7 @@ from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
 from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
+from repoagent.executor.engine.turns import Seat
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.errors import text_of
@@ -46,7 +47,9 @@ class Engine:
         board: ResponseBoard,
         debug: DebugTensors,
         drafting: Drafting,
+        seat: Seat | None = None,
     ) -> None:
+        """``seat``: among executors that share the cores."""
         self._runner = runner
         self._scheduler = scheduler
         self._cache = cache
@@ -58,6 +61,7 @@ class Engine:
         self._board = board
         self._debug = debug
         self._drafting = drafting
+        self._seat = seat
         self._choice = TokenChoice(runner.info.vocab_size)
         self._live: dict[int, Task] = {}
         self._with_deadline: set[int] = set()
@@ -81,6 +85,7 @@ class Engine:
         try:
             self._iterate_until_stopped()
         finally:  # whatever ends this thread, nothing may wait for it without end
+            self._leave()
             self._board.stop()
             self._runner.close()
             self._drafting.close()
@@ -91,6 +96,7 @@ class Engine:
             if not self._live:  # while it waits the engine holds nothing of those that were here
                 mail = NO_MAIL
                 self._choice.forget()
+                self._leave()
             mail = self._inbox.take(wait=not self._live)
             if mail.stopping:
                 break
@@ -110,13 +116,34 @@ class Engine:
         if self._with_deadline:
             self._expire()
         self._post()  # what was cancelled or is late need not wait for the step
+        if self._seat is None:
+            computed = self._compute(counts)
+        else:
+            self._seat.take()
+            try:
+                computed = self._compute(counts)
+            finally:
+                self._seat.rest()
+        if computed is None:
+            return
+        plan, result = computed
+        self._advance(plan, result)
+        counts.seconds = time.monotonic() - counts.started
+        counts.completed, self._completed = self._completed, 0
+        self._stats.record(counts, self._scheduler, self._budget, self._cache.totals)
+        if self._stats.keeps_requests:
+            self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], plan.works)
+        self._iteration += 1
+
+    def _compute(self, counts: IterationCounts) -> tuple[Plan, StepResult] | None:
+        """Plan a step and run it; None if there was none, or it failed."""
         self._drafting.propose(self._scheduler.running, counts)
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(contended=self._seat is not None and self._seat.contended)
         for task, error in self._scheduler.take_failures():
             self._fail([task], f"the runner failed: {text_of(error)}")
         if not plan.works:
             self._check_progress()
-            return
+            return None
         segments = plan.segments
         if self._debug.active:  # no round then: its rows lie where the runner puts them
             plan, segments = Plan(plan.works), self._debug.ask(segments)
@@ -125,16 +152,14 @@ class Engine:
         except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
             tasks = {work.task.id: work.task for work in plan.works}
             self._fail(list(tasks.values()), f"the runner failed: {text_of(error)}")
-            return
+            return None
         if self._debug.active:
             self._debug.keep(self._iteration, plan.works, result)
-        self._advance(plan, result)
-        counts.seconds = time.monotonic() - counts.started
-        counts.completed, self._completed = self._completed, 0
-        self._stats.record(counts, self._scheduler, self._budget, self._cache.totals)
-        if self._stats.keeps_requests:
-            self._stats.record_requests(self._iteration, [*self._live.values(), *self._ended], plan.works)
-        self._iteration += 1
+        return plan, result
+
+    def _leave(self) -> None:
+        if self._seat is not None:
+            self._seat.leave()
 
     def _check_progress(self) -> None:
         """When nothing runs, the first that waits must be able to start; if not, it never will."""

@@ -30,7 +30,7 @@ class Limits:
     """What the scheduler keeps to.
 
     ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests wait for their next
-    tokens. A prompt that is read whole may exceed them.
+    tokens, or other executors for their turns. A prompt that is read whole may exceed them.
     """
 
     policy: CapacitySchedulerPolicy
@@ -78,8 +78,11 @@ class Scheduler:
         self._budget = budget
         self._cache = cache
 
-    def plan(self) -> Plan:
-        """Admit what may start, pause what no longer fits, and give every running sequence its tokens."""
+    def plan(self, *, contended: bool = False) -> Plan:
+        """Admit what may start, pause what no longer fits, and give every running sequence its tokens.
+
+        ``contended``: another executor waits for this iteration's end.
+        """
         self.paused_now = 0
         if self.waiting:
             self._admit()
@@ -90,12 +93,12 @@ class Scheduler:
         if self._round is None and self.running and all(map(_in_step, self.running)):
             self._round = _round(self.running)
         if self._round is None:
-            return Plan(self.pieces())
+            return Plan(self.pieces(contended=contended))
         assert self._round.round is not None
         self._round.round.tokens[:] = [work.sequence.tokens[-1] for work in self._round.works]
         return self._round
 
-    def pieces(self) -> list[Work]:
+    def pieces(self, *, contended: bool = False) -> list[Work]:
         """The tokens of every running sequence: what is left of its text, as far as the budget goes."""
         works: list[Work] = []
         reading: list[tuple[Task, TokenSequence, int]] = []
@@ -109,7 +112,8 @@ class Scheduler:
         if not reading:
             return works
         # While no one generates no one waits: what came together is read together, and goes on together.
-        budget = self._limits.max_tokens_generating - len(works) if works else self._limits.max_tokens
+        awaited = bool(works) or contended
+        budget = self._limits.max_tokens_generating - len(works) if awaited else self._limits.max_tokens
         return works + self._read(reading, budget)
 
     def add(self, task: Task) -> None:

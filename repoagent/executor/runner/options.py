@@ -9,6 +9,8 @@ __all__ = ["DEFAULT_SEQ_LEN", "RunnerOptions"]
 
 DEFAULT_SEQ_LEN: Final = 2048
 """Tokens that a sequence may hold where no one says."""
+_MOST_GRAPH_BYTES: Final = (1 << 31) - 1
+"""What protobuf can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,9 @@ class RunnerOptions:
     another session's sake; always so for both models where one drafts. ``max_seq_len``: None takes the model's context
     length, at most 2048. ``max_sequences``: rows of the cache. ``lora``: take LoRA adapters, also where the graph was
     not built for them. ``mixed``: one run for a piece of a prompt and the rows that go on meanwhile; only without
-    adapters and extra outputs.
+    adapters and extra outputs. ``own_weights``: the session keeps copies of all weights, so that the folder may go when
+    it is loaded; otherwise it maps the file that holds them. ``max_graph_bytes``: of the graph's file, without
+    weights that lie beside it.
     """
 
     threads: int | None = None
@@ -31,10 +35,12 @@ class RunnerOptions:
     lora: bool = False
     yielding: bool = False
     mixed: bool = False
+    own_weights: bool = False
+    max_graph_bytes: int = _MOST_GRAPH_BYTES
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("threads", "max_seq_len", "max_sequences"):
+        for name in ("threads", "max_seq_len", "max_sequences", "max_graph_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise CheckError(f"RunnerOptions.{name} must be an integer > 0, not {value!r}")

@@ -1,12 +1,15 @@
 """Opens an inference session on a decoder's changed graph."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
+from repoagent.beneath import open_beneath
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
@@ -15,6 +18,7 @@ from repoagent.executor.types.errors import DecoderError
 __all__ = ["make_session"]
 
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+_NO_FOLDER: Final = "/dev/null"
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
@@ -32,20 +36,43 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
         settings.add_session_config_entry("session.x64quantprecision", "1")
     if options.yielding:
         settings.add_session_config_entry("session.force_spinning_stop", "1")
-    if spec.graph is None:
+    if spec.graph is None and not options.own_weights:
         settings.add_session_config_entry(_WEIGHTS_FOLDER, str(spec.folder))
     else:  # names in a graph from memory would begin in the working directory of the process
-        settings.add_session_config_entry(_WEIGHTS_FOLDER, "/dev/null")
+        settings.add_session_config_entry(_WEIGHTS_FOLDER, _NO_FOLDER)
     if spec.weights:
         _add_weights(settings, spec)
-    graph = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed)
-    try:
-        session = ort.InferenceSession(graph, settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has errors of its own for weights that are missing, and for much else
-        raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
+    most = options.max_graph_bytes
+    operated = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed, most_bytes=most)
+    with ExitStack() as opened:
+        if options.own_weights and spec.graph is None:
+            _take_weights(settings, spec, operated.outside, opened)
+        try:
+            session = ort.InferenceSession(operated.graph, settings, providers=["CPUExecutionProvider"])
+        except Exception as error:  # it has errors of its own for weights that are missing, and for much else
+            raise DecoderError(f"{spec.place}: ONNX Runtime cannot load it: {error}") from error
     _check_extra_outputs(session, options.extra_outputs, spec.place)
     _check_cache(session, spec)
     return session
+
+
+def _take_weights(settings: Any, spec: DecoderSpec, names: Iterable[str], opened: ExitStack) -> None:
+    """Give the session files in memory to copy weights from, mapped for as long as ``opened`` is."""
+    contents = {name: opened.enter_context(_mapped(spec, name)) for name in sorted(names)}
+    if contents:
+        lengths = [len(content) for content in contents.values()]
+        settings.add_external_initializers_from_files_in_memory(list(contents), list(contents.values()), lengths)
+
+
+@contextmanager
+def _mapped(spec: DecoderSpec, name: str) -> Iterator[mmap]:
+    try:
+        with open_beneath(spec.folder, name) as file:
+            mapped = mmap(file.fileno(), 0, access=ACCESS_READ)
+    except (OSError, ValueError) as error:  # a ValueError: it is empty
+        raise DecoderError(f"{spec.place}: the file of weights {name!r} cannot be read: {error}") from error
+    with mapped:
+        yield mapped
 
 
 def _add_weights(settings: Any, spec: DecoderSpec) -> None:

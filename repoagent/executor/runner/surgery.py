@@ -6,6 +6,7 @@ some tokens may be given with a run.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
-from repoagent.beneath import open_beneath
+from repoagent.beneath import open_beneath, read_up_to
 from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
@@ -30,6 +31,7 @@ __all__ = [
     "PROMPT_ROWS",
     "ROW_LOGITS",
     "TOTAL",
+    "Operated",
     "operate",
     "outside_types",
 ]
@@ -44,19 +46,40 @@ PROMPT_ROWS: Final = "prompt_rows"
 _HEADS: Final = ("MatMul", "MatMulNBits", "MatMulIntegerToFloat", "Gemm")
 
 
-def operate(spec: DecoderSpec, extra_outputs: Sequence[str] = (), *, lora: bool = False, mixed: bool = False) -> bytes:
-    """The serialized graph of ``spec`` with our inputs and outputs, and ``extra_outputs`` by name.
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """``graph``: serialized, with our inputs and outputs. ``outside``: the files that hold weights of it."""
+
+    graph: bytes
+    outside: frozenset[str]
+
+
+def operate(
+    spec: DecoderSpec,
+    extra_outputs: Sequence[str] = (),
+    *,
+    lora: bool = False,
+    mixed: bool = False,
+    most_bytes: int | None = None,
+) -> Operated:
+    """The graph of ``spec`` with our inputs and outputs, and ``extra_outputs`` by name.
 
     ``lora``: let its linear layers take adapters. ``mixed``: let a run carry rows and longer pieces (see mix_runs).
+    ``most_bytes``: of its file.
     """
-    model = _load(spec)
+    model = _load(spec, most_bytes)
     try:
         _change(model.graph, spec, extra_outputs, lora=lora, mixed=mixed)
     except RepoAgentError:
         raise
     except Exception as error:  # nodes without the inputs of their kind, tensors without dimensions: what there may be
         raise DecoderError(f"{spec.place}: the graph is not one of a decoder: {text_of(error)}") from error
-    return bytes(model.SerializeToString())
+    return Operated(bytes(model.SerializeToString()), _outside_files(model.graph))
+
+
+def _outside_files(graph: Any) -> frozenset[str]:
+    entries = (entry for item in graph.initializer for entry in item.external_data)
+    return frozenset(entry.value for entry in entries if entry.key == "location")
 
 
 def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora: bool, mixed: bool) -> None:
@@ -77,8 +100,8 @@ def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora
     _drop_unused(graph)
 
 
-def _load(spec: DecoderSpec) -> Any:
-    content = _read(spec) if spec.graph is None else spec.graph
+def _load(spec: DecoderSpec, most_bytes: int | None = None) -> Any:
+    content = _read(spec, most_bytes) if spec.graph is None else spec.graph
     try:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
@@ -88,12 +111,18 @@ def _load(spec: DecoderSpec) -> Any:
     return model
 
 
-def _read(spec: DecoderSpec) -> bytes:
+def _read(spec: DecoderSpec, most_bytes: int | None) -> bytes:
     try:
         with open_beneath(spec.folder, spec.filename) as file:
-            return file.readall()
+            content = file.readall() if most_bytes is None else read_up_to(file, most_bytes + 1)
     except OSError as error:
         raise DecoderError(f"{spec.place}: File does not exist") from error
+    if most_bytes is not None and len(content) > most_bytes:
+        raise DecoderError(
+            f"{spec.place}: the graph has more than {most_bytes} bytes; keep its weights in a file beside it, or raise "
+            "the limit (--limit-decoder-graph-bytes of a server, RunnerOptions.max_graph_bytes)"
+        )
+    return content
 
 
 def outside_types(spec: DecoderSpec) -> dict[str, int]:

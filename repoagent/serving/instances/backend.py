@@ -156,6 +156,15 @@ class BackendModel(Protocol):
 
 
 @runtime_checkable
+class FrugalModel(BackendModel, Protocol):
+    """A model that decides itself what ``keeps_files_open`` of its backend decides for others."""
+
+    @property
+    def keeps_files_open(self) -> bool:
+        """Whether it reads files while it serves."""
+
+
+@runtime_checkable
 class FragileModel(BackendModel, Protocol):
     """A model whose instances may break down while it is loaded, and recover."""
 

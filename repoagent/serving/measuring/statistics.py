@@ -198,7 +198,9 @@ class ModelStatistics:
         """
         computed_ns = end_ns if output_start_ns is None else output_start_ns
         with self._lock:
-            entry = self._responses.setdefault(index, _Response())
+            entry = self._responses.get(index)
+            if entry is None:
+                entry = self._responses[index] = _Response()
             if outcome != "cancel":
                 entry.compute_infer.add(computed_ns - started_ns)
             if outcome in ("success", "fail"):

@@ -21,9 +21,10 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENA
 class DirectoryFiles:
     """The :class:`ModelFiles` of a directory, which may be read-only. Links stay inside it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, fleeting: bool = False) -> None:
         """``root`` is the model's directory; it stays the caller's."""
         self.root = root
+        self.fleeting = fleeting
 
     def bytes(self, path: str) -> builtins.bytes:
         """The whole content."""

@@ -19,6 +19,10 @@ class ModelFiles(Protocol):
     leave the model's directory.
     """
 
+    @property
+    def fleeting(self) -> bool:
+        """Whether they are plaintext in memory, which goes as soon as no loaded version reads it any more."""
+
     def bytes(self, path: str) -> builtins.bytes:
         """The whole content."""
 

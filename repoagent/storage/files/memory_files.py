@@ -18,18 +18,22 @@ __all__ = ["MemoryFiles"]
 class MemoryFiles:
     """:class:`~repoagent.storage.files.files.ModelFiles` over a mapping of path to content. Thread-safe."""
 
-    def __init__(self, files: Mapping[str, builtins.bytes], spill: Callable[[], Path]) -> None:
+    def __init__(
+        self, files: Mapping[str, builtins.bytes], spill: Callable[[], Path], *, fleeting: bool = False
+    ) -> None:
         """Keep references to the contents; they are not copied.
 
         Args:
             files: Path relative to the model's directory -> content.
             spill: Called once, at the first :meth:`local_path`: an empty private directory, on a memory filesystem
                 for confidential content. It stays the caller's.
+            fleeting: What was written there goes as soon as no loaded version reads it any more.
 
         Raises:
             UnsafePathError: a path leads out of the model's directory, or two exclude each other.
         """
         check_tree(files)
+        self.fleeting = fleeting
         self._files = dict(files)
         self._spill = spill
         self._lock = threading.Lock()

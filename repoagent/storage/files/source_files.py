@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from repoagent.errors import NotFoundError
 from repoagent.storage.files.directory_files import DirectoryFiles
@@ -23,6 +23,8 @@ class SourceFiles:
     neighbours), so versions that no one loads stay where they are. Bytes are read from afar unless they are here.
     The names are those of one listing, made at the first call. A local model is used in place.
     """
+
+    fleeting: Final = False
 
     def __init__(self, source: ModelSource, fetch: Callable[[str], Path]) -> None:
         """List and fetch nothing yet.

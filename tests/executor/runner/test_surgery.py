@@ -24,7 +24,9 @@ from repoagent.executor.runner.spec import read_spec
 def test_logits_are_cast_only_where_they_are_of_another_type(
     form: Form, precision: Precision, casts: int, decoder_folder: Callable[..., Path]
 ) -> None:
-    graph = onnx.load_model_from_string(surgery.operate(read_spec(decoder_folder("llama", form, precision)))).graph
+    graph = onnx.load_model_from_string(
+        surgery.operate(read_spec(decoder_folder("llama", form, precision))).graph
+    ).graph
     makers = [node.op_type for node in graph.node if surgery.ROW_LOGITS in node.output]
     assert [op == "Cast" for op in makers] == [bool(casts)]
     assert {surgery.ROW_LOGITS, surgery.ARGMAX} <= {output.name for output in graph.output}

@@ -30,19 +30,19 @@ class LlmBackend:
     platforms: ClassVar[tuple[str, ...]] = ()
     default_model_filename: ClassVar[str] = "genai_config.json"
     keeps_files_open: ClassVar[bool] = True
-    """Weights are mapped: their pages are read when they are needed."""
+    """Unless a model says otherwise: see :class:`LlmModel`."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        """``settings``: ``models-at-once`` (1), how many models share the cores.
+        """``settings``: ``models-at-once``, how many models have a share of the cores; without it they take turns.
 
         Raises:
             InvalidArgumentError: it is not a whole number above 0.
         """
         warn_of_unknown(self.name, settings or {}, (_SHARE,))
-        text = (settings or {}).get(_SHARE, "1")
-        if not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 9):
+        text = (settings or {}).get(_SHARE)
+        if text is not None and not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 9):
             raise InvalidArgumentError(f"--backend-config=llm,{_SHARE} must be a whole number above 0, not '{text}'")
-        self._models_at_once = int(text)
+        self._models_at_once = None if text is None else int(text)
         self.limits = DEFAULT_LIMITS
 
     def gpus(self) -> Sequence[int]:
@@ -81,7 +81,9 @@ class LlmBackend:
 
         with ExitStack() as undo:
             with files.reading(str(version)) as folder:
-                model = LlmModel(config, folder, str(version), self.limits, self._models_at_once)
+                model = LlmModel(
+                    config, folder, str(version), self.limits, self._models_at_once, fleeting=files.fleeting
+                )
                 undo.callback(model.close)
             undo.pop_all()
         return model

@@ -1,6 +1,7 @@
 """From the parameters of a model to the configuration of its executor; the names are those of tensorrtllm_backend."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,9 @@ from repoagent.executor import (
     PeftCacheConfig,
     RunnerOptions,
     SchedulerConfig,
+    Turns,
 )
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.storage.paths.paths import join_inside
@@ -25,6 +28,9 @@ from repoagent.storage.paths.paths import join_inside
 __all__ = ["executor_config"]
 
 _SPINNING: Final = "session.intra_op.allow_spinning"
+_THREADS: Final = "intra_op_thread_count"
+_TURNS: Final = Turns()
+"""Of all models of this process that have the cores to themselves, one at a time."""
 
 
 def executor_config(
@@ -34,9 +40,14 @@ def executor_config(
     *,
     vocab_size: int,
     end_ids: tuple[int, ...],
-    models_at_once: int = 1,
+    models_at_once: int | None = None,
+    own_weights: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> ExecutorConfig:
     """The executor's configuration. ``folder`` is where relative paths begin.
+
+    ``models_at_once``: how many models have a share of the cores each; None: each has all of them, in turns.
+    ``own_weights``: the folder goes when it is loaded.
 
     Raises:
         InvalidArgumentError: a parameter has no sensible value.
@@ -61,8 +72,12 @@ def executor_config(
         decoding_config=_lookahead(parameters),
         guided_decoding_config=_guidance(parameters, tokenizer, vocab_size, end_ids),
     )
-    # Two that only executors of this project have: attributes, as the reference says.
-    vars(config)["runner_options"] = _runner(parameters, models_at_once)
+    # Three that only executors of this project have: attributes, as the reference says.
+    options = _runner(parameters, models_at_once)
+    most = limits.decoder_graph_bytes
+    vars(config)["runner_options"] = replace(options, own_weights=own_weights, max_graph_bytes=most)
+    if models_at_once is None and parameters.number(_THREADS) is None:
+        vars(config)["turns"] = _TURNS
     if (draft := parameters.text("speculative_model_dir")) is not None:
         length = _or(parameters.number("max_draft_len"), 3)
         vars(config)["speculative_config"] = DraftTargetDecodingConfig(length, join_inside(folder, draft))
@@ -122,12 +137,13 @@ def _guidance(
     )
 
 
-def _runner(parameters: Parameters, models_at_once: int) -> RunnerOptions:
-    """``models_at_once``: how many models share the cores; threads that wait busily would take those of others."""
-    share = max(1, len(os.sched_getaffinity(0)) // models_at_once)
+def _runner(parameters: Parameters, models_at_once: int | None) -> RunnerOptions:
+    """Threads that busy-wait take the cores of others. Where models take turns, they do so only while a step runs."""
+    share = max(1, len(os.sched_getaffinity(0)) // (models_at_once or 1))
     return RunnerOptions(
-        threads=_or(parameters.number("intra_op_thread_count"), share),
-        spinning=parameters.truth(_SPINNING, models_at_once == 1),
+        threads=_or(parameters.number(_THREADS), share),
+        spinning=parameters.truth(_SPINNING, models_at_once in (None, 1)),
+        yielding=models_at_once is None and parameters.text(_SPINNING) is None,
         max_seq_len=parameters.number("max_seq_len"),
         lora=parameters.truth("lora", False),
     )

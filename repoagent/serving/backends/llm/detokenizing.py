@@ -61,7 +61,8 @@ class Detokenizer:
         """All is returned. What had a text is what the next tokens are read with; before it nothing is needed."""
         if text:
             del self._tokens[: self._new]
-            self._known = self._tokenizer.decode(self._tokens)
+            one = len(self._tokens) == 1
+            self._known = self._tokenizer.decode_one(self._tokens[0]) if one else self._tokenizer.decode(self._tokens)
         self._new = len(self._tokens)
         self._told = 0
 

@@ -108,8 +108,7 @@ class Dispatcher:
         return bool(self._pending) or self._closed
 
     def _hand_on(self, response: Response) -> None:
-        with self._changed:
-            generation = self._pending.get(response.client_id)
+        generation = self._pending.get(response.client_id)
         if generation is None:
             return  # It ended at a word of its text, and is cancelled.
         final = response.has_error() or response.result.is_final

@@ -53,13 +53,19 @@ class LlmModel:
         folder: Path,
         version: str,
         limits: Limits = DEFAULT_LIMITS,
-        models_at_once: int = 1,
+        models_at_once: int | None = None,
+        *,
+        fleeting: bool = False,
     ) -> None:
         """Load what lies in ``folder``.
+
+        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights.
 
         Raises:
             RepoAgentError: the configuration or a file makes no sense.
         """
+        self.keeps_files_open = not fleeting
+        """Otherwise weights are mapped: their pages are read when they are needed."""
         self._version = version
         self._batching = config.max_batch_size > 0
         self._decoupled = config.model_transaction_policy.decoupled
@@ -83,6 +89,8 @@ class LlmModel:
             vocab_size=spec.vocab_size,
             end_ids=end_ids,
             models_at_once=models_at_once,
+            own_weights=fleeting,
+            limits=limits,
         )
         parameters.check_rest()
         guided = settings.guided_decoding_config is not None

@@ -1,14 +1,14 @@
 """From texts to tokens and back, with Hugging Face's ``tokenizers``."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 import tokenizers
 
-from repoagent.beneath import read_beneath
+from repoagent.beneath import open_beneath, read_up_to
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
 from repoagent.executor.guidance.vocabulary import token_bytes
 from repoagent.limits import DEFAULT_LIMITS, Limits
@@ -18,6 +18,7 @@ __all__ = ["TOKENIZER_NAME", "Tokenizer"]
 TOKENIZER_NAME: Final = "tokenizer.json"
 _PANIC: Final = "PanicException"
 """Libraries in Rust raise it. It is no ``Exception``: uncaught it ends the thread that all requests of a model need."""
+_MOST_TEXTS: Final = 1 << 16
 _FEW: Final = 64
 """Tokens whose text is made sooner than other threads could be let run."""
 
@@ -36,6 +37,7 @@ class Tokenizer:
         self._inner = inner
         self._add_special = add_special
         self._skip_special = skip_special
+        self._texts: dict[int, str] = {}
         self._decodes_slowly = inner.decoder is not None and b"Regex" in inner.decoder.__getstate__()
 
     @classmethod
@@ -49,14 +51,20 @@ class Tokenizer:
             InvalidArgumentError: it cannot be read.
         """
         try:
-            content = read_beneath(folder, TOKENIZER_NAME, limit=limits.text_file_bytes)
+            with open_beneath(folder, TOKENIZER_NAME) as file:
+                content = read_up_to(file, limits.tokenizer_bytes + 1)
         except OSError as error:
             raise UnavailableError(
                 f"unable to find '{folder.name}/{TOKENIZER_NAME}': put the model's tokenizer beside its decoder, as a "
                 "file of Hugging Face's tokenizers"
             ) from error
+        if len(content) > limits.tokenizer_bytes:
+            raise InvalidArgumentError(
+                f"'{folder.name}/{TOKENIZER_NAME}' has more than {limits.tokenizer_bytes} bytes; "
+                f"{Limits.flag('tokenizer_bytes')} of the server sets the limit"
+            )
         try:
-            with _panics():
+            with _PANICS:
                 inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # The library raises no class of its own.
             raise InvalidArgumentError(f"'{folder.name}/{TOKENIZER_NAME}' is not a tokenizer: {error}") from error
@@ -72,7 +80,7 @@ class Tokenizer:
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         """As a batch, for the library lets other threads run only then: patterns of the file may take any time."""
-        with _panics():
+        with _PANICS:
             (encoding,) = self._inner.encode_batch([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids
@@ -101,11 +109,20 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; ids that the file does not know stand for nothing."""
-        with _panics():
+        with _PANICS:
             if len(tokens) <= _FEW and not self._decodes_slowly:
                 return str(self._inner.decode(tokens, skip_special_tokens=self._skip_special))
             (text,) = self._inner.decode_batch([tokens], skip_special_tokens=self._skip_special)
             return str(text)
+
+    def decode_one(self, token: int) -> str:
+        """The text of one token by itself; that of common tokens is kept."""
+        text = self._texts.get(token)
+        if text is None:
+            text = self.decode((token,))
+            if len(self._texts) < _MOST_TEXTS:
+                self._texts[token] = text
+        return text
 
     def vocabulary(self, size: int) -> list[str]:
         """The file's names of the tokens by id, at most ``size``; empty where an id is not used."""
@@ -122,11 +139,16 @@ class Tokenizer:
         return text
 
 
-@contextmanager
-def _panics() -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != _PANIC:
-            raise
-        raise InternalError(f"the model's tokenizer failed: {error}") from None
+class _Panics:
+    """A block in which the library may panic. Entered for every token, so it is no generator."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and type(error).__name__ == _PANIC:
+            raise InternalError(f"the model's tokenizer failed: {error}") from None
+
+
+_PANICS: Final = _Panics()

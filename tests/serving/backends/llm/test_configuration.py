@@ -18,7 +18,7 @@ from tests.serving.backends.llm.tiny import byte_level
 FOLDER = Path("/models/m/1")
 
 
-def configured(models_at_once: int = 1, /, **values: str) -> tuple[ExecutorConfig, Parameters]:
+def configured(models_at_once: int | None = None, /, **values: str) -> tuple[ExecutorConfig, Parameters]:
     config = ModelConfig(name="m")
     for key, value in values.items():
         config.parameters[key].string_value = value
@@ -44,25 +44,43 @@ def test_without_parameters_prompts_are_read_in_pieces_on_all_cores() -> None:
     assert config.kv_cache_config.enable_block_reuse
     assert options(config).threads == len(os.sched_getaffinity(0))
     assert options(config).spinning
+    assert options(config).yielding
     parameters.check_rest()
 
 
 @pytest.mark.parametrize(
-    ("models", "given", "threads", "spinning"),
+    ("models", "given", "threads", "spinning", "yielding"),
     [
-        (1, {}, 6, True),
-        (2, {}, 3, False),
-        (100, {}, 1, False),
-        (2, {"intra_op_thread_count": "5"}, 5, False),
-        (2, {"session.intra_op.allow_spinning": "1"}, 3, True),
+        (None, {}, 6, True, True),
+        (None, {"session.intra_op.allow_spinning": "1"}, 6, True, False),
+        (None, {"session.intra_op.allow_spinning": "0"}, 6, False, False),
+        (1, {}, 6, True, False),
+        (2, {}, 3, False, False),
+        (100, {}, 1, False, False),
+        (2, {"intra_op_thread_count": "5"}, 5, False, False),
+        (2, {"session.intra_op.allow_spinning": "1"}, 3, True, False),
     ],
 )
 def test_models_share_the_cores_unless_they_say_otherwise(
-    models: int, given: dict[str, str], threads: int, spinning: bool, monkeypatch: pytest.MonkeyPatch
+    models: int | None,
+    given: dict[str, str],
+    threads: int,
+    spinning: bool,
+    yielding: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     config, _ = configured(models, **given)
-    assert (options(config).threads, options(config).spinning) == (threads, spinning)
+    found = options(config)
+    assert (found.threads, found.spinning, found.yielding) == (threads, spinning, yielding)
+
+
+def test_models_with_all_cores_take_turns() -> None:
+    turns = [vars(config).get("turns") for config, _ in (configured(), configured())]
+    assert turns[0] is turns[1]
+    assert turns[0] is not None
+    assert "turns" not in vars(configured(None, intra_op_thread_count="2")[0])
+    assert "turns" not in vars(configured(1)[0])
 
 
 def test_every_parameter_reaches_the_executor() -> None:

@@ -1,4 +1,4 @@
-"""A decoder folder that comes encrypted: decrypted by its agent into memory, served, and gone when it is unloaded."""
+"""A decoder folder that comes encrypted: decrypted by its agent into memory, gone once it is loaded, and served."""
 
 import json
 import os
@@ -61,8 +61,7 @@ def test_an_encrypted_decoder_is_decrypted_and_served(
         core.load(name)
     asker = Asker(core)
     wanted = asker.ask("hello", "plain", max_tokens=20).texts()
-    assert asker.ask("hello", "secret", max_tokens=20).texts() == wanted
-    assert len(holding(marker.encode(), Path("/dev/shm"))) == 1
-    core.unload("secret", wait=True)
     assert not holding(marker.encode(), Path("/dev/shm"))
+    assert asker.ask("hello", "secret", max_tokens=20).texts() == wanted
     assert not holding(marker.encode(), tmp_path)
+    core.unload("secret", wait=True)

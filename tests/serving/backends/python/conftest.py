@@ -31,6 +31,8 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
 class Files:
     """A directory as the backend sees it."""
 
+    fleeting = False
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
