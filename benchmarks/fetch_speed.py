@@ -58,7 +58,7 @@ file = RemoteFile("1/w", url, web_opener(WebClient(Hosts(["127.0.0.1"])), url), 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.perf_counter()
 with Cache(Path(cache)) as store, store.scope() as scope:
-    scope.get_or_build("m", lambda target: scope.bring([file], target) and None)
+    scope.get_or_build("m", lambda target: scope.download([file], target) and None)
 seconds = time.perf_counter() - start
 print(json.dumps([seconds, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
 """

@@ -152,6 +152,8 @@ class _Download:
             raise ChangedError(f"it has {stream.size} bytes, and {size} were expected")
 
     def _check_size(self, size: int | None) -> None:
+        if size is not None and size < 0:
+            raise InvalidArgumentError(f"{self._file.name} is reported to have {size} bytes")
         if size is not None and size > self._most:
             raise InvalidArgumentError(f"{self._file.name} has {size} bytes; the limit is {self._most}")
 

@@ -84,7 +84,7 @@ def fsspec_opener(fs: Any, name: str, size: int | None) -> Opener:
             with fs.open(name, "rb") as file:
                 yield _File(file)
             return
-        stop = min(size if end is None else end, start + SEGMENT)
+        stop = max(start, min(size, size if end is None else end, start + SEGMENT))
         # Of an empty file no range can be asked for.
         content = fs.cat_file(name, start=start, end=stop) if stop > start else b""
         if len(content) > stop - start:

@@ -318,7 +318,7 @@ path, url, digest, size = sys.argv[1:]
 opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
 with Cache(Path(path)) as cache, cache.scope() as scope:
     file = RemoteFile("1/w", url, opener, int(size), digest=digest)
-    scope.get_or_build("m", lambda target: scope.bring([file], target) and None)
+    scope.get_or_build("m", lambda target: scope.download([file], target) and None)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 """
 
