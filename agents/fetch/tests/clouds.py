@@ -172,8 +172,14 @@ class AzureBlobs(Store):
             self.refusals += 1
             request.answer(403, headers={"x-ms-error-code": "AuthenticationFailed"})
             return True
+        return self._serve(request)
+
+    def _serve(self, request: Request) -> bool:
+        """Answer a request that is allowed. The account is in the path, or in the name of the host."""
         query = query_of(request)
-        container, _, name = unquote(urlsplit(request.path).path).removeprefix(f"/{ACCOUNT}/").partition("/")
+        container, _, name = (
+            unquote(urlsplit(request.path).path).removeprefix(f"/{ACCOUNT}/").lstrip("/").partition("/")
+        )
         if query.get("comp") == "list":
             self._list(request, container, query)
         elif f"{container}/{name}" not in self.objects:

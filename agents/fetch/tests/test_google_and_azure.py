@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,31 @@ def test_a_key_that_is_not_the_accounts_is_refused_with_the_reason(
     with pytest.raises(RepoAgentError, match=r"access|refused|Authenticat|authoriz") as raised:
         fetch({"url": "az://models/fraud", "floating": "true"})
     assert "AccountKey" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["../escaped", "a/../../escaped", "/escaped", "a//escaped", "./escaped"])
+def test_names_that_lead_out_are_refused(
+    fetch: Fetch, google: GoogleStorage, azure: AzureBlobs, name: str, tmp_path: Path
+) -> None:
+    for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
+        store.objects = {f"models/fraud/{name}": b"x"}
+        try:
+            found = fetch({"url": url, "floating": "true"})
+        except RepoAgentError:
+            continue
+        # The store's own client may leave such a name out, or clean it: then it is inside.
+        assert all(path.startswith("1/") and ".." not in path for path in found)
+    assert [path for path in tmp_path.rglob("*escaped*") if f"{tmp_path}/cache/" not in str(path)] == []
+    assert not list(tmp_path.parent.glob("*escaped*"))
+
+
+@pytest.mark.parametrize("size", ["-5", "18446744073709551616", "x"])
+def test_sizes_that_no_file_has_are_refused(
+    fetch: Fetch, google: GoogleStorage, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    plain = GoogleStorage._resource
+    monkeypatch.setattr(GoogleStorage, "_resource", lambda *given: {**plain(*given), "size": size})
+    with pytest.raises(RepoAgentError):
+        fetch({"url": "gs://models/fraud", "floating": "true"})
+    with pytest.raises(RepoAgentError):
+        fetch({"url": "gs://models/fraud", "digest": DIGESTS})
