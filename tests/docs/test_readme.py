@@ -20,6 +20,11 @@ def snippets() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
+def test_it_has_at_most_900_words() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 900
+
+
 def test_the_first_agent_is_one(snippets: list[str]) -> None:
     module = ModuleType("readme")
     exec(snippets[0], module.__dict__)

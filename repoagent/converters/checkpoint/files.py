@@ -43,14 +43,16 @@ class CheckpointFiles:
         self._names = set(list_beneath(directory))
         for name, what in ((CONFIG, "the model's configuration"), (_TOKENIZER, "a file of Hugging Face's tokenizers")):
             if name not in self._names:
-                raise self._wrong(f"has no {name}, {what}: {self._reason(name)}")
+                raise self._wrong(f"has no {name}, {what}: {self._reason(name, 'this is not a whole checkpoint')}")
         self.weights = self._weights()
 
-    def _reason(self, name: str) -> str:
-        encrypted = next((f"{name}.{end}" for end in _ENCRYPTED if f"{name}.{end}" in self._names), None)
+    def _reason(self, name: str, otherwise: str) -> str:
+        """Why there is no file whose name ends with ``name``."""
+        endings = tuple(f"{name}.{ending}" for ending in _ENCRYPTED)
+        encrypted = min((found for found in self._names if found.endswith(endings)), default=None)
         if encrypted is not None:
-            return f"{encrypted} is encrypted; name the agent 'decrypt' before 'convert'"
-        return "this is not a whole checkpoint"
+            return f"{encrypted[:100]} is encrypted; name the agent 'decrypt' before 'convert'"
+        return otherwise
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -63,7 +65,8 @@ class CheckpointFiles:
         if _INDEX not in self._names:
             found = sorted(name for name in self._names if name.endswith(_WEIGHTS))
             if not found:
-                raise self._wrong(f"has no *{_WEIGHTS} file: convert the weights to safetensors first")
+                reason = self._reason(_WEIGHTS, "convert the weights to safetensors first")
+                raise self._wrong(f"has no *{_WEIGHTS} file: {reason}")
             return found
         shards = self._json(_INDEX).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):

@@ -121,6 +121,11 @@ def _lose_a_shard(folder: Path) -> None:
     (folder / "b.safetensors").unlink()
 
 
+def _encrypt_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.rename(f"{file}.age")
+
+
 def _cut(folder: Path) -> None:
     file = next(folder.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-100])
@@ -136,6 +141,10 @@ def _cut(folder: Path) -> None:
         (lambda folder: (folder / "config.json").unlink(), "1: has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "1: config.json cannot be read"),
         (lambda folder: [file.unlink() for file in folder.glob("*.safetensors")], "1: has no *.safetensors file"),
+        (
+            _encrypt_weights,
+            "1: has no *.safetensors file: model.safetensors.age is encrypted; name the agent 'decrypt'",
+        ),
         (_cut, "cut short"),
         (lambda folder: _change(folder, hidden_size=128), "config.json makes it"),
         (lambda folder: _change(folder, quantization_config={"bits": 4}), "a quantized checkpoint is not supported"),
