@@ -28,6 +28,7 @@ from repoagent_server.handlers.inference import Headers, Inference
 from repoagent_server.handlers.server import check_version
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
+from repoagent_server.shared.request_log import RequestLog
 from repoagent_server.shared.told import told
 
 __all__ = ["InferCalls", "OneAnswer", "Received", "read", "read_long", "receive", "status_of", "told_of"]
@@ -55,9 +56,12 @@ def receive(data: bytes | bytearray) -> Received:
 class InferCalls:
     """The call that runs models. Belongs to one event loop, as ``inference`` does."""
 
-    def __init__(self, inference: Inference, in_flight: InFlight, long: Executor) -> None:
+    def __init__(
+        self, inference: Inference, in_flight: InFlight, long: Executor, log: RequestLog | None = None
+    ) -> None:
         """``long``: where large requests are read and large answers written, one after another."""
         self._inference = inference
+        self.log = log
         self._long = long
         self.in_flight = in_flight
         self._writer = ResponseWriter()

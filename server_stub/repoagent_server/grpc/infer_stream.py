@@ -26,7 +26,7 @@ from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer
 from repoagent_server.shared.told import told
 
-__all__ = ["InferStreams"]
+__all__ = ["InferStream", "InferStreams", "StreamSender"]
 
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _OVERRUN: Final = "the client reads the stream too slowly: too many responses wait for it"
@@ -48,6 +48,12 @@ class InferStreams:
         self.long = long
         self.backlog = Backlog()
 
+    def new_stream(
+        self, call: CallContext, write_now: Callable[[bytes], bool], context: Context, *, errors_are_statuses: bool
+    ) -> "InferStream":
+        """A stream whose call has this ``context``."""
+        return InferStream(self, call, write_now, errors_are_statuses=errors_are_statuses)
+
     async def stream(self, messages: AsyncIterator[Buffer], context: Context) -> None:
         """ModelStreamInfer: any number of requests in flight, responses as they come."""
         try:
@@ -55,7 +61,7 @@ class InferStreams:
         except RepoAgentError as error:
             await context.abort(code_for(error), details(told(error)))
         statuses = _wants_statuses(context.invocation_metadata() or ())
-        stream = _Stream(self, call, _write_now(context), errors_are_statuses=statuses)
+        stream = self.new_stream(call, _write_now(context), context, errors_are_statuses=statuses)
         _take_now(context, stream.take)
         reading = asyncio.ensure_future(stream.read(messages))
         writing = asyncio.ensure_future(_write(stream, context))
@@ -99,12 +105,12 @@ def _wants_statuses(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
     return any(name == _ERRORS_ARE_STATUSES and value in ("true", b"true") for name, value in metadata)
 
 
-async def _write(stream: "_Stream", context: Context) -> None:
+async def _write(stream: "InferStream", context: Context) -> None:
     while (message := await stream.next()) is not None:
         await context.write(message)
 
 
-class _Stream:
+class InferStream:
     """One stream: what was asked on it, and the responses that wait to be written."""
 
     def __init__(
@@ -230,7 +236,7 @@ class _Stream:
 
     def _start(self, decoded: Decoded) -> None:
         inference = self._streams.inference
-        sender = _StreamSender(self, self._streams.calls, decoded)
+        sender = self._sender(decoded)
         try:
             request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.wishes)
         except Exception as error:
@@ -245,17 +251,20 @@ class _Stream:
             self.finished(request)
         sender.accepted = True
 
+    def _sender(self, decoded: Decoded) -> "StreamSender":
+        return StreamSender(self, self._streams.calls, decoded)
+
     def _end_if_done(self) -> None:
         if self._all_read and not self._running:
             self._waiting.put_nowait((None, 0))
 
 
-class _StreamSender(Answer):
+class StreamSender(Answer):
     """The sender of one request of a stream."""
 
     __slots__ = ("_calls", "_decoded", "_stream", "accepted", "request")
 
-    def __init__(self, stream: _Stream, calls: InferCalls, decoded: Decoded) -> None:
+    def __init__(self, stream: InferStream, calls: InferCalls, decoded: Decoded) -> None:
         super().__init__(calls.mailbox)
         self._stream = stream
         self._calls = calls
@@ -273,9 +282,12 @@ class _StreamSender(Answer):
             except Exception as fault:
                 error = told_of(fault)
                 message = self._failure(error, final)
-            self._stream.put(message, error)
+            self._put(message, error)
         if final:
             self._stream.finished(self.request)
+
+    def _put(self, message: bytes, error: RepoAgentError | None) -> None:
+        self._stream.put(message, error)
 
     def _message(self, response: InferResponse | None, final: bool) -> bytes:
         if response is None:

@@ -5,15 +5,10 @@ from contextlib import AbstractContextManager
 from repoagent.audit import Actor, acting_as
 from repoagent_server.http.messages import Request
 
-__all__ = ["acting", "request_id"]
+__all__ = ["acting"]
 
 
 def acting(request: Request) -> AbstractContextManager[None]:
     """For a ``with`` block: what happens in it is done by the client of ``request``."""
     name = request.caller.name if request.caller is not None else ""
-    return acting_as(Actor("client", name, "http", request_id(request)))
-
-
-def request_id(request: Request) -> str:
-    """The id that the client gave its request; empty if it gave none."""
-    return (request.header(b"x-request-id") or b"").decode("latin-1")
+    return acting_as(Actor("client", name, "http", request.id))

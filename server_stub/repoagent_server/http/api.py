@@ -18,6 +18,7 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.coding import CodedRoute
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
+from repoagent_server.http.logged import logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.openai_routes import OpenAiRoutes
@@ -27,6 +28,7 @@ from repoagent_server.http.service import HttpService, MakeService, ServiceFacto
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["api_service", "metrics_service"]
 
@@ -46,6 +48,7 @@ def api_service(
     openai: bool = False,
     make_service: MakeService = HttpService,
     access: Access | None = None,
+    request_log: RequestLog | None = None,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -60,6 +63,7 @@ def api_service(
         openai: Whether OpenAI's API is served, below ``/v1``.
         make_service: What dispatches requests; another one than HttpService may translate them first.
         access: Who may do what; None lets everybody do everything.
+        request_log: Gets a line for each request to a model.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -78,7 +82,9 @@ def api_service(
             routes += OpenAiRoutes(inference, long).routes()
         if metrics is not None:
             routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
-        return _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
+        service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
+        service.watch = None if request_log is None else logged(request_log)
+        return service
 
     return make
 

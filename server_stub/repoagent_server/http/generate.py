@@ -106,7 +106,7 @@ class _Once(Answer):
         if response is None or self._count != 1:
             return error_response(InternalError(_NOT_ONE))
         status, text = _written(response)
-        return Response(status, text, headers=load_report(self._report))
+        return Response(status, text, headers=load_report(self._report), served=response)
 
 
 class _Stream(Answer):
@@ -122,12 +122,15 @@ class _Stream(Answer):
 
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         if response is not None and response.error is not None and self._is_refusal(response.error):
-            self._exchange.respond(error_response(response.error))
+            refusal = error_response(response.error)
+            refusal.served = response
+            self._exchange.respond(refusal)
             return
         status, text = (200, b"") if response is None else _written(response)
         if (response is not None or final) and not self._begun:
             self._begun = True
-            self._exchange.begin(Response(status, content_type=EVENTS, headers=load_report(self._report)))
+            head = Response(status, content_type=EVENTS, headers=load_report(self._report), served=response)
+            self._exchange.begin(head)
         if text:
             self._exchange.write(b"data: %b\n\n" % text)
         if final:

@@ -154,12 +154,17 @@ class _Reply(Answer):
         if final:
             try:
                 if self._response is not None and is_long(self._response, self._form):
-                    self._long.do(lambda _: self._result(), self._exchange.respond, self._request, self._exchange)
+                    self._long.do(lambda _: self._answer(), self._exchange.respond, self._request, self._exchange)
                     return
-                answer = self._result()
+                answer = self._answer()
             except Exception as error:  # a fault of ours must not leave the client without an answer
                 answer = fault(error, "the answer to an inference request could not be written")
             self._exchange.respond(answer)
+
+    def _answer(self) -> Response:
+        answer = self._result()
+        answer.served = self._response
+        return answer
 
     def _result(self) -> Response:
         response = self._response

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from repoagent.errors import ErrorCode, RepoAgentError
+from repoagent.serving.requests.request import InferResponse
 from repoagent_server.access import AccessError, Caller, PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
@@ -85,6 +86,8 @@ class Request:
     once it costs the server 5 to 10 % less (benchmarks/fast_paths.py)."""
     peer: PeerIdentity | None = None
     """The verified certificate of the connection's client."""
+    model: str = ""
+    """The model that the body names, where the path does not; known once the body has been read."""
 
     @property
     def caller(self) -> Caller | None:
@@ -115,6 +118,8 @@ class Response:
     content_type: bytes = JSON
     headers: Sequence[Header] = ()
     parts: Sequence[Buffer] = field(default=())
+    served: InferResponse | None = None
+    """What a model has answered, if one has: the request log has its version from here."""
 
     @property
     def length(self) -> int:

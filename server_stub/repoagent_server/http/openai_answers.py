@@ -42,6 +42,8 @@ class Group:
         self._exchange = exchange
         self.requests: Sequence[InferRequest] = ()
         self.failed = False
+        self.served: InferResponse | None = None
+        """The last response."""
 
     def cancel(self) -> None:
         """The client has gone, or does not want the rest."""
@@ -52,6 +54,7 @@ class Group:
         """Take a response to request ``number``."""
         if self.failed:
             return
+        self.served = response or self.served
         try:
             if response is not None and response.error is not None:
                 raise response.error
@@ -66,7 +69,11 @@ class Group:
         raise NotImplementedError
 
     def _fail(self, error: Exception) -> None:
-        self._exchange.respond(openai_error(error))
+        self._respond(openai_error(error))
+
+    def _respond(self, response: Response) -> None:
+        response.served = self.served
+        self._exchange.respond(response)
 
 
 class Part(mailbox.Answer):
@@ -94,7 +101,7 @@ class DocumentGroup(Group):
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         self._answer.take(number, response, final=final)
         if self._answer.over:
-            self._exchange.respond(Response(200, self._answer.document(), headers=load_report(self._report)))
+            self._respond(Response(200, self._answer.document(), headers=load_report(self._report)))
 
 
 class StreamGroup(Group):
@@ -111,7 +118,7 @@ class StreamGroup(Group):
         if not self._begun and (events or self._answer.over):
             self._begun = True
             headers = [(b"Cache-Control", b"no-cache"), *load_report(self._report)]
-            self._exchange.begin(Response(200, content_type=EVENTS, headers=headers))
+            self._exchange.begin(Response(200, content_type=EVENTS, headers=headers, served=self.served))
         if events:
             self._exchange.write(events)
         if self._answer.over:
@@ -120,7 +127,7 @@ class StreamGroup(Group):
     def _fail(self, error: Exception) -> None:
         response = openai_error(error)
         if not self._begun:
-            self._exchange.respond(response)
+            self._respond(response)
             return
         self._exchange.write(b"data: %b\n\n" % bytes(response.body))
         self._exchange.end()
@@ -143,4 +150,4 @@ class VectorGroup(Group):
             if len(self._vectors) < len(self._asked.texts):
                 raise InternalError(f"model '{self._asked.model}' has answered without an output")
             vectors = [self._vectors[index] for index in range(len(self._vectors))]
-            self._exchange.respond(Response(200, embeddings_document(self._asked, vectors)))
+            self._respond(Response(200, embeddings_document(self._asked, vectors)))

@@ -125,6 +125,7 @@ class OpenAiRoutes:
 
     def _metadata(self, model: str, request: Request) -> Mapping[str, Any]:
         """The metadata of the model that the body of ``request`` names, once its client may use it."""
+        request.model = model
         self._inference.admit(request.caller, model, route=request.target.decode("latin-1"))
         return metadata_of(self._inference.core, model)
 

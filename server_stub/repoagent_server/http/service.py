@@ -11,15 +11,18 @@ from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
-from repoagent_server.http.router import Inline, Params, Route, Router
+from repoagent_server.http.router import Inline, Match, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["STOPPING", "HttpService", "MakeService", "ServiceFactory", "answer_to"]
+__all__ = ["STOPPING", "HttpService", "MakeService", "ServiceFactory", "Watch", "answer_to"]
 
 logger = logging.getLogger(__name__)
 
 #: The answer to a request that comes when the server is going down.
 STOPPING: Final = "Server not ready: it is stopping"
+
+
+Watch = Callable[[Request, Match, Exchange], Exchange]
 
 
 class HttpService:
@@ -35,13 +38,20 @@ class HttpService:
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""
         self.access: HttpAccess | None = None
         """Who may do what; None lets everybody do everything."""
+        self.watch: Watch | None = None
+        """Given each request that has a route: what it returns is answered in the place of the exchange."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer ``request`` through ``exchange``, now or later. Never raises."""
         match = self._router.match(request.target)
         if match is None:
             exchange.respond(error_response("Not Found", 404))
-            return
+        elif self.watch is None:
+            self._handle(request, match, exchange)
+        else:
+            self._handle(request, match, self.watch(request, match, exchange))
+
+    def _handle(self, request: Request, match: Match, exchange: Exchange) -> None:
         route = match.route
         refusal = self._refusal(request, route, match.params)
         if refusal is not None:

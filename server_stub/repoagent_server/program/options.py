@@ -101,6 +101,8 @@ class ServeOptions:
     ready_file: Path | None = None
     log: LogOptions = field(default_factory=LogOptions)
     audit: AuditOptions = field(default_factory=AuditOptions)
+    request_log: Path | None = None
+    """``-`` is the standard error."""
     notes: tuple[str, ...] = ()
     """What to say of the command line in the log."""
     warnings: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 import click
@@ -40,6 +41,7 @@ from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.ready import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.tables import table
+from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.files import TlsFiles
 
 __all__ = ["run"]
@@ -93,7 +95,9 @@ def run(options: ServeOptions) -> int:
             if options.ready_file is not None:
                 clear_ready_file(options.ready_file)
             audit = stack.enter_context(audit_log(options))
-            stack.enter_context(hangup_calls([audit.reopen] if audit is not None else []))
+            requests = stack.enter_context(_request_log(options.request_log))
+            logs = [log for log in (audit, requests) if log is not None]
+            stack.enter_context(hangup_calls([log.reopen for log in logs]))
             core = _core(options, line, audit or NO_AUDIT)
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)
@@ -102,8 +106,7 @@ def run(options: ServeOptions) -> int:
             if options.access is not None:
                 access = stack.enter_context(AccessFile(options.access)).access
                 access.observe(partial(note_denied, core.audit))
-            sources = [AuditMetrics(audit)] if audit is not None else []
-            fronts = _front_ends(options, core, regions, access, sources)
+            fronts = _front_ends(options, core, regions, access, requests, _sources(audit, requests))
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
@@ -196,7 +199,12 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
 
 
 def _front_ends(
-    options: ServeOptions, core: ServingCore, regions: Regions, access: Access | None, sources: Sequence[Source]
+    options: ServeOptions,
+    core: ServingCore,
+    regions: Regions,
+    access: Access | None,
+    request_log: RequestLog | None,
+    sources: Sequence[Source],
 ) -> dict[str, FrontEnd]:
     agents = AgentMetrics()
     core.observe(agents, "repoagent-server-metrics")
@@ -217,6 +225,7 @@ def _front_ends(
         limits=options.limits,
         openai=options.allow_openai,
         access=access,
+        request_log=request_log,
     )
     if options.allow_http:
         endpoint = _endpoint(options, options.http_address, options.http_port, limits, options.http_tls.http)
@@ -240,12 +249,32 @@ def _front_ends(
             regions=regions,
             limits=options.limits,
             access=access,
+            request_log=request_log,
         )
     if page is not None:
         address = options.metrics_address or options.http_address
         endpoint = _endpoint(options, address, options.metrics_port, limits, options.http_tls.metrics)
         fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access))
     return fronts
+
+
+@contextmanager
+def _request_log(path: Path | None) -> Iterator[RequestLog | None]:
+    """The log of requests that ``--request-log`` asks for."""
+    if path is None:
+        yield None
+        return
+    log = RequestLog(None if str(path) == "-" else path)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def _sources(audit: AuditLog | None, requests: RequestLog | None) -> list[Source]:
+    """What has metrics of its own."""
+    found: list[Source] = [AuditMetrics(audit)] if audit is not None else []
+    return [*found, RequestLogMetrics(requests)] if requests is not None else found
 
 
 def _endpoint(options: ServeOptions, address: str, port: int, limits: Limits, tls: TlsFiles | None) -> Endpoint:

@@ -252,6 +252,13 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     help="How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
 )
 @click.option("--log-file", type=_DIRECTORY, help="Log there instead of to standard error.")
+@click.option(
+    "--request-log",
+    type=_DIRECTORY,
+    metavar="FILE",
+    help="Write a line of JSON for each inference request to FILE, or to standard error for '-': client, model, "
+    "version, status, milliseconds, bytes.",
+)
 @audit_flags
 @limit_flags
 @former_trace_flags

@@ -19,6 +19,7 @@ from repoagent_server.grpc.frontend.reflection import public_pool
 from repoagent_server.grpc.http2.transport import Http2Transport
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.infer_stream import InferStreams
+from repoagent_server.grpc.logged import LoggedInferCalls, LoggedInferStreams
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.transport import Served, Transport
@@ -32,6 +33,7 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["GrpcFrontend"]
 
@@ -51,7 +53,10 @@ class GrpcFrontend:
         regions: Regions = NO_REGIONS,
         limits: Limits = DEFAULT_LIMITS,
         access: Access | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
+        """``request_log`` gets a line for each inference request."""
+        self._log = request_log
         self._core = core
         self._options = options
         self._allow_load_parameters = allow_load_parameters
@@ -169,8 +174,10 @@ class GrpcFrontend:
             self._access,
             protocol="grpc",
         )
-        calls = InferCalls(inference, self._in_flight, pools.long)
-        streams = InferStreams(inference, calls, self._in_flight, pools.long)
+        log = self._log
+        make_calls, make_streams = (InferCalls, InferStreams) if log is None else (LoggedInferCalls, LoggedInferStreams)
+        calls = make_calls(inference, self._in_flight, pools.long, log)
+        streams = make_streams(inference, calls, self._in_flight, pools.long)
         join = None if own else b"".join
         access = None if self._access is None else CallAccess(self._access, SERVICE)
         service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join, access)

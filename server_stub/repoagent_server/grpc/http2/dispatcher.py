@@ -15,17 +15,20 @@ from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.literals import literal
+from repoagent_server.grpc.http2.logged_call import LoggedQuickCall
 from repoagent_server.grpc.http2.messages import CODINGS, INTERNAL, UNIMPLEMENTED, too_large
 from repoagent_server.grpc.http2.quick_call import QuickCall, only_message
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
+from repoagent_server.grpc.running_request import RunningRequest
 from repoagent_server.grpc.service import SERVICE, GrpcService
 
 __all__ = ["Dispatcher", "Route"]
 
 _INFER: Final = f"/{SERVICE}/ModelInfer"
+_INFERS: Final = frozenset({_INFER, f"/{SERVICE}/ModelStreamInfer"})
 _UNAVAILABLE: Final = 14
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b",".join(CODINGS))
 _NOT_ALLOWED: Final = b"405"
@@ -75,6 +78,7 @@ class Dispatcher:
         self._guards = guards
         self._access = access
         self._handlers = _found_by((service, *others))
+        self._quick_call = QuickCall if calls.log is None else LoggedQuickCall
 
     # What connections call.
 
@@ -95,7 +99,7 @@ class Dispatcher:
         elif self._access is not None and self._is_denied(connection, stream, self._access):
             pass
         elif route.is_quick and timeout is not None:
-            call = QuickCall(self, connection, stream)
+            call = self._quick_call(self, connection, stream)
             call.expect(timeout)
             stream.call = call
         else:
@@ -112,7 +116,7 @@ class Dispatcher:
                 return
             message = only_message(data, start, stop, ended)
             if message is not None:
-                quick = stream.call = QuickCall(self, connection, stream)
+                quick = stream.call = self._quick_call(self, connection, stream)
                 quick.start(message)
                 return
             call = stream.call = RunningCall(self, connection, stream)
@@ -152,6 +156,10 @@ class Dispatcher:
             head.caller = access.begin(head.route.name, head.metadata, connection.peer, head.caller)
         except AccessError as error:
             connection.finish(stream, error.grpc_status, details(error.message))
+            if self.calls.log is not None and head.route.name in _INFERS:
+                denied = RunningRequest(0, None, head.request_id)
+                denied.client, denied.status = error.client, error.grpc_status
+                denied.end(self.calls.log, 0)
             return True
         return False
 

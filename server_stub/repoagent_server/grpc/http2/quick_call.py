@@ -1,7 +1,7 @@
 """ModelInfer as nearly all calls are: one small message, one small answer, and no coroutine."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.grpc.details import details
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
 __all__ = ["QuickCall", "only_message"]
+
+_CANCELLED: Final = 1
 
 
 class QuickCall(OneAnswer):
@@ -71,17 +73,18 @@ class QuickCall(OneAnswer):
         except Exception as error:
             self._fail(error)
             return
-        self._done()
+        self._done(0, len(message))
         self._connection.reply(self._stream, message)
 
     async def _send_large(self, response: InferResponse, decoded: Decoded) -> None:
         try:
             parts = await self._dispatcher.calls.written(response, decoded)
-            self._dispatcher.check_size(sum(map(len, parts)))
+            size = sum(map(len, parts))
+            self._dispatcher.check_size(size)
         except Exception as error:
             self._fail(error)
             return
-        self._done()
+        self._done(0, size)
         if self._connection.send(self._stream, parts):
             self._connection.finish(self._stream)
 
@@ -101,18 +104,21 @@ class QuickCall(OneAnswer):
         call.data(data, start, stop, ended)
 
     def lost(self) -> None:
-        request = self._request
-        self._is_settled = True
-        self._done()
-        if request is not None:
-            request.cancel()
+        self._give_up(_CANCELLED)
 
     def drained(self) -> None:
         pass
 
     def _expire(self) -> None:
         self._connection.finish(self._stream, *DEADLINE)
-        self.lost()
+        self._give_up(DEADLINE[0])
+
+    def _give_up(self, status: int) -> None:
+        request = self._request
+        self._is_settled = True
+        self._done(status)
+        if request is not None:
+            request.cancel()
 
     def _fail(self, error: Exception) -> None:
         self._is_settled = True
@@ -121,11 +127,11 @@ class QuickCall(OneAnswer):
         else:
             code, full = status_of(error)
             status, text = code.value[0], details(full)
-        self._done()
+        self._done(status)
         self._connection.finish(self._stream, status, text)
 
-    def _done(self) -> None:
-        """The answer is there, or wanted no more."""
+    def _done(self, status: int, size: int = 0) -> None:
+        """The answer, of ``size`` bytes, is there, or wanted no more."""
         self._decoded = self._request = None
         self._stream.call = None
         if self._timer is not None:

@@ -1,0 +1,49 @@
+"""What the request log gets of a request over gRPC, as far as it is known until the request has been answered."""
+
+import time
+
+from repoagent.serving.requests.request import Asked, InferResponse
+from repoagent_server.access import Caller
+from repoagent_server.shared.request_log import Entry, RequestLog, started
+
+__all__ = ["RunningRequest"]
+
+
+class RunningRequest:
+    """One request. ``size`` is that of its message, ``request`` the id in the headers of its call."""
+
+    __slots__ = ("_began", "_began_ns", "client", "model", "request", "size", "status", "version")
+
+    def __init__(self, size: int, caller: Caller | None, request: str = "") -> None:
+        self._began_ns = time.time_ns()
+        self._began = started()
+        self.size = size
+        self.client = caller.name if caller is not None else ""
+        self.model = self.version = ""
+        self.request = request
+        self.status = 0
+
+    def asks(self, asked: Asked) -> None:
+        """It has been read."""
+        self.model, self.version = asked.model_name, asked.model_version
+        self.request = self.request or asked.id
+
+    def served(self, response: InferResponse) -> None:
+        """A version has answered it."""
+        self.model, self.version = response.model_name or self.model, response.model_version or self.version
+
+    def end(self, log: RequestLog, sent: int) -> None:
+        """It has been answered, with ``sent`` bytes: write its line."""
+        entry = Entry(
+            self._began_ns,
+            started() - self._began,
+            self.client,
+            self.model,
+            self.version,
+            "grpc",
+            self.status,
+            self.size,
+            sent,
+            self.request,
+        )
+        log.put(entry)

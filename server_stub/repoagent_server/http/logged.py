@@ -1,0 +1,80 @@
+"""Requests to models over HTTP, written to the request log."""
+
+import time
+from collections.abc import Callable
+
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.messages import Exchange, Request, Response
+from repoagent_server.http.router import Match
+from repoagent_server.http.service import Watch
+from repoagent_server.shared.request_log import Entry, RequestLog, started
+
+__all__ = ["logged"]
+
+
+def logged(log: RequestLog) -> Watch:
+    """What has ``log`` hold each request to a model, whatever it is answered."""
+
+    def watch(request: Request, match: Match, exchange: Exchange) -> Exchange:
+        return _LoggedExchange(exchange, request, match, log) if match.route.api is Api.INFERENCE else exchange
+
+    return watch
+
+
+class _LoggedExchange:
+    """Passes everything on, and makes the line of the end of it."""
+
+    __slots__ = ("_began", "_began_ns", "_head", "_inner", "_log", "_match", "_request", "_sent", "_size")
+
+    def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog) -> None:
+        self._began_ns = time.time_ns()
+        self._began = started()
+        self._inner = inner
+        self._request = request
+        self._size = len(request.body)
+        self._match = match
+        self._log = log
+        self._sent = 0
+        self._head: Response | None = None
+
+    @property
+    def on_cancel(self) -> Callable[[], None] | None:
+        return self._inner.on_cancel
+
+    @on_cancel.setter
+    def on_cancel(self, value: Callable[[], None] | None) -> None:
+        self._inner.on_cancel = value
+
+    def respond(self, response: Response) -> None:
+        self._inner.respond(response)
+        self._note(response, response.length)
+
+    def begin(self, head: Response) -> None:
+        self._head = head
+        self._inner.begin(head)
+
+    def write(self, piece: bytes) -> None:
+        self._sent += len(piece)
+        self._inner.write(piece)
+
+    def end(self) -> None:
+        self._inner.end()
+        if self._head is not None:
+            self._note(self._head, self._sent)
+
+    def _note(self, response: Response, sent: int) -> None:
+        params, served = self._match.params, response.served
+        caller = self._request.caller
+        entry = Entry(
+            self._began_ns,
+            started() - self._began,
+            caller.name if caller is not None else "",
+            served.model_name if served is not None else params.get("model") or self._request.model,
+            served.model_version if served is not None else params.get("version", ""),
+            "http",
+            response.status,
+            self._size,
+            sent,
+            self._request.id or (served.id if served is not None else ""),
+        )
+        self._log.put(entry)

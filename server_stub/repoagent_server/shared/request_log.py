@@ -1,0 +1,203 @@
+"""The request log: one line of JSON for each inference request, written by a thread that no request waits for."""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from repoagent.errors import UnavailableError
+from repoagent.server.exposition.text import Family
+
+__all__ = ["Entry", "RequestLog", "RequestLogMetrics", "started"]
+
+logger = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 60.0
+_GATHER_SECONDS: Final = 0.05
+_CLOSING_SECONDS: Final = 5.0
+_WAITING: Final = 1 << 16
+_BATCH: Final = 2048
+_LONGEST: Final = 512
+_OPEN: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class Entry(NamedTuple):
+    """One request that has been answered."""
+
+    began_ns: int
+    """``time.time_ns()`` when it had been read."""
+    took_ns: int
+    client: str
+    model: str
+    version: str
+    protocol: str
+    status: int
+    bytes_in: int
+    bytes_out: int
+    request: str
+
+
+def started() -> int:
+    """The moment to measure from."""
+    return time.perf_counter_ns()
+
+
+class RequestLog:
+    """Takes entries from any thread. Close it at the end.
+
+    At most 65,536 entries wait. More are dropped and counted, as are those that cannot be written.
+
+    Args:
+        path: Where lines are appended; None is the standard error.
+
+    Raises:
+        UnavailableError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._fd = -1
+        self._waiting: deque[Entry] = deque()
+        self._wake = threading.Event()
+        self._sleeping = True
+        self._closed = False
+        self._reopen = False
+        self._torn = False
+        self._complained = -_QUIET_SECONDS
+        self._counting = threading.Lock()
+        self._turned_away = 0
+        self._lost = 0
+        self.lines = 0
+        """How many lines have been written."""
+        try:
+            self._fd = self._opened()
+        except OSError as error:
+            raise UnavailableError(f"the request log {path} cannot be opened: {error.strerror}") from error
+        self._thread = threading.Thread(target=self._run, name="repoagent-request-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How many requests have no line."""
+        return self._turned_away + self._lost
+
+    def put(self, entry: Entry) -> None:
+        """Take an entry; never waits."""
+        if len(self._waiting) >= _WAITING or self._closed:
+            with self._counting:
+                self._turned_away += 1
+            return
+        self._waiting.append(entry)
+        if self._sleeping:
+            self._sleeping = False
+            self._wake.set()
+
+    def reopen(self) -> None:
+        """Go on in a new file if this one has been renamed, with the next line. Takes no lock."""
+        self._reopen = True
+
+    def close(self) -> None:
+        """Write what waits and end the thread. Twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        self._thread.join(_CLOSING_SECONDS)
+        if self._thread.is_alive():  # what it writes to takes nothing: a pipe that no one reads
+            self._lost += len(self._waiting)
+        elif self._path is not None:
+            os.close(self._fd)
+        if self.dropped:
+            logger.warning("the request log lacks %d requests", self.dropped)
+
+    # -- on the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            if not self._closed:
+                time.sleep(_GATHER_SECONDS)  # many lines with one write
+            self._drain()
+            self._sleeping = True
+            if self._waiting:  # came in between, and found this thread awake
+                self._wake.set()
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            try:
+                if self._reopen:
+                    self._reopen = False
+                    self._take_new_file()
+                self._write("".join(map(_line, batch)).encode("ascii"))
+            except OSError as error:
+                self._lost += len(batch)
+                self._complain(error)
+            else:
+                self.lines += len(batch)
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(b"\n" + data if self._torn else data)
+        self._torn = False
+        while left:
+            written = os.write(self._fd, left)
+            left = left[written:]
+            self._torn = bool(left)  # stays so if the next write fails: then the next line begins on a new one
+
+    def _opened(self) -> int:
+        return sys.__stderr__.fileno() if self._path is None else os.open(self._path, _OPEN, 0o600)  # type: ignore[union-attr]
+
+    def _take_new_file(self) -> None:
+        if self._path is None:
+            return
+        former, self._fd = self._fd, self._opened()
+        os.close(former)
+        self._torn = False
+
+    def _complain(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._complained >= _QUIET_SECONDS:
+            self._complained = now
+            where = self._path or "on the standard error"
+            logger.error("the request log %s cannot be written: %s (%d dropped)", where, error.strerror, self.dropped)
+
+
+class RequestLogMetrics:
+    """Metrics of a request log."""
+
+    def __init__(self, log: RequestLog) -> None:
+        self._log = log
+
+    def families(self) -> Iterable[Family]:
+        """Lines, and requests without one."""
+        lines, dropped = "Lines written to the request log", "Requests without a line in the request log"
+        return [
+            Family("repoagent_request_log_lines_total", "counter", lines, [((), self._log.lines)]),
+            Family("repoagent_request_log_dropped_total", "counter", dropped, [((), self._log.dropped)]),
+        ]
+
+
+def _line(entry: Entry) -> str:
+    moment = datetime.fromtimestamp(entry.began_ns / 1e9, UTC).isoformat(timespec="milliseconds")[:-6]
+    return (
+        f'{{"time":"{moment}Z","client":{_text(entry.client)},"model":{_text(entry.model)},'
+        f'"version":{_text(entry.version)},"protocol":"{entry.protocol}","status":{entry.status},'
+        f'"milliseconds":{entry.took_ns / 1e6:.3f},"bytes_in":{entry.bytes_in},"bytes_out":{entry.bytes_out},'
+        f'"request":{_text(entry.request)}}}\n'
+    )
+
+
+def _text(text: str) -> str:
+    """As JSON, in ASCII: no text ends its line, or does anything to a terminal."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+    return encode_basestring_ascii(text).replace("\x7f", "\\u007f")
