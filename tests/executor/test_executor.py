@@ -417,6 +417,25 @@ def test_cancelling_answers_with_what_there_is(start: Start) -> None:
     executor.cancel_request(request_id)
 
 
+def test_a_cancelled_request_is_in_no_further_step_and_its_rows_are_free(start: Start) -> None:
+    gate = Gate()
+    steps: list[int] = []
+
+    def before(segments: Sequence[Segment]) -> None:
+        steps.append(len(segments))
+        gate(segments)
+
+    executor = start(before_step=before)
+    ids = executor.enqueue_requests([Request([4], 200), Request([4], 60)])
+    assert gate.reached.wait(120)
+    executor.cancel_request(ids[0])
+    ran = len(steps)
+    gate.open.set()
+    assert executor.await_responses(ids[1], LIMIT)[-1].result.is_final
+    assert set(steps[ran:]) == {1}
+    assert executor._assembly.budget.used == 0
+
+
 @pytest.mark.parametrize("sampling", [SamplingConfig(3), SamplingConfig(num_return_sequences=3, top_p=0.5)])
 def test_cancelling_beams_and_several_sequences(start: Start, sampling: SamplingConfig) -> None:
     gate = Gate()

@@ -34,6 +34,7 @@ class CheckpointConverter:
         "form": ConverterOption("gqa", "gqa: fast on CPUs; std: standard operators, the source of TensorRT plans"),
         "block": ConverterOption("32", "with int4: how many weights share a scale: 16, 32, 64, 128 or 256"),
         "lora": ConverterOption("false", "true: the decoder takes LoRA adapters"),
+        "capacity": ConverterOption(None, "with form std: the tokens of a cache, which TensorRT plans need"),
     }
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
@@ -57,6 +58,11 @@ class CheckpointConverter:
             "block": block,
             "lora": truth(options, "lora"),
         }
+        capacity = number(options, "capacity", 2, shape.context_length + 1)
+        if capacity is not None:
+            if settings["form"] != "std":
+                raise InvalidArgumentError("parameter 'capacity' is for decoders of the form std: set form = std")
+            settings["capacity"] = capacity
         tools = {"onnx": version("onnx"), "numpy": version("numpy")}
         return ConversionPlan(files.all, _OUTPUT, settings, tools, "any", files.all)
 

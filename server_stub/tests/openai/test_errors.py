@@ -1,7 +1,9 @@
 """What goes wrong, in OpenAI's form; clients that leave; parts of the API that need a header."""
 
 import json
+import shutil
 import socket
+import subprocess
 import threading
 from typing import Any
 from urllib.parse import urlsplit
@@ -178,3 +180,25 @@ def test_pieces_come_as_they_are_made(url: str) -> None:
     assert b"[DONE]" not in received
     assert b"\r\nContent-Type: text/event-stream" in received
     connection.close()
+
+
+def test_a_stock_curl_shows_pieces_as_they_are_made(url: str) -> None:
+    if (curl := shutil.which("curl")) is None:
+        pytest.skip("curl is not installed")
+    body = {**LONG, "stream": True, "ignore_eos": True, "extra_body": None, "max_tokens": 25_000}
+    command = [
+        curl,
+        "-sN",
+        f"{url}/v1/chat/completions",
+        "-H",
+        "Content-Type: application/json",
+        "-d",
+        json.dumps(body),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        events = [line for line in (process.stdout.readline() for _ in range(6)) if line.strip()]
+        assert process.poll() is None
+        process.terminate()
+    assert len(events) == 3
+    assert all(event.startswith(b"data: {") for event in events)

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from repoagent.engines.plan_header import PlanHeader
+from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.spec import read_spec
 from repoagent.testing import AgentHarness, Outcome
 from tests.engines.building.plans import need_tensorrt
+from tests.serving.backends.llm.tiny import byte_level
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +31,8 @@ def convert(decoder: Callable[..., Path], tmp_path: Path) -> Iterator[Convert]:
                 (root / "1" / file.name).write_bytes(file.read_bytes())
             (root / "1" / "tokenizer.json").write_text("{}")
             given = {"from": "decoder", "to": "tensorrt", **parameters}
-            texts = ", ".join(f'{{ key: "{key}" value: "{value}" }}' for key, value in given.items())
-            (root / "config.pbtxt").write_text(
-                f'backend: "llm" model_repository_agents {{ agents [ {{ name: "convert" parameters [ {texts} ] }} ] }}'
-            )
+            agent = f'{{ name: "convert" parameters [ {_written(given)} ] }}'
+            (root / "config.pbtxt").write_text(f'backend: "llm" model_repository_agents {{ agents [ {agent} ] }}')
             return harness.run(root)
 
         yield run
@@ -77,3 +77,30 @@ def test_what_cannot_become_a_plan_is_refused(
     outcome = convert(capacity=capacity, **parameters)
     assert text in str(outcome.error)
     assert outcome.left == ()
+
+
+def test_a_checkpoint_becomes_a_plan_through_a_decoder_of_standard_operators(tmp_path: Path) -> None:
+    """One agent twice: from safetensors to a decoder folder, and from that to a plan."""
+    need_tensorrt()
+    root = tmp_path / "repository" / "m"
+    inner = byte_level()
+    checkpoint = synthetic_checkpoint(root / "1", vocab_size=inner.get_vocab_size() + 5)
+    inner.save(str(checkpoint / "tokenizer.json"))
+    steps = (
+        {"to": "decoder", "form": "std", "precision": "fp16", "capacity": "65"},
+        {"from": "decoder", "to": "tensorrt", "max_sequences": "4", "max_tokens": "16"},
+    )
+    agents = ", ".join(f'{{ name: "convert" parameters [ {_written(step)} ] }}' for step in steps)
+    (root / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {agents} ] }}")
+    with AgentHarness(tmp_path / "harness") as harness:
+        outcome = harness.run(root)
+    assert outcome.error is None
+    assert PlanHeader.of(outcome.files["1/model.plan"])
+    assert json.loads(outcome.files["1/genai_config.json"])["model"]["decoder"]["filename"] == "model.plan"
+    assert not [name for name in outcome.files if name.endswith((".safetensors", ".onnx", ".data"))]
+    assert outcome.files["1/tokenizer.json"]
+    assert 'backend: "llm"' in outcome.config
+
+
+def _written(parameters: dict[str, str]) -> str:
+    return ", ".join(f'{{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from repoagent_verify.manifest import Serialization
+from repoagent_verify.signing import Identity, sign
 
+from agents.verify.tests.issuing import public_pem
 from repoagent.errors import RepoAgentError
 from repoagent.executor.builder import build
 from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
@@ -84,7 +88,16 @@ def test_the_second_time_the_result_comes_from_the_cache(core: ServingCore, writ
     assert answer(core, "first") == answer(core, "second")
 
 
-@pytest.mark.parametrize("options", [{"precision": "fp16"}, {"precision": "int8"}, {"form": "std"}, {"lora": "true"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "fp16"},
+        {"precision": "int8"},
+        {"form": "std"},
+        {"form": "std", "capacity": "65"},
+        {"lora": "true"},
+    ],
+)
 def test_forms_and_precisions_are_served(options: dict[str, str], core: ServingCore, write: Write) -> None:
     write(to="decoder", **options)
     core.load("m")
@@ -171,8 +184,31 @@ def test_a_checkpoint_without_an_agent_names_the_one_that_it_needs(core: Serving
         core.load("m")
 
 
+def _sum(root: Path) -> None:
+    """As ``sha256sum`` does."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(root)}\n" for path in files]
+    (root / "SHA256SUMS").write_text("".join(sums))
+
+
+def _sign(root: Path) -> None:
+    """As a vendor does whose key lies beside the repository."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    (root.parents[1] / "vendor.pem").write_bytes(public_pem(key))
+    (root / "model.sig").write_bytes(sign(root, Identity(key), Serialization(), signature="model.sig"))
+
+
+@pytest.mark.parametrize(
+    ("first", "parameter", "seal"),
+    [("checksum", ("manifest", "SHA256SUMS"), _sum), ("verify", ("public_key", "file:{}/vendor.pem"), _sign)],
+)
 def test_an_encrypted_checkpoint_goes_through_four_agents_and_answers(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+    first: str,
+    parameter: tuple[str, str],
+    seal: Callable[[Path], None],
+    tmp_path: Path,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checked, decrypted, scanned, converted; what is made of a secret lies in memory alone."""
     identity = X25519Identity.generate()
@@ -182,17 +218,15 @@ def test_an_encrypted_checkpoint_goes_through_four_agents_and_answers(
     for path in sorted(place.iterdir()):
         encrypt_file(path, path.with_name(path.name + ".age"), [identity.recipient])
         path.unlink()
+    key, value = parameter[0], parameter[1].format(tmp_path)
     agents = [
-        '{ name: "checksum" parameters { key: "manifest" value: "SHA256SUMS" } }',
+        f'{{ name: "{first}" parameters {{ key: "{key}" value: "{value}" }} }}',
         '{ name: "decrypt" parameters { key: "identity" value: "env:CHECKPOINT_KEY" } }',
         '{ name: "scan" }',
         '{ name: "convert" parameters { key: "to" value: "decoder" } }',
     ]
-    root = place.parent
-    (root / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {', '.join(agents)} ] }}")
-    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(root)}\n" for path in files]
-    (root / "SHA256SUMS").write_text("".join(sums))
+    (place.parent / "config.pbtxt").write_text(f"model_repository_agents {{ agents [ {', '.join(agents)} ] }}")
+    seal(place.parent)
     options = CoreOptions(
         repositories=(str(tmp_path / "models"),),
         control_mode=ControlMode.EXPLICIT,
@@ -208,6 +242,22 @@ def test_an_encrypted_checkpoint_goes_through_four_agents_and_answers(
             file.write(b"x")
         with pytest.raises(RepoAgentError, match=r"config.json.age"):
             core.load("m")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"capacity": "65"}, "parameter 'capacity' is for decoders of the form std"),
+        ({"form": "std", "capacity": "1"}, "'capacity': '1' is not a whole number from 2 to 257"),
+        ({"form": "std", "capacity": "258"}, "'capacity': '258' is not a whole number from 2 to 257"),
+    ],
+)
+def test_a_capacity_fits_the_form_and_the_model(
+    options: dict[str, str], text: str, core: ServingCore, write: Write
+) -> None:
+    write(to="decoder", **options)
+    with pytest.raises(RepoAgentError, match=text):
+        core.load("m")
 
 
 def test_other_backends_and_unknown_values_are_refused(core: ServingCore, write: Write) -> None:
