@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers bench-table capi-sanitize soak clean lock
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bridge-peers capi-peers capi-sanitize soak clean lock
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -37,6 +37,19 @@ $(CAPI): $(STAMP) $(CAPI_SOURCES)
 # The C layer over its stub table, under the sanitizers of the compiler.
 capi-sanitize: $(STAMP)
 	$(BIN)/python capi/tests/sanitize.py
+
+# What needs things of Triton's, for development. The first: TRITON_INCLUDE is `include` of its repository core,
+# TRITON_AGENT is src/checksum.cc of its checksum_repository_agent; without them it says so and does nothing.
+AGAINST_TRITON := capi/tests/against_triton
+TRITON := .venvs/triton
+
+capi-peers: $(STAMP) $(CAPI) $(TRITON)/.installed
+	$(BIN)/python $(AGAINST_TRITON)/headers.py --triton $(TRITON) $(if $(TRITON_INCLUDE),--include $(TRITON_INCLUDE)) \
+		$(if $(TRITON_AGENT),--agent $(TRITON_AGENT))
+
+# Our agents in a stock Triton.
+bridge-peers: $(STAMP) $(CAPI) $(TRITON)/.installed
+	$(BIN)/python $(AGAINST_TRITON)/bridge.py --triton $(TRITON)
 
 # The example's decryption key is public: it is there to be read, and models name it by reference only.
 EXAMPLE := examples/digits
@@ -73,7 +86,7 @@ lint: $(STAMP) $(CAPI)
 	$(BIN)/ruff format --check .
 	MYPYPATH=benchmarks:capi $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
-	$(BIN)/mypy capi/repoagent_capi && $(BIN)/mypy --explicit-package-bases capi/tests
+	$(BIN)/mypy capi/repoagent_capi && MYPYPATH=$(AGAINST_TRITON) $(BIN)/mypy --explicit-package-bases capi/tests
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done
 
 # The documentation site below build/docs/site. It is built strictly: a link that leads nowhere fails.
@@ -124,7 +137,6 @@ bench-peers: $(STAMP)
 # The table of docs/measurements/serving.md, and the plot of the README: ours, a stock Triton (its wheel needs no GPU) and
 # MLServer, each in an environment of its own; perf_analyzer comes with an old wheel of tritonclient. It takes about
 # twelve minutes of a machine that does nothing else; BENCH_TABLE="--quick --write build/table/measurements" tries it.
-TRITON := .venvs/triton
 PERF_ANALYZER := .venvs/perf_analyzer
 BENCH_TABLE ?= --write docs/measurements
 
