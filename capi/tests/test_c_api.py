@@ -118,10 +118,14 @@ def test_handles_in_use_can_be_deleted(installed: Path, compile_c: Any, tmp_path
     assert run(program, tmp_path) == "calls after the delete: 0\noutput: 7\nhandles: 1\n"
 
 
-def test_the_static_library_is_whole(installed: Path, compile_c: Any, tmp_path: Path) -> None:
-    source = EXAMPLES / "capi" / "infer" / "main.c"
+def test_the_static_library_is_whole_and_keeps_its_inner_names(installed: Path, compile_c: Any, tmp_path: Path) -> None:
+    source = tmp_path / "main.c"
+    names = ("fail", "grow", "publish", "handle_new", "settle", "start_python")  # Inner functions of the library.
+    own = "\n".join(f"int {name}(void);\nint {name}(void) {{ return 1; }}" for name in names)
+    source.write_text(f'{own}\n#include "{EXAMPLES / "capi" / "infer" / "main.c"}"\n')
     archive = installed / "lib" / "librepoagent.a"
     flags = ["-rdynamic", "-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive", "-lpthread", "-ldl"]
+    flags.append(f"-I{EXAMPLES / 'capi' / 'infer'}")
     program = compile_c.program(str(source), tmp_path / "infer", *flags)
     assert run(program, REPOSITORY) == "1\n2\n3\n4\n"
 

@@ -175,6 +175,19 @@ def test_a_program_may_fork_before_its_first_server_and_a_child_of_one_is_refuse
     ]
 
 
+def test_two_servers_live_in_one_process(embed: Path, repository: Path) -> None:
+    answer = f"response: slow 1 '' OUTPUT0 FP32[4] 1 2 3 4{SAID}"
+    assert run(embed, "two", repository) == [
+        "a model of the other server: Not found: Request for unknown model: 'slow' is not found",
+        "a request of the other server: Invalid argument: the request was made for another server",
+        answer,
+        answer,
+        "the second is ready: 1",
+        answer,
+        "handles: 1",
+    ]
+
+
 def test_servers_made_and_deleted_leave_nothing(embed: Path, repository: Path) -> None:
     (line,) = run(embed, "again", repository, "20")
     handles, _, kib = line.partition(", KiB more: ")

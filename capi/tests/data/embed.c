@@ -497,6 +497,41 @@ static int again_and_again(const char* repository, int rounds)
   return 0;
 }
 
+// Two servers in one process, used at the same time; the second goes on without the first.
+static int two(const char* repository)
+{
+  TRITONSERVER_Server* servers[2] = {start(repository, NULL), start(repository, NULL)};
+  TRITONSERVER_InferenceRequest* requests[2];
+  struct waiting waiting[2];
+  bool ready = false;
+  MUST(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release_buffer, NULL));
+  MUST(TRITONSERVER_ServerLoadModel(servers[0], "slow"));
+  show(TRITONSERVER_InferenceRequestNew(&requests[1], servers[1], "slow", -1), "a model of the other server");
+  MUST(TRITONSERVER_ServerLoadModel(servers[1], "slow"));
+  for (int index = 0; index < 2; ++index) {
+    requests[index] = identity_request(servers[index], "slow");
+    prepare(&waiting[index], requests[index]);
+  }
+  show(TRITONSERVER_ServerInferAsync(servers[1], requests[0], NULL), "a request of the other server");
+  for (int index = 0; index < 2; ++index) {
+    MUST(TRITONSERVER_ServerInferAsync(servers[index], requests[index], NULL));
+  }
+  for (int index = 0; index < 2; ++index) {
+    wait_for(&waiting[index]);
+    print_response(waiting[index].responses[0]);
+  }
+  MUST(TRITONSERVER_InferenceRequestDelete(requests[0]));
+  MUST(TRITONSERVER_ServerDelete(servers[0]));
+  MUST(TRITONSERVER_ServerModelIsReady(servers[1], "slow", -1, &ready));
+  printf("the second is ready: %d\n", ready);
+  infer(servers[1], requests[1], NULL);
+  MUST(TRITONSERVER_InferenceRequestDelete(requests[1]));
+  MUST(TRITONSERVER_ServerDelete(servers[1]));
+  MUST(TRITONSERVER_ResponseAllocatorDelete(allocator));
+  printf("handles: %d\n", (int)repoagent_living_handles());
+  return 0;
+}
+
 static int operate(const char* repository, const char* other)
 {
   static const double buckets[] = {1, 10};
@@ -643,6 +678,9 @@ int main(int count, char** arguments)
   }
   if (strcmp(mode, "threads") == 0) {
     return threads(arguments[2]);
+  }
+  if (strcmp(mode, "two") == 0) {
+    return two(arguments[2]);
   }
   if (strcmp(mode, "fork") == 0) {
     return fork_first(arguments[2]);
