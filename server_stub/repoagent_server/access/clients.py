@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
@@ -60,7 +60,7 @@ class Client:
 class Caller:
     """A client that has shown who it is. Good as long as ``rules`` are in force and ``expires`` is not over."""
 
-    __slots__ = ("client", "expires", "given", "name", "rules")
+    __slots__ = ("client", "expires", "given", "kept", "name", "rules")
 
     def __init__(
         self, client: Client, given: Given, rules: "Rules", *, subject: str = "", expires: float | None = None
@@ -72,6 +72,8 @@ class Caller:
         self.name: Final = f"{client.name}/{subject}" if subject else client.name
         """For logs: the client's name in the access file, and whom its token is about."""
         self.expires = expires
+        self.kept: Any = None
+        """For the front ends: what they make of a caller and need again for its next request."""
 
     def may(self, right: Right, model: str) -> bool:
         """See :meth:`Client.may`."""

@@ -1,14 +1,14 @@
 """What a request shows of its sender: at most one key or token, and the certificate of its connection."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.identity import PeerIdentity
 
-__all__ = ["API_KEY", "AUTHORIZATION", "Given", "given"]
+__all__ = ["API_KEY", "AUTHORIZATION", "Given", "given", "given_in"]
 
 AUTHORIZATION: Final = "authorization"
 API_KEY: Final = "x-api-key"
@@ -29,6 +29,25 @@ class Given:
 
 
 _NOTHING: Final = Given()
+_AUTHORIZATION: Final = AUTHORIZATION.encode()
+_API_KEY: Final = API_KEY.encode()
+_LENGTHS: Final = frozenset({len(AUTHORIZATION), len(API_KEY)})
+_AROUND: Final = b" \t"
+"""What may stand around a value and is not part of it (RFC 9110); parsers leave it behind the value."""
+
+
+def given_in(headers: Iterable[tuple[bytes, bytes]], peer: PeerIdentity | None = None) -> Given:
+    """What ``headers`` show, whose names may have any case. Raises as :func:`given`."""
+    authorization: list[bytes] = []
+    keys: list[bytes] = []
+    for name, value in headers:
+        if len(name) in _LENGTHS:
+            lower = name.lower()
+            if lower == _AUTHORIZATION:
+                authorization.append(value.strip(_AROUND))
+            elif lower == _API_KEY:
+                keys.append(value.strip(_AROUND))
+    return given(authorization, keys, peer)
 
 
 def given(authorization: Sequence[bytes], api_key: Sequence[bytes], peer: PeerIdentity | None = None) -> Given:

@@ -38,6 +38,15 @@ class TokenClient:
         return all(_has(claims.get(name), value, name == "scope") for name, value in self.claims.items())
 
 
+@dataclass(slots=True)
+class _KeyOwner:
+    """A key and its client; ``caller`` is made when the key comes first."""
+
+    digest: bytes
+    client: Client
+    caller: Caller | None = None
+
+
 class Rules:
     """Thread-safe. Never changed, but for what it remembers: new content of the file makes new rules."""
 
@@ -63,9 +72,9 @@ class Rules:
         """
         self.clients = tuple(clients)
         self.opened = opened
-        self._keys: dict[bytes, list[tuple[bytes, Client]]] = {}
+        self._keys: dict[bytes, list[_KeyOwner]] = {}
         for digest, client in (keys or {}).items():
-            self._keys.setdefault(digest[:_PREFIX], []).append((digest, client))
+            self._keys.setdefault(digest[:_PREFIX], []).append(_KeyOwner(digest, client))
         self._certificates = dict(certificates or {})
         self.issuers = {issuer.issuer: issuer for issuer in issuers}
         self._token_clients = tuple(tokens)
@@ -80,15 +89,17 @@ class Rules:
         """
         if given.secret:
             digest = hashlib.sha256(given.secret).digest()
-            for known, client in self._keys.get(digest[:_PREFIX], ()):
-                if hmac.compare_digest(known, digest):
-                    return Caller(client, given, self)
+            for owner in self._keys.get(digest[:_PREFIX], ()):
+                if hmac.compare_digest(owner.digest, digest):
+                    if owner.caller is None:
+                        owner.caller = Caller(owner.client, given, self)
+                    return owner.caller
             return self._token_caller(digest, given)
         if given.peer is not None:
             for name in given.peer.names:
-                owner = self._certificates.get(name)
-                if owner is not None:
-                    return Caller(owner, given, self)
+                client = self._certificates.get(name)
+                if client is not None:
+                    return Caller(client, given, self)
             raise NotAuthenticatedError(_BAD_CERTIFICATE)
         raise NotAuthenticatedError(_NO_KEY, given=False)
 

@@ -1,7 +1,7 @@
 """Access control of gRPC: what each method needs, who calls, and which model a message names."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import grpc
@@ -9,13 +9,13 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from repoagent_server.access import Access, AccessError, Caller, Need, PeerIdentity, Right, Scope
-from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, given
+from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, Given, given
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
 
-__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "Metadata", "caller_of", "code_of"]
+__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of"]
 
-Metadata = Iterable[tuple[str, str | bytes]]
-
+_HEALTH: Final = f"/{health.SERVICE_NAME}/"
+_REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
 _INFERS: Final = Need(Scope.BODY, Right.INFER)
 
 #: What each method of the service needs. One that is missing here is refused to every client.
@@ -52,18 +52,18 @@ class CallAccess:
 
     def need(self, method: str) -> Need | None:
         """What the method with this path needs; None if nobody has stated that."""
-        if method.startswith(f"/{health.SERVICE_NAME}/"):
+        need = self._needs.get(method)
+        if need is not None:
+            return need
+        if method.startswith(_HEALTH):
             return OPEN
-        if method.startswith(f"/{reflection.SERVICE_NAME}/"):
-            return KNOWN
-        return self._needs.get(method)
+        return KNOWN if method.startswith(_REFLECTION) else None
 
-    def begin(
-        self, method: str, metadata: Callable[[], Metadata], peer: PeerIdentity | None, known: Caller | None = None
-    ) -> Caller | None:
+    def begin(self, method: str, given: Callable[[], Given], known: Caller | None = None) -> Caller | None:
         """Who calls, for a call whose headers are there; None where nobody needs a key.
 
-        ``known``: who the caller was the last time that these headers came on this connection.
+        ``given``: what the headers and the connection show. ``known``: who the caller was the last time that these
+        headers came on this connection.
 
         Raises:
             AccessError: it is no client, or lacks the right whatever the message is.
@@ -72,7 +72,7 @@ class CallAccess:
         try:
             if need is not None and access.opens(need):
                 return None
-            caller = access.caller(_given(metadata(), peer)) if known is None else access.current(known)
+            caller = access.caller(given()) if known is None else access.current(known)
             if need is None or need.scope is Scope.SERVER:
                 access.require(caller, need)
         except AccessError as error:
@@ -130,7 +130,7 @@ class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
     async def _begun(self, method: str, context: Any) -> Any:
         """The context of a call that is let in, which knows the caller."""
         try:
-            caller = self._calls.begin(method, lambda: context.invocation_metadata() or (), _peer(context))
+            caller = self._calls.begin(method, lambda: _given(context))
         except AccessError as error:
             failure = error
         else:
@@ -162,12 +162,13 @@ def code_of(error: AccessError) -> Any:
     return grpc.StatusCode.PERMISSION_DENIED
 
 
-def _given(metadata: Metadata, peer: PeerIdentity | None) -> Any:
+def _given(context: Any) -> Given:
+    """Of a call over grpcio, whose metadata are text."""
     values: dict[str, list[bytes]] = {AUTHORIZATION: [], API_KEY: []}
-    for name, value in metadata:
+    for name, value in context.invocation_metadata() or ():
         if name in values:
             values[name].append(value if isinstance(value, bytes) else value.encode(errors="surrogateescape"))
-    return given(values[AUTHORIZATION], values[API_KEY], peer)
+    return given(values[AUTHORIZATION], values[API_KEY], _peer(context))
 
 
 def _peer(context: Any) -> PeerIdentity | None:

@@ -196,8 +196,8 @@ def read(
     version = check_version(message.model_version)
     try:
         return read_infer(message, inference.regions(caller), inference.limits, raw)
-    except RepoAgentError:
-        inference.model_metadata(message.model_name, version)
+    except RepoAgentError as error:
+        inference.unreadable(error, caller, message.model_name, version)
         raise
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from repoagent.errors import RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
@@ -71,12 +72,23 @@ class Inference:
         self._forwarding = forwarding or HeaderForwarding()
 
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        """Metadata of a model. Also the check of a request that cannot be read: Triton complains of its model first.
+        """Metadata of a model.
 
         Raises:
             NotFoundError: there is no such model or version.
         """
         return self.core.model_metadata(model, version)
+
+    def unreadable(self, error: RepoAgentError, client: Caller | None, model: str, version: str) -> None:
+        """Take note of a request of ``client`` that cannot be read. Triton complains of its model first.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+        """
+        if isinstance(error, AccessError) and self._access is not None:
+            error.client = client.name if client is not None else ""
+            self._access.denied(error, "infer", self._protocol)
+        self.model_metadata(model, version)
 
     def context(
         self, headers: Callable[[], Headers], client: Caller | None = None, request_id: str = ""
@@ -84,8 +96,9 @@ class Inference:
         """What the ``headers`` of a call of ``client`` mean; they are asked for only if they can mean something."""
         forwards, propagates = self._forwarding.enabled, self.core.tracer.propagates
         if not (forwards or propagates):
-            plain = client is None and not request_id
-            return _NO_CONTEXT if plain else CallContext(client=client, request_id=request_id)
+            if request_id:
+                return CallContext(client=client, request_id=request_id)
+            return _NO_CONTEXT if client is None else _context_of(client)
         found = list(headers() or ())
         return CallContext(
             self._forwarding.chosen(found) if forwards else {},
@@ -154,6 +167,14 @@ class Inference:
     def submit(self, request: InferRequest) -> None:
         """Hand a request over. What becomes of it goes to its sender, perhaps before this returns."""
         self.core.submit(request)
+
+
+def _context_of(client: Caller) -> CallContext:
+    """The context of a call whose headers mean nothing but who asks."""
+    context: CallContext | None = client.kept
+    if context is None:
+        context = client.kept = CallContext(client=client)
+    return context
 
 
 def trace_context(headers: Iterable[tuple[bytes | str, bytes | str]]) -> dict[str, str] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
-from repoagent_server.access import NotPermittedError
+from repoagent_server.access import NotPermittedError, Right
 from repoagent_server.handlers.region import Region
 
 __all__ = ["CLOSED_REGIONS", "NO_REGIONS", "Regions", "Span"]
@@ -166,7 +166,7 @@ class _ClosedRegions(Regions):
     """For clients that may not name shared memory, whether there is any or not."""
 
     def span(self, name: str, offset: int, byte_size: int) -> Span:
-        raise NotPermittedError(_NOT_PERMITTED)
+        raise NotPermittedError(_NOT_PERMITTED, right=Right.MANAGE.value)
 
 
 NO_REGIONS: Final = Regions(allowed=False)

@@ -4,17 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from repoagent_server.access import Access, AccessError
-from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, Given, given
+from repoagent_server.access.credentials import given_in
 from repoagent_server.http.messages import Header, Request, Response
 from repoagent_server.http.router import Route
 
 __all__ = ["HttpAccess"]
 
-_AUTHORIZATION: Final = AUTHORIZATION.encode()
-_API_KEY: Final = API_KEY.encode()
-_LENGTHS: Final = frozenset({len(_AUTHORIZATION), len(_API_KEY)})
-_AROUND: Final = b" \t"
-"""What may stand around a value, and is not part of it (RFC 9110); the parser leaves it behind the value."""
 _CHALLENGE: Final = b"WWW-Authenticate"
 
 
@@ -41,22 +36,9 @@ class HttpAccess:
             return
         caller = frame.caller
         # Of a head that came before on the same connection the client is known, and good until the rules change.
-        caller = access.caller(_given(request)) if caller is None else access.current(caller)
+        caller = access.caller(given_in(request.headers, request.peer)) if caller is None else access.current(caller)
         frame.caller = caller
         access.require(caller, need, params.get("model", ""))
-
-
-def _given(request: Request) -> Given:
-    authorization: list[bytes] = []
-    keys: list[bytes] = []
-    for name, value in request.headers:
-        if len(name) in _LENGTHS:
-            lower = name.lower()
-            if lower == _AUTHORIZATION:
-                authorization.append(value.strip(_AROUND))
-            elif lower == _API_KEY:
-                keys.append(value.strip(_AROUND))
-    return given(authorization, keys, request.peer)
 
 
 def _challenge(error: AccessError) -> list[Header]:

@@ -81,8 +81,8 @@ class InferRoute:
                 self._known.remember(body, length, *read)
                 return read
             inference.model_metadata(model, version)
-        except RepoAgentError:
-            inference.model_metadata(model, version)
+        except RepoAgentError as error:
+            inference.unreadable(error, request.caller, model, version)
             raise
 
         def read_long(look: Callable[[], None]) -> tuple[Asked, OutputForm]:

@@ -1,27 +1,22 @@
 """Every route and every method, times every kind of client, through sockets."""
 
-import re
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import quote
 
 import grpc
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from repoagent_server.access import Need, Right, Scope
+from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
-from repoagent_server.handlers.all import Handlers
-from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Route
-from repoagent_server.http.routes import api_routes
 from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import Guarded
+from server_stub.tests.access.routes import BODY, CASES, path_of
 
 MODEL: Final = "fraud-us"
 UNKNOWN: Final = ("none", "wrong", "cut", "expired", "unsigned", "stranger", "twice")
@@ -62,31 +57,9 @@ def _expected(kind: str, scope: Scope) -> int:
 
 # HTTP
 
-BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
-
-
-def _routes() -> list[Route]:
-    core: Any = SimpleNamespace(audit=None)
-    nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
-    handlers = Handlers.over(core, allow_load_parameters=False)
-    metrics = Route("/metrics", frozenset({b"GET"}), needs=Need(Scope.SERVER, Right.METADATA))
-    return [*api_routes(handlers, lambda *_: None, nothing), *OpenAiRoutes(nothing, nothing).routes(), metrics]
-
-
-def _path(pattern: str, model: str) -> str:
-    """A path that ``pattern`` matches, for ``model``."""
-    text = pattern.replace("(?P<model>[^/]+)", quote(model, safe="")).replace("(?P<model>.+)", quote(model, safe=""))
-    text = text.replace("(?:/versions/(?P<version>[0-9]+))?", "").replace("(?:/(?P<repository>[^/]+))?", "")
-    text = text.replace("(?:/region/(?P<region>[^/]+))?", "/region/r")
-    assert re.fullmatch(pattern, text), pattern
-    return text
-
-
-CASES: Final = [(route, method.decode()) for route in _routes() for method in sorted(route.methods)]
-
 
 def _case(case: tuple[Route, str]) -> str:
-    return f"{case[1]} {_path(case[0].pattern, 'M')}"
+    return f"{case[1]} {path_of(case[0].pattern, 'M')}"
 
 
 def _ask(client: httpx.Client, route: Route, method: str, kind: str, issuer: Any, model: str) -> httpx.Response:
@@ -94,8 +67,8 @@ def _ask(client: httpx.Client, route: Route, method: str, kind: str, issuer: Any
     assert need is not None
     headers = _headers(kind, need.right, issuer)
     if method == "GET":
-        return client.get(_path(route.pattern, model), headers=headers)
-    return client.post(_path(route.pattern, model), headers=headers, json={"model": model, **BODY})
+        return client.get(path_of(route.pattern, model), headers=headers)
+    return client.post(path_of(route.pattern, model), headers=headers, json={"model": model, **BODY})
 
 
 @pytest.fixture(scope="module")

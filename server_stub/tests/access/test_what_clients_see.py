@@ -141,6 +141,7 @@ def test_shared_memory_of_others_cannot_be_named(guarded: Guarded, http: httpx.C
             assert http.post("/v2/models/fraud-eu/infer", json=asked, headers=dict(ROOT)).status_code == 200
             refused = http.post("/v2/models/fraud-eu/infer", json=asked, headers=dict(FRAUD))
             assert (refused.status_code, "shared memory" in refused.text) == (403, True)
+            assert (guarded.denied[-1].client, guarded.denied[-1].right) == ("fraud", "manage")
     finally:
         http.post("/v2/systemsharedmemory/region/r/unregister", headers=dict(ROOT))
 

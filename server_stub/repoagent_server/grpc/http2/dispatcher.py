@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from repoagent.errors import UnavailableError
 from repoagent_server.access import AccessError
+from repoagent_server.access.credentials import given_in
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.http2.budgets import Reserve
@@ -153,7 +154,7 @@ class Dispatcher:
         with the same headers may come after a change of the rules."""
         head = stream.head
         try:
-            head.caller = access.begin(head.route.name, head.metadata, connection.peer, head.caller)
+            head.caller = access.begin(head.route.name, lambda: given_in(head.fields, connection.peer), head.caller)
         except AccessError as error:
             connection.finish(stream, error.grpc_status, details(error.message))
             if self.calls.log is not None and head.route.name in _INFERS:
