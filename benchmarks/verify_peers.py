@@ -4,9 +4,11 @@
     python benchmarks/verify_peers.py --size 64M      # a quick look
 
 First each verifies what the other signed, with keys on three curves and with a chain of certificates, and refuses it
-after a change. Then both verify the same model in turns: one file of ``--size``, and 200 files of that size together.
-Beside them stand ours over ranges of 64 MiB, which lets one file use every core, and what SHA-256 alone takes for these
-files with a thread per core. A peer that is not installed prints MISSING and makes the exit status 1.
+after a change. What the reference tool signs without a key, at a Sigstore of this script, is verified by both.
+
+Then both verify the same model in turns: one file of ``--size``, and 200 files of that size together. Beside them
+stand ours over ranges of 64 MiB, which lets one file use every core, and what SHA-256 alone takes for these files with
+a thread per core. A peer that is not installed prints MISSING and makes the exit status 1.
 """
 
 import argparse
@@ -27,6 +29,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the Sigstore of the tests
+
+from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore
+from agents.verify.tests.sigstore_servers import SigstoreServers, token
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 OURS = Path(sys.executable).with_name("repoagent")
@@ -57,7 +64,7 @@ def main() -> int:
         print("MISSING model-signing: make bench-peers installs it")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
-        faults = interoperate(peer, Path(scratch))
+        faults = interoperate(peer, Path(scratch)) + keyless(peer, Path(scratch))
         size = int(options.size[:-1]) * UNITS[options.size[-1]]
         for files in (1, 200):
             compare_speed(peer, Path(scratch), size, files, options.rounds)
@@ -85,6 +92,42 @@ def interoperate(peer: str, scratch: Path) -> int:
     return wrong
 
 
+def keyless(peer: str, scratch: Path) -> int:
+    """What the reference tool signs with a token of CI; returns the number of wrong answers."""
+    model, bundle = scratch / "small", scratch / "keyless.sig"
+    trust, root = scratch / "trust_config.json", scratch / "trusted_root.json"
+    (model / "1" / "model.onnx").write_bytes(b"weights" * 1000)
+    sigstore = PrivateSigstore()
+    root.write_bytes(sigstore.trusted_root())
+    with SigstoreServers(sigstore) as servers:
+        trust.write_text(servers.trust_config())
+        given = ["--identity_token", token(IDENTITY.removeprefix("https://github.com/"), ISSUER)]
+        command = [
+            peer,
+            "sign",
+            "sigstore",
+            "--trust_config",
+            str(trust),
+            *given,
+            "--signature",
+            str(bundle),
+            str(model),
+        ]
+        signed = run(command)
+    ours = [str(OURS), "verify", str(model), "--sigstore-root", str(root), "--signature", str(bundle)]
+    theirs = [peer, "verify", "sigstore", "--trust_config", str(trust), "--signature", str(bundle), str(model)]
+    held = signed and run([*ours, "--identity", IDENTITY, "--issuer", ISSUER])
+    also = run([*theirs, "--identity", IDENTITY, "--identity_provider", ISSUER])
+    refused = not run([*ours, "--identity", IDENTITY, "--issuer", "https://other.example"])
+    (model / "1" / "model.onnx").write_bytes(b"changed")
+    changed = not run([*ours, "--identity", IDENTITY, "--issuer", ISSUER])
+    print(
+        f"keyless      signed by theirs  holds: {held}, also for theirs: {also}, "
+        f"refused for another issuer: {refused}, refused after a change: {changed}"
+    )
+    return 4 - sum((held, also, refused, changed))
+
+
 def sign_command(peer: str, tool: str, method: Method, model: Path, bundle: Path) -> list[str]:
     if tool == "ours":
         return [str(OURS), "sign", str(model), *method.sign_ours, "--signature", str(bundle), "--force"]
@@ -98,7 +141,8 @@ def verify_command(peer: str, tool: str, method: Method, model: Path, bundle: Pa
 
 
 def run(command: list[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(command, capture_output=True, check=False, env=environment).returncode == 0
 
 
 def methods(scratch: Path) -> list[Method]:

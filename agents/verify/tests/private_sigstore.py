@@ -94,7 +94,7 @@ class PrivateSigstore:
         """The bundle of ``payload``, signed by ``identity`` with a certificate for ten minutes from ``issued`` on."""
         key, begin = new_key(), issued or datetime.now(UTC).replace(microsecond=0)
         name = identity or x509.UniformResourceIdentifier(IDENTITY)
-        leaf = self._leaf(key, name, issuer, begin, usage)
+        leaf = self.issue(key.public_key(), name, issuer, begin, usage)
         signature = sign(key, pre_authentication_encoding(payload))
         entry = self.enter(leaf, payload, signature, integrated or begin + timedelta(seconds=5), promise=promise)
         return {
@@ -148,25 +148,26 @@ class PrivateSigstore:
             del entry["inclusionPromise"]
         return entry
 
-    def _leaf(
+    def issue(
         self,
-        key: ec.EllipticCurvePrivateKey,
+        key: Any,
         identity: x509.GeneralName,
         issuer: str,
         begin: datetime,
-        usage: x509.ExtendedKeyUsage,
+        usage: x509.ExtendedKeyUsage = _CODE,
     ) -> x509.Certificate:
+        """A certificate of the public ``key`` for ten minutes, with its place in the log of certificates."""
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
             .issuer_name(self.authority.subject)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(begin)
             .not_valid_after(begin + timedelta(minutes=10))
             .add_extension(_key_usage(authority=False), True)
             .add_extension(usage, False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
             .add_extension(_issued_by(self.authority), False)
             .add_extension(x509.SubjectAlternativeName([identity]), True)
             .add_extension(x509.UnrecognizedExtension(_ISSUER, issuer.encode()), False)

@@ -21,6 +21,7 @@ from repoagent_verify.signing import read_identity, sign
 
 from agents.verify.tests.issuing import NOW, issue, key_pem, public_pem
 from agents.verify.tests.private_sigstore import IDENTITY, ISSUER, PrivateSigstore, new_key
+from agents.verify.tests.sigstore_servers import SigstoreServers, token
 from agents.verify.tests.test_keyless import payload_of
 from repoagent.api import InvalidArgumentError, Parameters
 from repoagent.errors import RepoAgentError
@@ -158,6 +159,34 @@ def test_a_model_that_ci_signed_is_demanded_by_its_workflow(load: Load, model: P
     (model / "1" / "model.onnx").write_bytes(b"other")
     with pytest.raises(RepoAgentError, match=r"changed after signing: 1/model\.onnx"):
         load(sigstore.trusted_root(), identity=WORKFLOW, issuer=ISSUER)
+
+
+def test_what_the_client_of_ci_signs_is_demanded_by_its_workflow(
+    load: Load, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way, with Sigstore's own client: a token of CI, a certificate for it, a signature, an entry in the log.
+
+    ``model_signing sign sigstore`` makes the same statement and gives it to the same client.
+    """
+    pytest.importorskip("sigstore")
+    from sigstore.dsse import Statement
+    from sigstore.models import ClientTrustConfig
+    from sigstore.oidc import IdentityToken
+    from sigstore.sign import SigningContext
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (model / "config.pbtxt").touch()
+    sigstore = PrivateSigstore()
+    with SigstoreServers(sigstore) as servers:
+        context = SigningContext.from_trust_config(ClientTrustConfig.from_json(servers.trust_config()))
+        identity = IdentityToken(token(IDENTITY.removeprefix("https://github.com/"), ISSUER))
+        with context.signer(identity) as signer:
+            bundle = signer.sign_dsse(Statement(payload_of(model)))
+    (model / "model.sig").write_text(bundle.to_json())
+    report = load(sigstore.trusted_root(), identity=WORKFLOW, issuer=ISSUER)
+    assert f"3 files signed by {IDENTITY} (issuer {ISSUER}); method sigstore" in str(report["notes"])
+    with pytest.raises(RepoAgentError, match="another issuer than"):
+        load(sigstore.trusted_root(), identity=WORKFLOW, issuer="https://accounts.google.com")
 
 
 def test_a_root_of_sigstore_without_an_identity_refuses_every_model(
