@@ -17,9 +17,10 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_verify.keyless import check_identity, check_root
+from repoagent_verify.keyless_signing import sign_keyless
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization
 from repoagent_verify.options import plain_path
-from repoagent_verify.signing import read_identity, sign
+from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
 from repoagent_verify.trust import read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
 
@@ -36,7 +37,10 @@ _SIGNATURE = click.option(
 
 @click.command()
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--key", type=_FILE, required=True, help="The private key (PEM; P-256, P-384 or P-521).")
+@click.option("--key", type=_FILE, help="The private key (PEM; P-256, P-384 or P-521).")
+@click.option("--keyless", is_flag=True, help="Sign with an identity, at Sigstore: the signature becomes public.")
+@click.option("--identity-token", type=_FILE, help="A file with the token of the identity.  [default: that of CI]")
+@click.option("--trust-config", type=_FILE, help="The services of a private Sigstore.  [default: the public one]")
 @click.option("--password-file", type=_FILE, help="A file with the password of the key.")
 @click.option("--certificate", type=_FILE, multiple=True, help="The signer's certificate, then those above it (PEM).")
 @_SIGNATURE
@@ -53,7 +57,10 @@ _SIGNATURE = click.option(
 @click.option("--force", is_flag=True, help="Replace an existing signature.")
 def sign_command(
     directory: Path,
-    key: Path,
+    key: Path | None,
+    keyless: bool,
+    identity_token: Path | None,
+    trust_config: Path | None,
     password_file: Path | None,
     certificate: tuple[Path, ...],
     signature: Path | None,
@@ -64,18 +71,36 @@ def sign_command(
     force: bool,
 ) -> None:
     """Sign every file of DIRECTORY."""
+    if (key is None) != keyless:
+        raise click.UsageError("give either --key or --keyless: who signs")
+    if (key is None and (password_file or certificate)) or (key is not None and (identity_token or trust_config)):
+        raise click.UsageError(
+            "--password-file and --certificate belong to --key, --identity-token and --trust-config to --keyless"
+        )
     with _exit_codes("sign"):
         target = signature or directory / "model.sig"
         if target.exists() and not force:
             raise InvalidArgumentError(f"{target} exists; --force replaces it")
-        password = password_file.read_bytes().removesuffix(b"\n") if password_file else None
-        identity = read_identity(key.read_bytes(), password, [path.read_bytes() for path in certificate])
+        identity = None if key is None else _identity(key, password_file, certificate)
         paths = tuple(plain_path(path, "--ignore") for path in ignore)
         how = Serialization(algorithm, shard_size, allow_symlinks=allow_symlinks, ignore_paths=paths)
         with _progress_bar("sign") as progress:
-            bundle = sign(directory, identity, how, signature=_inside(directory, target), progress=progress)
+            statement = statement_of(directory, how, signature=_inside(directory, target), progress=progress)
+        if identity is None:
+            bundle = sign_keyless(statement, token=_text(identity_token), trust_config=_text(trust_config))
+        else:
+            bundle = sign_statement(statement, identity)
         _write(target, bundle)
     click.echo(f"{target}: {len(bundle)} bytes")
+
+
+def _identity(key: Path, password_file: Path | None, certificates: tuple[Path, ...]) -> Identity:
+    password = password_file.read_bytes().removesuffix(b"\n") if password_file else None
+    return read_identity(key.read_bytes(), password, [path.read_bytes() for path in certificates])
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="utf-8").strip()
 
 
 @click.command()

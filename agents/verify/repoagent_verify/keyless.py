@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 
-from repoagent.api import InvalidArgumentError, UnsupportedError
+from repoagent.api import InvalidArgumentError, UnsupportedError, install_hint
 from repoagent_verify.dsse import PAYLOAD_TYPE
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.trust import Trust
@@ -111,7 +111,7 @@ def _read_root(data: bytes) -> "TrustedRoot":
         from sigstore_models.trustroot.v1 import TrustedRoot as Document
     except ImportError:
         raise UnsupportedError(
-            "keyless signatures need a package; from a checkout: pip install './agents/verify[sigstore]'"
+            f"keyless signatures need a package; {install_hint('repoagent-verify', 'sigstore')}"
         ) from None
     try:
         return TrustedRoot(Document.from_json(data))

@@ -19,7 +19,7 @@ from repoagent_verify.statement import root_digest, write_statement
 from repoagent_verify.tree import File, Ignored, list_files
 from repoagent_verify.trust import key_fingerprint
 
-__all__ = ["Identity", "read_identity", "sign"]
+__all__ = ["Identity", "read_identity", "sign", "sign_statement", "statement_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,23 @@ def sign(
     cancelled: Callable[[], bool] = lambda: False,
     progress: Progress = lambda _done, _total: None,
 ) -> bytes:
-    """The bundle of the model below ``root``.
+    """The bundle of the model below ``root``, signed by ``identity``. See :func:`statement_of`."""
+    statement = statement_of(root, how, signature=signature, cancelled=cancelled, progress=progress)
+    return sign_statement(statement, identity)
+
+
+def statement_of(
+    root: Path,
+    how: Serialization,
+    *,
+    signature: str = "",
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Progress = lambda _done, _total: None,
+) -> bytes:
+    """What is signed of the model below ``root``.
 
     Args:
         root: The model.
-        identity: Who signs.
         how: The algorithm, the size of ranges, whether links are followed, and paths that are left out.
         signature: Where the bundle will lie, below ``root``; it does not cover itself. Empty: elsewhere.
         cancelled: Asked between pieces of a file.
@@ -85,7 +97,7 @@ def sign(
     )
     recorded = replace(how, ignore_paths=ignored)
     manifest = Manifest(root.resolve().name, recorded, signed, root_digest(signed))
-    return write_bundle(_signed(write_statement(manifest), identity))
+    return write_statement(manifest)
 
 
 def _ranges(file: File, size: int | None) -> list[Resource]:
@@ -94,9 +106,11 @@ def _ranges(file: File, size: int | None) -> list[Resource]:
     return [Resource(file.path, b"", begin, min(begin + size, file.size)) for begin in range(0, file.size, size)]
 
 
-def _signed(payload: bytes, identity: Identity) -> Bundle:
+def sign_statement(payload: bytes, identity: Identity) -> bytes:
+    """The bundle of what :func:`statement_of` made, signed by ``identity``."""
     digest = HASHES[identity.key.curve.name]()
     signature = identity.key.sign(pre_authentication_encoding(payload), ec.ECDSA(digest))
     if identity.certificates:
-        return Bundle(Method.CERTIFICATE, payload, signature, certificates=identity.certificates)
-    return Bundle(Method.KEY, payload, signature, key_hint=key_fingerprint(identity.key.public_key()))
+        return write_bundle(Bundle(Method.CERTIFICATE, payload, signature, certificates=identity.certificates))
+    hint = key_fingerprint(identity.key.public_key())
+    return write_bundle(Bundle(Method.KEY, payload, signature, key_hint=hint))

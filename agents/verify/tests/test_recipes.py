@@ -3,14 +3,14 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -30,6 +30,7 @@ from repoagent.loader.loader import Loader
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.storage.repositories.sources import open_source
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
+from tests.file_server import FileServer
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 WORKFLOW = f"{IDENTITY.partition('@')[0]}@refs/tags/*"
@@ -161,32 +162,78 @@ def test_a_model_that_ci_signed_is_demanded_by_its_workflow(load: Load, model: P
         load(sigstore.trusted_root(), identity=WORKFLOW, issuer=ISSUER)
 
 
-def test_what_the_client_of_ci_signs_is_demanded_by_its_workflow(
-    load: Load, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole way, with Sigstore's own client: a token of CI, a certificate for it, a signature, an entry in the log.
-
-    ``model_signing sign sigstore`` makes the same statement and gives it to the same client.
-    """
+@pytest.fixture
+def signs(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """``repoagent sign --keyless`` at services of the test."""
     pytest.importorskip("sigstore")
-    from sigstore.dsse import Statement
-    from sigstore.models import ClientTrustConfig
-    from sigstore.oidc import IdentityToken
-    from sigstore.sign import SigningContext
-
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     (model / "config.pbtxt").touch()
     sigstore = PrivateSigstore()
+    (tmp_path / "trusted_root.json").write_bytes(sigstore.trusted_root())
     with SigstoreServers(sigstore) as servers:
-        context = SigningContext.from_trust_config(ClientTrustConfig.from_json(servers.trust_config()))
-        identity = IdentityToken(token(IDENTITY.removeprefix("https://github.com/"), ISSUER))
-        with context.signer(identity) as signer:
-            bundle = signer.sign_dsse(Statement(payload_of(model)))
-    (model / "model.sig").write_text(bundle.to_json())
-    report = load(sigstore.trusted_root(), identity=WORKFLOW, issuer=ISSUER)
+        (tmp_path / "trust_config.json").write_text(servers.trust_config())
+        (tmp_path / "token").write_text(token(IDENTITY.removeprefix("https://github.com/"), ISSUER) + "\n")
+
+        def run(*more: str) -> Result:
+            options = ["--trust-config", str(tmp_path / "trust_config.json"), *more]
+            return CliRunner().invoke(sign_command, [str(model), "--keyless", *options])
+
+        yield run
+
+
+def test_what_is_signed_in_ci_is_demanded_by_its_workflow(
+    load: Load, tmp_path: Path, signs: Callable[..., Result]
+) -> None:
+    """The whole way: a token of CI, a certificate for it, a signature, an entry in the log."""
+    done = signs("--identity-token", str(tmp_path / "token"))
+    assert done.exit_code == 0, done.output
+    root = (tmp_path / "trusted_root.json").read_bytes()
+    report = load(root, identity=WORKFLOW, issuer=ISSUER)
     assert f"3 files signed by {IDENTITY} (issuer {ISSUER}); method sigstore" in str(report["notes"])
     with pytest.raises(RepoAgentError, match="another issuer than"):
-        load(sigstore.trusted_root(), identity=WORKFLOW, issuer="https://accounts.google.com")
+        load(root, identity=WORKFLOW, issuer="https://accounts.google.com")
+
+
+def test_github_actions_gives_the_token_by_itself(
+    load: Load, tmp_path: Path, signs: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a job with ``id-token: write`` finds in its environment."""
+    value = json.dumps({"value": (tmp_path / "token").read_text().strip()}).encode()
+    with FileServer({"/token": value}) as actions:
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "of the job")
+        monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{actions.url}/token?x=1")
+        done = signs()
+    assert done.exit_code == 0, done.output
+    assert actions.seen_headers[0]["Authorization"] == "bearer of the job"
+    load((tmp_path / "trusted_root.json").read_bytes(), identity=IDENTITY, issuer=ISSUER)
+
+
+def test_signing_without_a_key_needs_an_identity_and_its_services(
+    model: Path, tmp_path: Path, signs: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "BUILDKITE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "rubbish").write_text("not.a.token")
+    config = str(tmp_path / "rubbish")
+    secret = (tmp_path / "token").read_text().strip()
+    for more, text in [
+        ((), "there is no identity token"),
+        (("--identity-token", config), "Sigstore did not sign: IdentityError"),
+        (("--identity-token", str(tmp_path / "token"), "--trust-config", config), "Sigstore did not sign: "),
+    ]:
+        done = signs(*more)
+        assert (done.exit_code, text in done.output, secret in done.output) == (1, True, False), done.output
+        assert not (model / "model.sig").exists()
+
+
+@pytest.mark.parametrize("wrong", [[], ["--keyless", "--key", "K"], ["--key", "K", "--trust-config", "K"]])
+def test_a_signer_is_either_a_key_or_an_identity(model: Path, tmp_path: Path, wrong: list[str]) -> None:
+    (tmp_path / "K").touch()
+    arguments = [str(tmp_path / "K") if one == "K" else one for one in wrong]
+    assert CliRunner().invoke(sign_command, [str(model), *arguments]).exit_code == 2
+    keyless = ["--keyless", "--certificate", str(tmp_path / "K")]
+    assert CliRunner().invoke(sign_command, [str(model), *keyless]).exit_code == 2
 
 
 def test_a_root_of_sigstore_without_an_identity_refuses_every_model(
