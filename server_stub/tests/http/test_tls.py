@@ -289,20 +289,36 @@ def test_a_root_alone_leaves_it_to_the_client_whether_it_has_a_certificate(
     assert [peer.names[1:] if peer is not None else None for peer in peers] == [None, ("cn:somebody",)]
 
 
-def test_a_session_does_not_outlive_the_root_of_its_clients(start: Start, authority: Authority) -> None:
-    """With certificates of clients nothing is resumed: what a resumed session rests on would not be looked at again."""
-    front = start(root=authority.root, mutual=True)
-    client = authority.issue("somebody")
-    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        context = _trusting(authority, client)
-        context.maximum_version = version
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_does_not_outlive_the_root_of_its_clients(
+    start: Start, authority: Authority, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """A client whose root is gone cannot resume what it began while that was there."""
+    former = Authority(tmp_path / "former")
+    root = tmp_path / "root.pem"
+    shutil.copy(former.root, root)
+    front = start(root=str(root), mutual=True)
+    context = _trusting(authority, former.issue("somebody"))
+    context.minimum_version = context.maximum_version = version
+
+    def asked(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
         with (
-            socket.create_connection(front.bind()) as raw,
-            context.wrap_socket(raw, server_hostname="localhost") as one,
+            socket.create_connection(front.bind(), timeout=60) as raw,
+            context.wrap_socket(raw, server_hostname="localhost", session=session) as client,
         ):
-            one.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
-            assert one.session is None or not one.session.has_ticket
+            client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            return client.session
+
+    session = asked(asked(None))
+    shutil.copy(authority.root, root)
+
+    def ask_until_refused() -> None:
+        while True:
+            asked(session)
+
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        ask_until_refused()
 
 
 def test_a_stopping_server_answers_what_runs_and_what_has_just_connected(

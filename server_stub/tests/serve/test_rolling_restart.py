@@ -3,9 +3,11 @@
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
+
+from tests.certificates import Authority
 
 if TYPE_CHECKING:
     from .conftest import Server, World
@@ -40,10 +44,13 @@ def ports() -> Iterator[tuple[int, int]]:
         yield http_port.getsockname()[1], grpc_port.getsockname()[1]
 
 
-def _ask_http(port: int, *, keep: bool, stop: threading.Event, asked: threading.Semaphore) -> Counter[str]:
-    """Ask until told to stop; what became of the requests."""
+def _ask_http(port: int, root: str, *, keep: bool, stop: threading.Event, asked: threading.Semaphore) -> Counter[str]:
+    """Ask until told to stop; what became of the requests. ``root``: of the server's certificate, if it has one."""
     outcome: Counter[str] = Counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    if root:
+        context = ssl.create_default_context(cafile=root)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
     number = 0
     while not stop.is_set():
         number += 1
@@ -53,7 +60,7 @@ def _ask_http(port: int, *, keep: bool, stop: threading.Event, asked: threading.
             connection.request("POST", "/v2/models/plain/infer", json.dumps({"inputs": [tensor]}))
             response = connection.getresponse()
             body = json.loads(response.read())
-        except (ConnectionError, http.client.RemoteDisconnected):
+        except (ConnectionError, ssl.SSLError, http.client.RemoteDisconnected):
             # A connection that was kept may end between two requests, as any HTTP client must know; a new one may not.
             outcome["lost" if fresh else "closed between requests"] += 1
             connection.close()
@@ -70,9 +77,10 @@ def _ask_http(port: int, *, keep: bool, stop: threading.Event, asked: threading.
     return outcome
 
 
-def _ask_grpc(port: int, stop: threading.Event, asked: threading.Semaphore) -> Counter[str]:
+def _ask_grpc(port: int, root: str, stop: threading.Event, asked: threading.Semaphore) -> Counter[str]:
     outcome: Counter[str] = Counter()
-    with triton_grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+    tls = {"ssl": True, "root_certificates": root} if root else {}
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{port}", **tls) as client:
         while not stop.is_set():
             tensor = triton_grpc.InferInput("X", [1, 4], "FP32").set_data_from_numpy(np.ones((1, 4), np.float32))
             try:
@@ -84,18 +92,26 @@ def _ask_grpc(port: int, stop: threading.Event, asked: threading.Semaphore) -> C
     return outcome
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_nothing_is_lost_or_wrong_when_one_server_follows_another(
-    world: "World", ports: tuple[int, int], in_background: InBackground
+    world: "World", ports: tuple[int, int], in_background: InBackground, tls: bool, tmp_path: Path
 ) -> None:
     http_port, grpc_port = ports
     flags = (*_FLAGS, f"--http-port={http_port}", f"--grpc-port={grpc_port}")
+    root = ""
+    if tls:
+        authority = Authority(tmp_path)
+        root, pair = authority.root, authority.issue("server")
+        for kind in ("http", "grpc"):
+            files = (f"--{kind}-server-cert={pair.certificate}", f"--{kind}-server-key={pair.key}")
+            flags = (*flags, f"--{kind}-use-ssl", *files)
     server: Server = world.serve(*flags)
     stop, asked = threading.Event(), threading.Semaphore(0)
     clients = [
-        in_background(lambda: _ask_http(http_port, keep=False, stop=stop, asked=asked)),
-        in_background(lambda: _ask_http(http_port, keep=False, stop=stop, asked=asked)),
-        in_background(lambda: _ask_http(http_port, keep=True, stop=stop, asked=asked)),
-        in_background(lambda: _ask_grpc(grpc_port, stop, asked)),
+        in_background(lambda: _ask_http(http_port, root, keep=False, stop=stop, asked=asked)),
+        in_background(lambda: _ask_http(http_port, root, keep=False, stop=stop, asked=asked)),
+        in_background(lambda: _ask_http(http_port, root, keep=True, stop=stop, asked=asked)),
+        in_background(lambda: _ask_grpc(grpc_port, root, stop, asked)),
     ]
     try:
         for _ in range(RESTARTS):

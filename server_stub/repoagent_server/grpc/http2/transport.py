@@ -81,10 +81,8 @@ class Http2Transport:
         """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
         if self._options.reuse_port:
             await self._stop_listening()  # what begins now is left to the server that follows
-        for protocol in self._protocols():
-            protocol.part()
         deadline = self._loop.time() + _PART_SECONDS
-        while self._loop.time() < deadline and not all(one.connection.parted for one in self._protocols()):
+        while not self._parted() and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def stop(self, grace: float) -> None:
@@ -123,6 +121,12 @@ class Http2Transport:
                     with contextlib.suppress(OSError):  # the client has gone
                         await self._loop.connect_accepted_socket(self._protocol, waiting)
         unlink(self._options.address)
+
+    def _parted(self) -> bool:
+        """Ask every client to go, and those whose handshake has ended since; whether all have heard."""
+        for protocol in self._protocols():
+            protocol.part()
+        return all(isinstance(one, Http2Protocol) and one.connection.parted for one in self._connections)
 
     def _protocols(self) -> list[Http2Protocol]:
         return [one for one in self._connections if isinstance(one, Http2Protocol)]
