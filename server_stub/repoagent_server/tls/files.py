@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ class Material:
     """One consistent set of files: the key is the certificate's."""
 
     context: ssl.SSLContext
-    key: bytes
+    key: bytes = field(repr=False)
     certificate: bytes
     root: bytes | None
 

@@ -195,6 +195,15 @@ def test_the_last_version_takes_the_model_with_it_through_its_agents(core: Servi
     assert core.ready()
 
 
+def test_a_lease_keeps_the_last_version(core: ServingCore) -> None:
+    core.load("m", version=1)
+    with core.lease("m"):
+        core.unload("m", version=3)
+        with pytest.raises(UnavailableError, match="it is leased"):
+            core.unload("m", version=1)
+        assert _states(core) == {"1": "READY", "3": "UNAVAILABLE"}
+
+
 def test_unloading_what_is_not_loaded_changes_nothing(core: ServingCore, loader: Any) -> None:
     core.unload("m", version=7)
     core.unload("nothing", version=1)
