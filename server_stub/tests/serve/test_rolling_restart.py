@@ -97,7 +97,7 @@ def test_nothing_is_lost_or_wrong_when_one_server_follows_another(
     world: "World", ports: tuple[int, int], in_background: InBackground, tls: bool, tmp_path: Path
 ) -> None:
     http_port, grpc_port = ports
-    flags = (*_FLAGS, f"--http-port={http_port}", f"--grpc-port={grpc_port}")
+    flags: tuple[str, ...] = (*_FLAGS, f"--http-port={http_port}", f"--grpc-port={grpc_port}")
     root = ""
     if tls:
         authority = Authority(tmp_path)
