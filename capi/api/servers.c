@@ -15,6 +15,8 @@ static void destroy(void* object)
   free(it);
 }
 
+static atomic_bool quiet;
+
 repoagent_server repoagent_server_create(void)
 {
   struct api_server* it = calloc(1, sizeof(*it));
@@ -32,7 +34,10 @@ repoagent_server repoagent_server_create(void)
     return NULL;
   }
   repoagent_server made = created(KIND_API_SERVER, it, destroy);
-  if (made != NULL && repoagent_server_set_option(made, "log_level", "error") != REPOAGENT_NO_ERROR) {
+  // The log is that of the process: a later server leaves it as the program set it.
+  bool first = made != NULL && !atomic_exchange(&quiet, true);
+  if (first && repoagent_server_set_option(made, "log_level", "none") != REPOAGENT_NO_ERROR) {
+    atomic_store(&quiet, false);
     handle_delete(made, KIND_API_SERVER);
     return NULL;
   }
@@ -68,17 +73,18 @@ static TRITONSERVER_Error* set_control(TRITONSERVER_ServerOptions* options, cons
 
 static TRITONSERVER_Error* set_level(TRITONSERVER_ServerOptions* options, const char* value)
 {
-  static const char* const levels[] = {"error", "warning", "info", "verbose"};
+  static const char* const levels[] = {"none", "error", "warning", "info", "verbose"};
   int level = 0;
-  while (level < 4 && strcmp(value, levels[level]) != 0) {
+  while (level < 5 && strcmp(value, levels[level]) != 0) {
     ++level;
   }
-  if (level == 4) {
-    return INVALID("option 'log_level' is 'error', 'warning', 'info' or 'verbose', not '%s'", value);
+  if (level == 5) {
+    return INVALID("option 'log_level' is 'none', 'error', 'warning', 'info' or 'verbose', not '%s'", value);
   }
-  TRY(TRITONSERVER_ServerOptionsSetLogWarn(options, level >= 1));
-  TRY(TRITONSERVER_ServerOptionsSetLogInfo(options, level >= 2));
-  return TRITONSERVER_ServerOptionsSetLogVerbose(options, level >= 3);
+  TRY(TRITONSERVER_ServerOptionsSetLogError(options, level >= 1));
+  TRY(TRITONSERVER_ServerOptionsSetLogWarn(options, level >= 2));
+  TRY(TRITONSERVER_ServerOptionsSetLogInfo(options, level >= 3));
+  return TRITONSERVER_ServerOptionsSetLogVerbose(options, level >= 4);
 }
 
 static TRITONSERVER_Error* set_flag(

@@ -62,6 +62,14 @@ def test_infer(examples: Path) -> None:
     assert run(examples / "infer", REPOSITORY) == "1\n2\n3\n4\n"
 
 
+def test_the_library_prints_nothing_also_of_what_fails(examples: Path, tmp_path: Path) -> None:
+    command = [str(examples / "infer"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, timeout=200, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()  # the example's own
+    assert line.startswith("repoagent_model_load(model): failed to load 'echo'")
+
+
 def test_many_in_flight(examples: Path) -> None:
     assert run(examples / "many", REPOSITORY) == "200 answers, sum 19900\n"
 

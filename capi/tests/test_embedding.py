@@ -112,8 +112,8 @@ def test_traces_follow_a_request_and_those_of_an_ensemble(tour: list[str]) -> No
     assert lines(tour, "trace 3<2 identity: ") == MOMENTS + ENDS
     released = [line for line in tour if line.endswith("released")]
     assert released == ["trace 1 released", "trace 3 released", "trace 2 released"]
-    assert lines(tour, "tensor TENSOR_QUEUE_INPUT: ")[0] == "INPUT0 FP32 16"
-    assert lines(tour, "tensor TENSOR_BACKEND_OUTPUT: ")[0] == "OUTPUT0 FP32 16"
+    assert lines(tour, "tensor TENSOR_QUEUE_INPUT: ")[0] == "INPUT0 FP32 16 in place"
+    assert lines(tour, "tensor TENSOR_BACKEND_OUTPUT: ")[0] == "OUTPUT0 FP32 16 in place"
 
 
 def test_a_running_request_can_only_be_read_and_cancelled(tour: list[str]) -> None:

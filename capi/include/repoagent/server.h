@@ -27,7 +27,7 @@ REPOAGENT_API repoagent_error repoagent_server_delete(repoagent_server server);
      exit_on_error    "true" (the default) or "false": whether a model that fails fails the start
      strict_readiness "true" (the default) or "false"
      log_file         a path; empty is the standard error
-     log_level        "error" (the default), "warning", "info" or "verbose" */
+     log_level        "none" (the default), "error", "warning", "info" or "verbose"; for all servers of the process */
 REPOAGENT_API repoagent_error
 repoagent_server_set_option(repoagent_server server, const char* name, const char* value);
 

@@ -244,8 +244,10 @@ static void on_tensor(
     TRITONSERVER_DataType type, const void* base, size_t size, const int64_t* shape, uint64_t dims,
     TRITONSERVER_MemoryType memory, int64_t place, void* userp)
 {
-  (void)trace, (void)base, (void)shape, (void)dims, (void)memory, (void)place, (void)userp;
-  printf("tensor %s: %s %s %d\n", TRITONSERVER_InferenceTraceActivityString(activity), name, TRITONSERVER_DataTypeString(type), (int)size);
+  (void)trace, (void)shape, (void)dims, (void)memory, (void)place, (void)userp;
+  printf(
+      "tensor %s: %s %s %d %s\n", TRITONSERVER_InferenceTraceActivityString(activity), name,
+      TRITONSERVER_DataTypeString(type), (int)size, base == (const void*)VALUES ? "in place" : "copied");
 }
 
 static void on_trace_release(TRITONSERVER_InferenceTrace* trace, void* userp)
