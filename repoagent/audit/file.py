@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 _OPEN: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MODE: Final = 0o600
 _NOTE_BYTES: Final = 96
+_NOTE: Final = re.compile(rb"([1-9][0-9]{0,14}) ([0-9a-f]{64})\n")
 
 
 class AuditFile:
@@ -226,10 +228,8 @@ def _special(path: Path) -> InvalidArgumentError:
 
 def _read_note(fd: int) -> Head:
     """The head that the last server noted; the beginning if there is none."""
-    seq, _, known = os.pread(fd, _NOTE_BYTES, 0).decode("ascii", "replace").strip().partition(" ")
-    if not (seq.isdecimal() and len(known) == len(BEGINNING.hash)):
-        return BEGINNING
-    return Head(int(seq), known)
+    found = _NOTE.match(os.pread(fd, _NOTE_BYTES, 0))
+    return Head(int(found[1]), found[2].decode()) if found is not None else BEGINNING
 
 
 def _unusable(path: Path, error: OSError | LineError) -> Exception:

@@ -68,7 +68,7 @@ def read_line(line: bytes, key: bytes | None = None) -> dict[str, Any]:
     if document.get("v") != VERSION:
         raise LineError(f"its version is not {VERSION}")
     seq, prev = document.get("seq"), document.get("prev")
-    if type(seq) is not int or seq < 1 or not isinstance(prev, str) or not _HASH.fullmatch(prev):
+    if type(seq) is not int or not 1 <= seq < _LARGEST or not isinstance(prev, str) or not _HASH.fullmatch(prev):
         raise LineError("it lacks a sequence number or the hash of the line before")
     if key is not None:
         _check_mac(document, key)

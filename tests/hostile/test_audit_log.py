@@ -1,0 +1,153 @@
+"""An owner of a model, a client, a full disk at the worst moment: none of them makes the audit log say less or more."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from repoagent.audit import AuditError
+from repoagent.audit.log import AuditLog
+from repoagent.audit.verifying import verify
+from repoagent.errors import RepoAgentError, UnavailableError
+from tests.hostile.conftest import SECRET, NewCore
+
+CONFIG: Final = 'backend: "identity"\nmax_batch_size: 0\ninput { name: "INPUT0" data_type: TYPE_INT32 dims: [-1] }\n'
+CONFIG_REST: Final = 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [-1] }\n'
+FORGED: Final = '"}}\n{"event":"load","result":"loaded","seq":2,"v":1}\n'
+AGENT: Final = """
+from pathlib import Path
+from repoagent.api import Agent
+class Hostile(Agent):
+    api_version = 1
+    def load(self, model):
+        what = dict(model.parameters.items())
+        if "key" in what:
+            model.key(what["key"])
+        forged = what.get("text", "")
+        model.report(digests={forged: forged}, note=forged, signer=forged)
+        if "raise" in what:
+            raise RuntimeError(forged)
+"""
+
+
+class Gap:
+    """An audit log that cannot record some events."""
+
+    def __init__(self, log: AuditLog, missing: tuple[str, str]) -> None:
+        self._log = log
+        self._missing = missing
+
+    def demand(self, event: str, result: str, *more: Any) -> None:
+        if (event, result) == self._missing:
+            raise AuditError("the audit log cannot be written")
+        self._log.demand(event, result, *more)
+
+    def record(self, *what: Any) -> None:
+        self._log.record(*what)
+
+    def note(self, *what: Any) -> None:
+        self._log.note(*what)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.log"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[AuditLog]:
+    log = AuditLog(path, sync=False)
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    folder = tmp_path / "agents"
+    (folder / "hostile").mkdir(parents=True)
+    (folder / "hostile" / "agent.py").write_text(AGENT)
+    return folder
+
+
+def model(repository: Path, name: str, **parameters: str) -> None:
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    entries = " ".join(f"parameters {{ key: {json.dumps(k)} value: {json.dumps(v)} }}" for k, v in parameters.items())
+    chain = f'model_repository_agents {{ agents [ {{ name: "hostile" {entries} }} ] }}\n' if parameters else ""
+    (repository / name / "config.pbtxt").write_text(CONFIG + CONFIG_REST + chain)
+
+
+def test_no_text_of_an_owner_or_a_client_forges_a_line(
+    new_core: NewCore, repository: Path, agents: Path, log: AuditLog, path: Path
+) -> None:
+    model(repository, "forger", text=FORGED)
+    model(repository, "raiser", text=FORGED * 1000, **{"raise": "yes"})
+    core = new_core(audit=log, repoagent_directory=agents)
+    core.load("forger")
+    for name in ("raiser", FORGED, "x" * 10_000_000, "\x00\x1b[2J", "\udc80"):
+        with pytest.raises(RepoAgentError):
+            core.load(name)
+    with pytest.raises(RepoAgentError):
+        core.load(FORGED, config=FORGED)
+    log.close()
+    data = path.read_bytes()
+    assert all(byte == 10 or 32 <= byte < 127 for byte in data)
+    assert max(map(len, data.splitlines())) < 100_000
+    assert verify([path]).head.seq == len(data.splitlines())
+    loaded = [one for one in map(json.loads, data.splitlines()) if (one["event"], one["result"]) == ("load", "loaded")]
+    assert [one["what"]["model"] for one in loaded] == ["forger"]
+
+
+def test_a_key_in_the_place_of_a_reference_is_not_in_the_log(
+    new_core: NewCore, repository: Path, agents: Path, log: AuditLog, path: Path
+) -> None:
+    secret = SECRET.decode()
+    for number, key in enumerate((secret, f"env:{secret}", f"exec:echo {secret}", f"file:{secret}", f"{secret}:x")):
+        model(repository, f"m{number}", key=key)
+    core = new_core(audit=log, repoagent_directory=agents)
+    for number in range(5):
+        with pytest.raises(RepoAgentError):
+            core.load(f"m{number}")
+    log.close()
+    assert path.read_text().count('"event":"key"') == 5
+    assert secret not in path.read_text()
+
+
+@pytest.mark.parametrize("moment", [("load", "started"), ("load", "loaded")])
+def test_a_disk_that_is_full_at_any_moment_of_a_load_leaves_what_was_served(
+    new_core: NewCore, repository: Path, workspace: Path, agents: Path, log: AuditLog, moment: tuple[str, str]
+) -> None:
+    gap = Gap(log, ("", ""))
+    model(repository, "m", text="one")
+    core = new_core(audit=gap, repoagent_directory=agents)
+    core.load("m")
+    gap._missing = moment
+    model(repository, "m", text="two")
+    with pytest.raises(UnavailableError, match="the audit log cannot be written"):
+        core.load("m")
+    assert core.model_ready("m")
+    model(repository, "other", text="one")
+    with pytest.raises(UnavailableError, match="the audit log cannot be written"):
+        core.load("other")
+    assert not core.model_ready("other")
+    gap._missing = ("", "")
+    core.load("m")
+    core.load("other")
+    assert core.model_ready("other")
+
+
+@pytest.mark.parametrize("head", ["9" * 90, "9" * 20 + " " + "0" * 64, "1 " + "z" * 64, "\x00" * 96, "-1 " + "0" * 64])
+def test_a_note_of_the_head_that_makes_no_sense_is_not_believed(path: Path, head: str) -> None:
+    path.with_name("audit.log.head").write_text(head)
+    log = AuditLog(path, sync=False)
+    log.record("load", "loaded", {})
+    log.close()
+    assert verify([path]).first == 1
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(path: Path, outside: Path) -> None:
+    path.with_name("audit.log.head").symlink_to(outside)
+    with pytest.raises(UnavailableError, match="cannot be opened"):
+        AuditLog(path, sync=False)
+    assert outside.read_bytes() == SECRET
