@@ -34,9 +34,9 @@ def test_what_is_refused_before_a_load_begins_is_recorded(
     write_model("m", {1: "1"})
     core = new_core(control_mode=ControlMode.EXPLICIT, audit=memory)
     with acting_as(Actor("client", "ann")):
-        for name, more in (("missing", {}), ("m", {"config": "{"}), ("../m", {"config": "{}"})):
+        for name, config in (("missing", None), ("m", "{"), ("../m", "{}")):
             with pytest.raises(RepoAgentError):
-                core.load(name, **more)
+                core.load(name, config=config)
     assert memory.events == [
         ("load", "failed", "missing", "client"),
         ("load", "refused", "m", "client"),

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -186,18 +187,37 @@ class RequestLogMetrics:
         ]
 
 
+_LINE: Final = (
+    '{"time":"%s.%03dZ","client":%s,"model":%s,"version":%s,"protocol":"%s","status":%d,"milliseconds":%.3f,'
+    '"bytes_in":%d,"bytes_out":%d,"request":%s}\n'
+)
+
+
 def _line(entry: Entry) -> str:
-    moment = datetime.fromtimestamp(entry.began_ns / 1e9, UTC).isoformat(timespec="milliseconds")[:-6]
-    return (
-        f'{{"time":"{moment}Z","client":{_text(entry.client)},"model":{_text(entry.model)},'
-        f'"version":{_text(entry.version)},"protocol":"{entry.protocol}","status":{entry.status},'
-        f'"milliseconds":{entry.took_ns / 1e6:.3f},"bytes_in":{entry.bytes_in},"bytes_out":{entry.bytes_out},'
-        f'"request":{_text(entry.request)}}}\n'
-    )
+    began, took, client, model, version, protocol, status, read, written, request = entry
+    second, rest = divmod(began, 1_000_000_000)
+    names = (_text(client), _text(model), _text(version), protocol)
+    size = (read, written, _new_text(request))
+    return _LINE % (_second(second), rest // 1_000_000, *names, status, took / 1e6, *size)
 
 
-def _text(text: str) -> str:
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _new_text(text: str) -> str:
     """As JSON, in ASCII: no text ends its line, or does anything to a terminal."""
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]}... ({len(text)} characters)"
     return encode_basestring_ascii(text).replace("\x7f", "\\u007f")
+
+
+@lru_cache(maxsize=1024)
+def _known_text(text: str) -> str:
+    return _new_text(text)
+
+
+def _text(text: str) -> str:
+    """The same for texts that come again and again."""
+    return _known_text(text) if len(text) <= _LONGEST else _new_text(text)
