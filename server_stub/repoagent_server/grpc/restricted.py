@@ -6,6 +6,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health
 
+from repoagent.audit import NO_AUDIT, Actor, Audit
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
 
 __all__ = ["PROTOCOLS", "RestrictedProtocols"]
@@ -38,7 +39,9 @@ PROTOCOLS: Final = {
 class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it
     """Lets a call through if its protocol is open, or it has the header; the health service is ``health``."""
 
-    def __init__(self, service: str, restrictions: Restrictions) -> None:
+    def __init__(self, service: str, restrictions: Restrictions, audit: Audit = NO_AUDIT) -> None:
+        """``audit`` gets what is refused; of calls with the same headers on one connection only the first."""
+        self._audit = audit
         self._guards = {f"/{service}/{name}": restrictions.get(api) for name, api in PROTOCOLS.items()}
         self._health = restrictions.get(Api.HEALTH)
 
@@ -52,7 +55,9 @@ class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # 
         guard = self._guard(method)
         if guard is None or guard.admits(_first(metadata, guard.header)):
             return None
-        return f"This protocol is restricted, expecting header '{guard.header}'"
+        text = f"This protocol is restricted, expecting header '{guard.header}'"
+        self._audit.note("denied", "denied", {"route": method, "reason": text}, Actor("client", via="grpc"))
+        return text
 
     def _guard(self, method: str) -> Restriction | None:
         if method.startswith(f"/{health.SERVICE_NAME}/"):

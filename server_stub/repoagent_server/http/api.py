@@ -83,6 +83,7 @@ def api_service(
         if metrics is not None:
             routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
+        service.audit = core.audit
         service.watch = None if request_log is None else logged(request_log)
         return service
 

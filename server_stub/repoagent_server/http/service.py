@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Final
 
+from repoagent.audit import NO_AUDIT, Actor, Audit
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.access import HttpAccess
@@ -38,6 +39,8 @@ class HttpService:
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""
         self.access: HttpAccess | None = None
         """Who may do what; None lets everybody do everything."""
+        self.audit: Audit = NO_AUDIT
+        """Gets what is refused for its headers; what ``access`` refuses has its own observers."""
         self.watch: Watch | None = None
         """Given each request that has a route: what it returns is answered in the place of the exchange."""
 
@@ -76,10 +79,10 @@ class HttpService:
         """What a request is answered that is not let in."""
         foreign = self.origins.refusal(request, route) if self.origins is not None else None
         if foreign is not None:
-            return route.refuse(foreign, 403)
+            return self._denied(request, route, foreign)
         restricted = route.guard.refusal(request) if route.guard is not None else None
         if restricted is not None:
-            return route.refuse(restricted, 403)
+            return self._denied(request, route, restricted)
         denied = self.access.refusal(request, route, params) if self.access is not None else None
         if denied is not None:
             return denied
@@ -88,6 +91,11 @@ class HttpService:
         if self.stopping and not route.while_stopping:
             return route.refuse(STOPPING, 503)
         return None
+
+    def _denied(self, request: Request, route: Route, text: str) -> Response:
+        target = f"{request.method.decode('latin-1')} {request.target.decode('latin-1')}"
+        self.audit.note("denied", "denied", {"route": target, "reason": text}, Actor("client", "", "http", request.id))
+        return route.refuse(text, 403)
 
     def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
         def done(future: Future[Response]) -> None:

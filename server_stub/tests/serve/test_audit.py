@@ -378,3 +378,24 @@ def test_denied_requests_and_the_names_of_clients_are_there(world: Any, log: Pat
     assert {one["who"].get("client") for one in events(log, "load") + events(log, "unload")} == {"ann"}
     assert "key-of-ann" not in log.read_text()
     assert events(log, "server")[0]["what"]["files"]["access"] == _sha256(rules)
+
+
+def test_requests_without_a_header_that_is_demanded_and_pages_of_other_sites_are_there(
+    world: Any, log: Path, serve: Callable[..., Any]
+) -> None:
+    server = serve("--http-restricted-api=logging:admin=s3cret", "--grpc-restricted-protocol=logging:admin=s3cret")
+    assert server.http.get("/v2/logging", headers={"admin": "guess"}).status_code == 403
+    other = {"origin": "https://other.example"}
+    assert server.http.post("/v2/repository/models/plain/load", headers=other).status_code == 403
+    address = f"127.0.0.1:{server.port('grpc')}"
+    with tritonclient.grpc.InferenceServerClient(address) as client, pytest.raises(InferenceServerException):
+        client.get_log_settings()
+    assert server.stop() == 0
+    reasons = [(one["who"]["via"], one["what"]["reason"].partition(",")[0]) for one in events(log, "denied")]
+    assert sorted(reasons) == [
+        ("grpc", "This protocol is restricted"),
+        ("http", "This API is restricted"),
+        ("http", "the origin of the request"),
+    ]
+    assert "s3cret" not in log.read_text()
+    assert "guess" not in log.read_text()

@@ -64,7 +64,7 @@ class GrpcFrontend:
         self._regions = regions
         self._limits = limits
         self._access = access
-        self._guards = RestrictedProtocols(SERVICE, restrictions) if restrictions else None
+        self._guards = RestrictedProtocols(SERVICE, restrictions, core.audit) if restrictions else None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self._port: Future[int] = Future()
