@@ -215,12 +215,10 @@ class ServingCore:
 
     def _unload_version(self, name: str, version: int, *, wait: bool) -> None:
         for slot in self._table.named(name):
-            loaded = slot.loaded
-            if loaded is not None and set(loaded.versions) == {version}:
-                self._unloader.unload(slot.name, wait=wait)  # with the ensembles that call it
-                continue
             gone = slot.unload_version(version).result()
-            if wait:
+            if gone is None:  # the last one: the model goes, and the ensembles that call it before
+                self._unloader.unload(slot.name, wait=wait)
+            elif wait:
                 gone.wait()
         self._loads.settle(name)
 

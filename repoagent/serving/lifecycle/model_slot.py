@@ -138,10 +138,10 @@ class ModelSlot:
         with self._lock:
             self._unloads -= 1
 
-    def unload_version(self, version: int) -> "Future[threading.Event]":
+    def unload_version(self, version: int) -> "Future[threading.Event | None]":
         """Queue the unload of one version, and cancel its loads; the result is set once it is gone.
 
-        The others go on as they are. With the last one the model goes, as by :meth:`unload`.
+        The others go on as they are. The last one stays, and the result is None: the model is to be unloaded.
         """
         with self._lock:
             for pending in self._pending:
@@ -377,17 +377,15 @@ class ModelSlot:
         self._let_go(old, leaving)
         return self._finish(old, leaving, reason)
 
-    def _unload_version(self, version: int) -> threading.Event:
+    def _unload_version(self, version: int) -> threading.Event | None:
         old = self.loaded
-        model = old.without_version(version) if old is not None and version in old.versions else old
-        if old is None or model is old:
+        if old is None or version not in old.versions:
             done = threading.Event()
             done.set()
             return done
+        model = old.without_version(version)
         if model is None:
-            gone = self._unload(force=False, reason=UNLOADED)
-            self._context.changed(self.name)
-            return gone
+            return None
         what = {"model": self.name, "version": version}
         self._context.audit.record("unload", "started", what)
         with self._lock:

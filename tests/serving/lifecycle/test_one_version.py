@@ -249,6 +249,24 @@ def test_an_ensemble_goes_on_with_the_next_version(
         core.infer(request_of("e"))
 
 
+def test_the_last_two_versions_unloaded_at_once_take_ensembles_with_them_as_an_unload_does(
+    core: ServingCore, write_model: ModelWriter, ensemble_config: Any
+) -> None:
+    """Neither caller knows that its version will be the last. No ensemble is left with an error."""
+    write_model("e", {}, ensemble_config(("m", {"x": "x"}, {"y": "y"})))
+    for _ in range(10):
+        core.load("m", version=1)
+        core.load("m", version=3)
+        core.load("e")
+        unloads = [in_thread(lambda version=version: core.unload("m", version=version)) for version in (1, 3)]  # type: ignore[misc]
+        for thread, results in unloads:
+            thread.join(60)
+            assert results == [None]
+        assert not core.model_loaded("m")
+        assert {entry.get("reason") for entry in core.index()} == {"unloaded"}
+        assert core.ready()
+
+
 def test_a_configuration_of_the_callers_own_stays_and_files_of_its_own_are_refused(
     core: ServingCore, request_of: RequestMaker
 ) -> None:
