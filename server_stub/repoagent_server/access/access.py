@@ -28,9 +28,9 @@ class Denied:
     right: str
     """What it lacks; empty where it has no valid key."""
     model: str
-    """As the client wrote it: of any length, with any character. Empty where no model was named."""
+    """As the client wrote it, with any character, shortened. Empty where no model was named."""
     route: str
-    """Method and target of HTTP, or the path of a method of gRPC: as the client wrote them."""
+    """Method and path of HTTP, as the client wrote them, shortened; or the path of a method of gRPC."""
     reason: str
     """What the client is answered."""
     protocol: str = "http"
@@ -94,7 +94,7 @@ class Access:
 
     def current(self, caller: Caller) -> Caller:
         """``caller`` itself as long as it is good, else whom its key belongs to now. Raises as :meth:`caller`."""
-        if caller.rules is self._rules and (caller.expires is None or time.time() < caller.expires):
+        if caller.mark is self._rules.mark and (caller.expires is None or time.time() < caller.expires):
             return caller
         return self.caller(caller.given)
 

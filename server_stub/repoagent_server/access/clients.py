@@ -4,19 +4,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
-
-if TYPE_CHECKING:
-    from repoagent_server.access.rules import Rules
 
 __all__ = ["Caller", "Client", "Grant"]
 
 _ALL: Final = "*"
 _KNOWN_NAMES: Final = 4096
-"""Names whose answers a client remembers. A client can ask for any number of names."""
+_LONGEST_KNOWN: Final = 256
+"""Names whose answers a client remembers, and their length. A client can ask for any number, and for long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,8 @@ class Client:
         known = self._known.get((right, model))
         if known is None:
             known = right in self._all or any(right in one.rights and one.covers(model) for one in self.grants)
+            if len(model) > _LONGEST_KNOWN:
+                return known
             if len(self._known) >= _KNOWN_NAMES:
                 self._known.clear()
             self._known[right, model] = known
@@ -58,17 +58,19 @@ class Client:
 
 
 class Caller:
-    """A client that has shown who it is. Good as long as ``rules`` are in force and ``expires`` is not over."""
+    """A client that has shown who it is. Good as long as the rules with ``mark`` are in force and ``expires`` is not
+    over. An idle connection keeps its caller, so this must not keep the rules."""
 
-    __slots__ = ("client", "expires", "given", "kept", "name", "rules")
+    __slots__ = ("client", "expires", "given", "kept", "mark", "name")
 
     def __init__(
-        self, client: Client, given: Given, rules: "Rules", *, subject: str = "", expires: float | None = None
+        self, client: Client, given: Given, mark: object, *, subject: str = "", expires: float | None = None
     ) -> None:
-        """``subject``: whom a token is about; ``expires``: when it ends, by ``time.time``."""
+        """``mark``: that of the rules; ``subject``: whom a token is about; ``expires``: when that ends, by
+        ``time.time``."""
         self.client = client
         self.given = given
-        self.rules = rules
+        self.mark = mark
         self.name: Final = f"{client.name}/{subject}" if subject else client.name
         """For logs: the client's name in the access file, and whom its token is about."""
         self.expires = expires

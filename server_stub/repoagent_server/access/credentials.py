@@ -8,10 +8,13 @@ from typing import Final
 from repoagent_server.access.errors import NotAuthenticatedError
 from repoagent_server.access.identity import PeerIdentity
 
-__all__ = ["API_KEY", "AUTHORIZATION", "Given", "given", "given_in"]
+__all__ = ["API_KEY", "AUTHORIZATION", "CREDENTIALS", "Given", "given", "given_in"]
 
 AUTHORIZATION: Final = "authorization"
 API_KEY: Final = "x-api-key"
+
+CREDENTIALS: Final = frozenset({AUTHORIZATION, API_KEY})
+"""The headers that hold keys, in lower case."""
 
 _LONGEST: Final = 8192
 _BEARER: Final = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([!-+\--~]+)")

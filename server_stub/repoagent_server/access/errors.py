@@ -27,7 +27,7 @@ class AccessError(RepoAgentError):
         """Empty where nobody knows who asks."""
         self.right = right
         self.model = model
-        """As the client wrote it; empty where no model is named."""
+        """As the client wrote it, shortened; empty where no model is named."""
 
     @property
     def challenge(self) -> str:
@@ -60,11 +60,7 @@ class NotPermittedError(AccessError):
     @classmethod
     def lacks(cls, client: str, right: Right, model: str | None) -> "NotPermittedError":
         """``client`` lacks ``right`` for ``model``; None: for all models."""
-        if model is None:
-            text = f"client '{client}' lacks the right '{right}' for all models (models = [\"*\"])"
-        else:
-            shown = model if len(model) <= _SHOWN else f"{model[:_SHOWN]}..."
-            text = f"client '{client}' lacks the right '{right}' for model '{shown}'"
-        return cls(
-            f"{text}; the operator gives it in the access file", client=client, right=right.value, model=model or ""
-        )
+        shown = "" if model is None else model if len(model) <= _SHOWN else f"{model[:_SHOWN]}..."
+        what = 'all models (models = ["*"])' if model is None else f"model '{shown}'"
+        text = f"client '{client}' lacks the right '{right}' for {what}; the operator gives it in the access file"
+        return cls(text, client=client, right=right.value, model=shown)

@@ -23,6 +23,7 @@ _RETRY_SECONDS: Final = 10.0
 """Between two requests for a set that does not answer, or that may have a new key."""
 _KEPT_SECONDS: Final = 3600.0
 """For how long keys are used after the last time that their URL answered."""
+_CLOSE_SECONDS: Final = 1.0
 _LOCAL: Final = "localhost"
 _OK: Final = 200
 
@@ -144,12 +145,12 @@ class FetchedSets:
                 del self._sets[url]
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, which may be waiting for an answer: not for long."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)
 
     def _follow(self) -> None:
         if self._thread is None and not self._closed:

@@ -70,6 +70,8 @@ class Rules:
             tokens: The clients of tokens; the first that matches counts.
             opened: What needs no key although it would otherwise.
         """
+        self.mark: Final = object()
+        """What its callers are known by."""
         self.clients = tuple(clients)
         self.opened = opened
         self._keys: dict[bytes, list[_KeyOwner]] = {}
@@ -92,14 +94,14 @@ class Rules:
             for owner in self._keys.get(digest[:_PREFIX], ()):
                 if hmac.compare_digest(owner.digest, digest):
                     if owner.caller is None:
-                        owner.caller = Caller(owner.client, given, self)
+                        owner.caller = Caller(owner.client, given, self.mark)
                     return owner.caller
             return self._token_caller(digest, given)
         if given.peer is not None:
             for name in given.peer.names:
                 client = self._certificates.get(name)
                 if client is not None:
-                    return Caller(client, given, self)
+                    return Caller(client, given, self.mark)
             raise NotAuthenticatedError(_BAD_CERTIFICATE)
         raise NotAuthenticatedError(_NO_KEY, given=False)
 
@@ -113,7 +115,7 @@ class Rules:
         issuer = self.issuers[claims["iss"]].name
         for one in self._token_clients:
             if one.issuer == issuer and one.matches(claims):
-                caller = Caller(one.client, given, self, subject=_subject(claims.get("sub")), expires=expires)
+                caller = Caller(one.client, given, self.mark, subject=_subject(claims.get("sub")), expires=expires)
                 self._remember(digest, caller)
                 return caller
         raise NotAuthenticatedError("the token is valid, but its claims belong to no client of the access file")

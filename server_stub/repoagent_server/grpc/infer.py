@@ -36,8 +36,6 @@ __all__ = ["InferCalls", "OneAnswer", "Received", "read", "read_long", "receive"
 logger = logging.getLogger(__name__)
 _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 
-_ROUTE: Final = "/inference.GRPCInferenceService/ModelInfer"
-
 _LARGE: Final = 1 << 16
 """Bytes of a tensor that are not copied into a message, or that take long to write one by one."""
 _ALL_BINARY: Final = OutputForm(default_binary=True)
@@ -192,7 +190,7 @@ def read(
         RepoAgentError: there is something wrong with it, or the caller may not infer with the model, which is said
             before anything else about the model.
     """
-    inference.admit(caller, message.model_name, route=_ROUTE)
+    inference.admit(caller, message.model_name)
     version = check_version(message.model_version)
     try:
         return read_infer(message, inference.regions(caller), inference.limits, raw)

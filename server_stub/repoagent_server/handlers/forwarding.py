@@ -1,7 +1,7 @@
 """Headers of inference requests that reach the model as parameters."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError
@@ -22,15 +22,24 @@ class HeaderForwarding:
         InvalidArgumentError: it is not a regular expression.
     """
 
-    def __init__(self, pattern: str = "") -> None:
+    def __init__(self, pattern: str = "", *, without: Collection[str] = ()) -> None:
         try:
             self._search = re.compile(pattern, re.IGNORECASE).search
         except re.error as error:
             raise InvalidArgumentError(
                 f"'{pattern}' is not a regular expression for names of headers: {error}"
             ) from None
+        self._pattern = pattern
+        self._without = frozenset(without)
         self.enabled = bool(pattern)
         """Whether any header may be chosen: look here first, it costs nothing."""
+
+    def without(self, names: Collection[str]) -> "HeaderForwarding":
+        """The same, but never a header with one of ``names`` (in lower case), whatever the expression is."""
+        return HeaderForwarding(self._pattern, without=names)
+
+    def _hides(self, name: str) -> bool:
+        return bool(self._without) and name.lower() in self._without
 
     def chosen(self, headers: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
         """The headers that are chosen, under their names; of several values the last counts.
@@ -41,7 +50,7 @@ class HeaderForwarding:
         if not self.enabled:
             return {}
         named = ((_text(name), value) for name, value in headers)
-        chosen = {name: _text(value) for name, value in named if self._search(name)}
+        chosen = {name: _text(value) for name, value in named if self._search(name) and not self._hides(name)}
         for name in chosen:
             if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIX):
                 raise InvalidArgumentError(

@@ -8,6 +8,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
 from repoagent_server.access import Access, AccessError, Caller, NotAuthenticatedError, Right
+from repoagent_server.access.credentials import CREDENTIALS
 from repoagent_server.access.rights import for_model
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
@@ -62,14 +63,19 @@ class Inference:
         access: Access | None = None,
         *,
         protocol: str = "http",
+        route: str = "infer",
     ) -> None:
+        """``protocol`` and ``route`` are what denied requests are reported with where no more is known."""
         self.core = core
         self._protocol = protocol
+        self._route = route
         self._access = access
         self.mailbox = mailbox
         self._regions = regions
         self.limits = limits
-        self._forwarding = forwarding or HeaderForwarding()
+        forwarding = forwarding or HeaderForwarding()
+        # A model is no one to be given the keys of its clients.
+        self._forwarding = forwarding if access is None else forwarding.without(CREDENTIALS)
 
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:
         """Metadata of a model.
@@ -87,7 +93,7 @@ class Inference:
         """
         if isinstance(error, AccessError) and self._access is not None:
             error.client = client.name if client is not None else ""
-            self._access.denied(error, "infer", self._protocol)
+            self._access.denied(error, self._route, self._protocol)
         self.model_metadata(model, version)
 
     def context(
@@ -107,7 +113,7 @@ class Inference:
             request_id,
         )
 
-    def admit(self, client: Caller | None, model: str, *, route: str = "infer") -> None:
+    def admit(self, client: Caller | None, model: str, *, route: str = "") -> None:
         """Check that ``client`` may infer with ``model``: before anything of the answer depends on the model.
 
         Raises:
@@ -121,7 +127,7 @@ class Inference:
                 raise NotAuthenticatedError("the request has no client", given=False)
             access.require(access.current(client), _NEEDS, model)
         except AccessError as error:
-            access.denied(error, route, self._protocol)
+            access.denied(error, route or self._route, self._protocol)
             raise
 
     def regions(self, client: Caller | None) -> Regions:

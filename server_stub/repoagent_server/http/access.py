@@ -8,8 +8,10 @@ from repoagent_server.access.credentials import given_in
 from repoagent_server.http.messages import Header, Request, Response
 from repoagent_server.http.router import Route
 
-__all__ = ["HttpAccess"]
+__all__ = ["HttpAccess", "route_of"]
 
+_SHOWN: Final = 512
+"""Bytes of a path that are reported."""
 _CHALLENGE: Final = b"WWW-Authenticate"
 
 
@@ -24,7 +26,7 @@ class HttpAccess:
         try:
             self._admit(request, route, params)
         except AccessError as error:
-            self._access.denied(error, f"{request.method.decode('latin-1')} {request.target.decode('latin-1')}")
+            self._access.denied(error, route_of(request))
             response = route.refuse(error.message, error.status)
             response.headers = [*response.headers, *_challenge(error)]
             return response
@@ -39,6 +41,12 @@ class HttpAccess:
         caller = access.caller(given_in(request.headers, request.peer)) if caller is None else access.current(caller)
         frame.caller = caller
         access.require(caller, need, params.get("model", ""))
+
+
+def route_of(request: Request) -> str:
+    """What was asked for, for logs: without the query, in which clients put secrets."""
+    path = request.target.partition(b"?")[0][:_SHOWN]
+    return f"{request.method.decode('latin-1')} {path.decode('latin-1')}"
 
 
 def _challenge(error: AccessError) -> list[Header]:

@@ -13,6 +13,7 @@ from repoagent_server.codec.json_text import loads
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.access import route_of
 from repoagent_server.http.load_report import wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
@@ -126,7 +127,7 @@ class OpenAiRoutes:
     def _metadata(self, model: str, request: Request) -> Mapping[str, Any]:
         """The metadata of the model that the body of ``request`` names, once its client may use it."""
         request.model = model
-        self._inference.admit(request.caller, model, route=request.target.decode("latin-1"))
+        self._inference.admit(request.caller, model, route=route_of(request))
         return metadata_of(self._inference.core, model)
 
     def _requests(self, asks: Sequence[Ask], model: str, metadata: Mapping[str, Any]) -> list[Asked]:

@@ -78,6 +78,9 @@ def test_an_ensemble_needs_no_rights_for_its_steps(guarded: Guarded, triton: Any
     plain.set_data_from_numpy(tensor)
     with pytest.raises(InferenceServerException, match="lacks the right 'infer' for model 'shared'"):
         triton.infer("shared", [plain], headers=dict(FRAUD))
+    event = guarded.denied[-1]
+    assert (event.client, event.right, event.model, event.protocol) == ("fraud", "infer", "shared", "grpc")
+    assert event.route == "/inference.GRPCInferenceService/ModelInfer"
 
 
 def test_a_request_that_came_before_is_no_way_past_the_check(guarded: Guarded, triton: Any) -> None:

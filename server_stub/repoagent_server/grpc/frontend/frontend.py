@@ -173,6 +173,7 @@ class GrpcFrontend:
             self._limits,
             self._access,
             protocol="grpc",
+            route=f"/{SERVICE}/ModelInfer",
         )
         log = self._log
         make_calls, make_streams = (InferCalls, InferStreams) if log is None else (LoggedInferCalls, LoggedInferStreams)
