@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from repoagent.api.report import LoadReport
@@ -41,12 +41,14 @@ class LoadAudit:
         if override is not None:
             self._what["override_sha256"] = _sha256(override.SerializeToString(deterministic=True))
 
-    def attest(self, report: LoadReport) -> None:
-        """The model is about to serve.
+    def attest(self, report: LoadReport, versions: Sequence[int] = ()) -> None:
+        """The model is about to serve, in ``versions``.
 
         Raises:
             AuditError: it must not, as it cannot be recorded.
         """
+        if versions:
+            self._what["versions"] = list(versions)
         if not self._attested:
             self._audit.demand("load", "loaded", self._ended(report))
             self._attested = True

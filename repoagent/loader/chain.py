@@ -117,14 +117,16 @@ class LoadedChain:
             self._load.check_cancelled()
             self._settle()
 
-    def attest(self) -> None:
+    def attest(self, versions: Sequence[int] = ()) -> None:
         """Have the audit log hold that the model is about to serve; call it when nothing else can fail any more.
+
+        ``versions`` are those that will.
 
         Raises:
             AuditError: it must not serve, as that cannot be recorded; call :meth:`fail`.
         """
         with self._lock:
-            self._load.audit.attest(self.report)
+            self._load.audit.attest(self.report, versions)
 
     def complete(self) -> None:
         """The model is ready: ``LOAD_COMPLETE``, last entry first."""

@@ -151,3 +151,27 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(path: Path, outside: Pa
     with pytest.raises(UnavailableError, match="cannot be opened"):
         AuditLog(path, sync=False)
     assert outside.read_bytes() == SECRET
+
+
+def test_a_model_that_could_not_be_recorded_is_loaded_on_demand_once_it_can_be(
+    new_core: NewCore, repository: Path, log: AuditLog
+) -> None:
+    gap = Gap(log, ("load", "started"))
+    model(repository, "m")
+    core = new_core(audit=gap, on_demand=True)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=r"the audit log cannot be written$"), core.lease("m"):
+            pass
+    gap._missing = ("", "")
+    with core.lease("m"):
+        assert core.model_ready("m")
+
+
+def test_the_versions_that_serve_are_there(new_core: NewCore, repository: Path, log: AuditLog, path: Path) -> None:
+    model(repository, "m")
+    (repository / "m" / "7").mkdir()
+    config = repository / "m" / "config.pbtxt"
+    config.write_text(config.read_text() + "version_policy { all {} }\n")
+    new_core(audit=log).load("m")
+    loaded = [one for one in map(json.loads, path.read_text().splitlines()) if one["result"] == "loaded"]
+    assert loaded[0]["what"]["versions"] == [1, 7]

@@ -231,7 +231,7 @@ class FakeChain:
     def _note(self, action: str) -> None:
         self._loader.trace.append(f"{self.name}{self._number} {action}")
 
-    def attest(self) -> None:
+    def attest(self, versions: Sequence[int] = ()) -> None:
         pass
 
     def complete(self) -> None:

@@ -462,7 +462,7 @@ class ModelSlot:
 def _attest(chain: "LoadedChain", built: Built) -> None:
     """Record the model that is about to serve; what was built goes if that must be, and cannot be done."""
     try:
-        chain.attest()
+        chain.attest(sorted(built.versions))
     except AuditError:
         built.discard()
         raise

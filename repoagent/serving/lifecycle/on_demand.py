@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from repoagent.audit import Actor, acting_as
+from repoagent.audit import Actor, AuditError, acting_as
 from repoagent.errors import (
     CancelledError,
     InternalError,
@@ -204,7 +204,8 @@ class OnDemand:
         except RepoAgentError as error:
             with self._lock:
                 self._entries.pop(name, None)
-                if not isinstance(error, CancelledError):  # Nothing is wrong with a model that someone unloaded.
+                # Nothing is wrong with a model that someone unloaded, or whose load could not be recorded.
+                if not isinstance(error, CancelledError | AuditError):
                     self._failed[name] = (fingerprint, error)
             raise
         with self._lock:
