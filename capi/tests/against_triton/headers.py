@@ -9,6 +9,7 @@ are looked at only: nothing of them is part of this project. The agent needs Ope
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import runpy
@@ -20,8 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+import tritonclient.grpc
 from repoagent_capi import INCLUDE, LIBRARY
-from stock import MODEL, Failed, Stock, expect, running, write_model
+from stock import MODEL, Failed, Stock, Triton, expect, running, write_model
 
 from repoagent.errors import AgentError
 from repoagent.loader.discovery import AgentRegistry
@@ -123,13 +126,36 @@ def run_server(stock: Stock, directory: Path) -> None:
     (home / "lib" / stock.library.name).symlink_to(LIBRARY)
     command = [program, "--model-repository", str(directory / "repository"), "--model-control-mode", "explicit"]
     command += ["--repoagent-directory", str(directory / "agents"), "--allow-gpu-metrics", "false"]
+    trace = directory / "trace.json"
+    command += [f"--trace-config={setting}" for setting in ("level=TIMESTAMPS", "rate=1", f"triton,file={trace}")]
     with running(command, directory / "log", stock.variables()) as triton:
         status, text = triton.load("right")
         expect("Triton's own executable, over our library, loads a model", status == 200, text + triton.log[-3000:])
         expect("it serves it over HTTP", triton.infers("right"), triton.log[-3000:])
         status, text = triton.load("wrong")
         expect("it refuses a wrong digest", status >= 400 and "failed to load 'wrong'" in text, text)
+        expect("it serves it over gRPC", infers_over_grpc(triton.grpc), triton.log[-3000:])
+        counted = 'nv_inference_request_success{model="right",version="1"} 2' in triton.metrics()
+        expect("its metrics count both requests", counted, triton.metrics())
+        config = json.dumps({"backend": "identity", "input": [], "output": []})
+        status, text = triton.load("right", config=config)
+        expect("a configuration in the request replaces the model's", '"backend":"identity"' in config_of(triton), text)
         expect("it stops on SIGTERM", triton.end(signal.SIGTERM) == 0, triton.log[-3000:])
+    moments = re.findall(r'"name":"(\w+)"', trace.read_text())
+    expect("its file of traces has the moments of both", moments.count("COMPUTE_END") == 2, moments)
+
+
+def infers_over_grpc(address: str) -> bool:
+    """Whether the model negates."""
+    values = np.array([1, 2, 3, 4], np.float32)
+    given = tritonclient.grpc.InferInput("IN", [4], "FP32")
+    given.set_data_from_numpy(values)
+    with tritonclient.grpc.InferenceServerClient(address) as client:
+        return np.array_equal(client.infer("right", [given]).as_numpy("OUT"), -values)
+
+
+def config_of(triton: Triton) -> str:
+    return "".join(triton.get("models/right/config").split())
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -85,10 +85,12 @@ class Stock:
 class Triton:
     """A server that runs."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, port: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, ports: Sequence[int]) -> None:
         self._process = process
         self._log = log
-        self._url = f"http://127.0.0.1:{port}/v2"
+        self._url = f"http://127.0.0.1:{ports[0]}/v2"
+        self.grpc = f"127.0.0.1:{ports[1]}"
+        self._metrics = f"http://127.0.0.1:{ports[2]}/metrics"
 
     @property
     def log(self) -> str:
@@ -105,9 +107,19 @@ class Triton:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
-    def load(self, model: str) -> tuple[int, str]:
+    def get(self, path: str) -> str:
+        """A document."""
+        with urllib.request.urlopen(f"{self._url}/{path}", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def load(self, model: str, **parameters: str) -> tuple[int, str]:
         """Have a model loaded."""
-        return self.call(f"repository/models/{model}/load")
+        return self.call(f"repository/models/{model}/load", {"parameters": parameters})
+
+    def metrics(self) -> str:
+        """The page of metrics."""
+        with urllib.request.urlopen(self._metrics, timeout=60) as answer:
+            return str(answer.read().decode())
 
     def infers(self, model: str) -> bool:
         """Whether the model negates."""
@@ -143,7 +155,7 @@ def running(command: list[str], log: Path, variables: Mapping[str, str]) -> Iter
         command = [*command, f"--{protocol}-address", "127.0.0.1", f"--{protocol}-port", str(port)]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=variables, start_new_session=True)
-    server = Triton(process, log, ports[0])
+    server = Triton(process, log, ports)
     try:
         server.wait_until_ready()
         yield server
