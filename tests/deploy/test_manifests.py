@@ -1,0 +1,88 @@
+"""Manifests for KServe and KEDA: known fields only, arguments that the server takes, an image that no one else owns."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+Problems = Callable[[list[dict[str, Any]]], list[list[str]]]
+
+#: The arguments of the runtime "kserve-tritonserver" of KServe 0.15.
+STOCK: Final = [
+    "tritonserver",
+    "--model-store=/mnt/models",
+    "--grpc-port=9000",
+    "--http-port=8080",
+    "--allow-grpc=true",
+    "--allow-http=true",
+]
+
+
+@pytest.fixture(scope="module")
+def runtime(deploy: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((deploy / "kserve" / "clusterservingruntime.yaml").read_text())
+    return read
+
+
+@pytest.fixture(scope="module")
+def scaler(deploy: Path) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((deploy / "keda" / "scaledobject.yaml").read_text())
+    return read
+
+
+def test_the_manifests_have_known_fields_only(
+    runtime: dict[str, Any], scaler: dict[str, Any], problems: Problems
+) -> None:
+    assert problems([runtime, scaler]) == [[], []]
+
+
+def test_what_a_project_does_not_have_is_found(
+    runtime: dict[str, Any], scaler: dict[str, Any], problems: Problems
+) -> None:
+    changes: list[tuple[dict[str, Any], str, object]] = [
+        (scaler, "nosuch", 1),
+        (scaler, "minReplicaCount", "many"),
+        (scaler, "triggers", {}),
+        (scaler, "scaleTargetRef", None),
+        (runtime, "nosuch", 1),
+        (runtime, "containers", {}),
+        (runtime, "containers", [{"image": "x"}]),
+        (runtime, "disabled", "yes"),
+        (runtime, "volumes", [{"name": "x", "emptyDir": {"medum": "Memory"}}]),
+    ]
+    wrong = [{**manifest, "spec": {**manifest["spec"], name: value}} for manifest, name, value in changes]
+    assert [found for found in problems(wrong) if not found] == []
+
+
+def test_the_runtime_has_the_stock_arguments_of_kserve(
+    runtime: dict[str, Any], flags_of: Callable[[list[str]], Any]
+) -> None:
+    (container,) = runtime["spec"]["containers"]
+    assert (container["name"], container["args"]) == ("kserve-container", STOCK)
+    options = flags_of(container["args"])
+    assert (options["http_port"], options["grpc_port"]) == (8080, 9000)
+
+
+def test_the_runtime_promises_what_the_image_keeps(runtime: dict[str, Any]) -> None:
+    (container,) = runtime["spec"]["containers"]
+    security = container["securityContext"]
+    assert (security["readOnlyRootFilesystem"], security["runAsUser"], security["runAsNonRoot"]) == (True, 1000, True)
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    media = {volume["name"]: volume["emptyDir"]["medium"] for volume in runtime["spec"]["volumes"]}
+    assert mounts == {"workspaces": "/tmp", "plaintext": "/dev/shm"}
+    assert media == dict.fromkeys(mounts, "Memory")
+
+
+def test_variables_of_the_runtime_are_those_of_flags(runtime: dict[str, Any], variables: set[str]) -> None:
+    (container,) = runtime["spec"]["containers"]
+    assert {entry["name"] for entry in container["env"]} <= variables
+
+
+def test_no_file_names_an_image_of_a_registry(deploy: Path) -> None:
+    for file in sorted(deploy.rglob("*.yaml")):
+        for image in re.findall(r"^\s*(?:-\s*)?(?:image|repository): (\S.*)", file.read_text(), re.MULTILINE):
+            assert image.startswith(("REGISTRY/repoagent", '"{{ .Values.image.repository', "/models")), (file, image)
