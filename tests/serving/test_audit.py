@@ -60,6 +60,18 @@ def test_a_wrong_control_mode_is_recorded(new_core: CoreMaker, write_model: Mode
     assert memory.events == [("unload", "refused", "m", "operator")]
 
 
+def test_an_unload_of_one_version_is_recorded_with_its_client(
+    new_core: CoreMaker, write_model: ModelWriter, memory: Memory, request_of: RequestMaker
+) -> None:
+    write_model("m", {1: "1", 2: "2"})
+    core = new_core(control_mode=ControlMode.EXPLICIT, startup_models=("m",), audit=memory)
+    with acting_as(Actor("client", "ann")):
+        core.load("m", version=1)
+        core.unload("m", version=2)
+    assert first(core.infer(request_of())) == 2
+    assert memory.events == [("unload", "started", "m", "client"), ("unload", "unloaded", "m", "client")]
+
+
 def test_polling_and_requests_are_named(
     new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, loader: Any
 ) -> None:

@@ -29,7 +29,7 @@ def _open_ports(options: ServeOptions) -> Iterator[str]:
 
 
 def _open(kind: str, address: str, restrictions: Restrictions, flag: str) -> Iterator[str]:
-    local = address.startswith("unix") or is_loopback(address.removeprefix("[").removesuffix("]"))
+    local = address.startswith(("unix:", "unix-abstract:")) or is_loopback(address.removeprefix("[").removesuffix("]"))
     if local or Api.MODEL_REPOSITORY in restrictions:
         return
     yield (

@@ -27,6 +27,7 @@ from repoagent_server.tls.files import TlsFiles
 from tests.certificates import Authority, Pair
 
 _ONE = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+_PLAIN_REQUEST = b"GET /v2/health/live HTTP/1.1\nHost: localhost\n\n"
 Start = Callable[..., HttpFrontend]
 
 
@@ -356,3 +357,19 @@ def test_a_connection_whose_handshake_is_under_way_at_the_end_is_answered(start:
             client.sendall(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 503")
         stopping.join()
+
+
+def test_a_client_may_have_new_keys_in_the_middle(start: Start, authority: Authority) -> None:
+    """openssl asks for them with a line ``K``: both sides go on with others."""
+    address = f"localhost:{start().bind()[1]}"
+    command = ["openssl", "s_client", "-connect", address, "-CAfile", authority.root, "-tls1_3", "-crlf"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        for _ in range(3):
+            for line, answer in ((b"K\n", b"KEYUPDATE"), (_PLAIN_REQUEST, b"HTTP/1.1 200 OK")):
+                client.stdin.write(line)
+                client.stdin.flush()
+                while answer not in (read := client.stdout.readline()):
+                    assert read, "openssl has ended"
+        client.stdin.close()

@@ -83,6 +83,8 @@ def test_flags_with_several_values(parse: Any) -> None:
         (["--http-port=9", "--metrics-port=9"], "give them different ports"),
         (["--model-control-mode=explicit", "--http-address=0.0.0.0"], "--http-address=0.0.0.0: anyone who reaches"),
         (["--model-control-mode=EXPLICIT", "--http-address=::"], "accept it with --allow-open"),
+        (["--model-control-mode=explicit", "--grpc-address=unix.example"], "--grpc-address=unix.example: anyone"),
+        (["--model-control-mode=explicit", "--http-address="], "--http-address=: anyone who reaches"),
         (["--model-control-mode=explicit", "--grpc-address=[::]"], "--grpc-restricted-protocol=model-repository"),
         (["--http-port=70000"], "70000 is not in the range"),
         (["--nosuch"], "No such option"),
