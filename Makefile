@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 LOCAL := .[dev] $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml server_stub/pyproject.toml))
 EDITABLE := $(foreach d,$(LOCAL),-e ./$(d))
 # What mypy looks at: this distribution, and each of the others by itself, as all of them have a tests/conftest.py.
-SOURCES := conftest.py repoagent tests benchmarks examples/digits
+SOURCES := conftest.py repoagent tests benchmarks examples/digits examples/chat
 PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) server_stub
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
@@ -53,13 +53,15 @@ bridge-peers: $(STAMP) $(CAPI) $(TRITON)/.installed
 
 # The example's decryption key is public: it is there to be read, and models name it by reference only.
 EXAMPLE := examples/digits
+CHAT := examples/chat
 export DIGITS_IDENTITY ?= $(shell tail -n 1 $(EXAMPLE)/identity.txt)
 
 demo: $(STAMP)
 	$(BIN)/python $(EXAMPLE)/demo.py
+	$(BIN)/python $(CHAT)/demo.py
 
 serve: $(STAMP)
-	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository
+	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository --model-repository $(CHAT)/repository
 
 # As many tests at once as there are processors; the tests of one file run in one process, in order. `make test WORKERS=0`
 # runs them in pytest's own process.
@@ -84,7 +86,7 @@ check: $(STAMP) $(CAPI)
 lint: $(STAMP) $(CAPI)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=benchmarks:capi $(BIN)/mypy --explicit-package-bases $(SOURCES)
+	MYPYPATH=benchmarks:capi:examples/chat $(BIN)/mypy --explicit-package-bases $(SOURCES)
 	set -e; for part in $(PARTS); do $(BIN)/mypy $$part/repoagent_*; $(BIN)/mypy --explicit-package-bases $$part/tests; done
 	$(BIN)/mypy capi/repoagent_capi && MYPYPATH=$(AGAINST_TRITON) $(BIN)/mypy --explicit-package-bases capi/tests
 	set -e; for part in $(EXAMPLE_PARTS); do MYPYPATH=$$part $(BIN)/mypy --explicit-package-bases $$part; done

@@ -1,7 +1,7 @@
 """Record the demo as a picture of a terminal: ``python docs/img/record_demo.py`` writes ``demo.svg`` beside it.
 
-Runs ``examples/digits/demo.py`` and draws what it prints with Rich, which the packages for development bring along.
-What differs from run to run (the port, the seconds, the version of ONNX Runtime) is replaced, so that two recordings
+Runs the programs of ``make demo`` and draws what they print with Rich, which the packages for development bring along.
+What differs from run to run (ports, seconds, keys, the version of ONNX Runtime) is replaced, so that two recordings
 are the same file.
 """
 
@@ -16,30 +16,36 @@ from rich.console import Console
 from rich.text import Text
 
 HERE: Final = Path(__file__).resolve().parent
-DEMO: Final = HERE.parents[1] / "examples" / "digits" / "demo.py"
+EXAMPLES: Final = HERE.parents[1] / "examples"
+DEMOS: Final = (EXAMPLES / "digits" / "demo.py", EXAMPLES / "chat" / "demo.py")
 IMAGE: Final = HERE / "demo.svg"
 WIDTH: Final = 126
 STEADY: Final = (
     (r"127\.0\.0\.1:\d+", "127.0.0.1:8000"),
     (r"\b\d+\.\d{3} s\b", "-.--- s"),
     (r"ONNX Runtime [\d.]+", "ONNX Runtime"),
+    (r"\b[0-9a-f]{64}\b", "0123456789abcdef" * 4),
 )
 """Patterns of what changes, and what stands in the picture instead; as wide, so that columns stay in line."""
 STYLES: Final = (
     (r"^\$ .*", "bold"),
-    (r"^(?:checksum|decrypt|convert|verify) +", "cyan"),
+    (r"^(?:checksum|fetch|decrypt|convert|verify) +", "cyan"),
     (r"(?<=  )ok +", "green"),
     (r"(?<=  )failed +", "red"),
     (r"^The load report.*", "bold"),
+    (r"^(?:you|elmbrook): ", "yellow"),
 )
 """With the spaces that follow: a piece of text that begins with spaces loses them in some viewers."""
 
 
 def recorded() -> str:
     """What the demo prints, without what differs from run to run."""
-    command = [sys.executable, str(DEMO)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)  # noqa: S603 - our own script
-    return steady(run.stdout)
+    texts = []
+    for demo in DEMOS:
+        command = [sys.executable, str(demo)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)  # noqa: S603 - our own
+        texts.append(run.stdout)
+    return steady("\n".join(texts))
 
 
 def steady(text: str) -> str:

@@ -13,6 +13,7 @@ from repoagent.config import agent_entries, read_text
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = ROOT / "examples" / "digits" / "repository"
 SECURE = "digits_secure"
+CHAT = ("fetch", "verify", "decrypt", "convert")
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,20 @@ def test_it_shows_the_models_of_the_demo_repository(lines: list[str]) -> None:
     assert [model.name for model in sorted(REPOSITORY.iterdir()) if model.name not in served] == []
 
 
-def test_it_shows_the_agents_of_the_encrypted_model_in_their_order(lines: list[str]) -> None:
+def test_it_shows_the_agents_of_the_encrypted_models_in_their_order(lines: list[str]) -> None:
     config = read_text((REPOSITORY / SECURE / "config.pbtxt").read_text())
     assert [line.split()[0] for line in lines if re.match(r"\w+ +LOAD ", line)] == [
-        entry.name for entry in agent_entries(config)
+        *(entry.name for entry in agent_entries(config)),
+        *CHAT,
     ]
+
+
+def test_it_ends_with_a_question_and_a_story(lines: list[str]) -> None:
+    text = " ".join(lines)
+    question, answer, wish, story = re.findall(r"(?:you|elmbrook): (.*?)(?= (?:you|elmbrook): |$)", text)
+    assert (question, answer.strip()) == ("Who is the baker?", "The baker of Elmbrook is Ada.")
+    assert wish.startswith("Tell me a story")
+    assert len(story.split()) > 40
 
 
 def test_it_shows_no_failure(lines: list[str]) -> None:
