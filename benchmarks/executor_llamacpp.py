@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ SEQUENCES = 16
 PROMPT_TOKENS = 512
 
 
-def _write_gguf(checkpoint: Path, target: Path, kind: str) -> None:
-    """The checkpoint as a gguf file without a tokenizer; weights of matrices in ``kind`` (F32, Q8_0, Q4_0)."""
+def write_gguf(checkpoint: Path, target: Path, kind: str, tokenizer: dict[str, Any] | None = None) -> None:
+    """The checkpoint as a gguf file; weights of matrices in ``kind`` (F32, Q8_0, Q4_0).
+
+    ``tokenizer``: the content of a tokenizer.json, byte-level BPE; None: the file has no tokenizer.
+    """
     import gguf
 
     config = json.loads((checkpoint / "config.json").read_text())
@@ -33,7 +37,10 @@ def _write_gguf(checkpoint: Path, target: Path, kind: str) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        _add_tokenizer(writer, tokenizer, config)
     quantized = gguf.GGMLQuantizationType[kind]
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     source = Checkpoint(checkpoint)
@@ -51,6 +58,22 @@ def _write_gguf(checkpoint: Path, target: Path, kind: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_tokenizer(writer: Any, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    import gguf
+
+    names: list[str] = [name for name, _ in sorted(tokenizer["model"]["vocab"].items(), key=itemgetter(1))]
+    special = {entry["content"] for entry in tokenizer["added_tokens"]}
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(names)
+    writer.add_token_types([kinds.CONTROL if name in special else kinds.NORMAL for name in names])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
 
 
 def _interleaved(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
@@ -135,7 +158,7 @@ def llamacpp(checkpoint: Path, kind: str = "F32") -> Serve:
     """llama.cpp with weights of a ``kind``."""
     path = checkpoint.parent / f"{kind}.gguf"
     if not path.exists():
-        _write_gguf(checkpoint, path, kind)
+        write_gguf(checkpoint, path, kind)
     return in_flight(_Llama(path))
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
-__all__ = ["QUANTUM", "Seat", "Turns"]
+__all__ = ["PATIENCE", "QUANTUM", "Seat", "Turns"]
 
 QUANTUM: Final = 0.002
 """Seconds for which a seat keeps its turn, over several short steps: to hand it on takes a small part of that."""
+PATIENCE: Final = 2.0
+"""Seconds for which others wait for one step."""
 
 
 class Seat:
@@ -34,9 +36,10 @@ class Seat:
         return self._turns.contended
 
     def take(self) -> None:
-        """Wait until no other seat computes."""
+        """Wait until no other seat computes, or one has computed for too long."""
         if self._turns.enter(self):
-            self.called.acquire()
+            while not self.called.acquire(timeout=self._turns.patience):
+                self._turns.pass_over()
 
     def rest(self) -> None:
         """The step is over. The next seat has its turn, unless this one has had less than its share."""
@@ -51,10 +54,12 @@ class Turns:
     """What executors of one process share; set it as ``ExecutorConfig.turns`` of each.
 
     The seat that has computed least goes next. One that comes back begins where the others are: it saves up nothing.
+    A step of more than ``patience`` seconds, which may never end, loses its turn, and goes on beside the others.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, patience: float = PATIENCE) -> None:
         self._clock = clock
+        self.patience = patience
         self._lock = threading.Lock()
         self._holder: Seat | None = None
         self._began = 0.0
@@ -89,12 +94,20 @@ class Turns:
     def pass_on(self, seat: Seat) -> None:
         """The step of the holder is over."""
         with self._lock:
-            now = self._clock()
-            seat.used += now - self._began
-            self._began = now
+            if self._holder is not seat:
+                return
+            now = self._charge(seat)
             if not self._waiting:
                 self._holder = None
             elif now - seat.since >= QUANTUM and self._next().used <= seat.used:
+                self._call_next()
+
+    def pass_over(self) -> None:
+        """Call the next seat if the holder has computed for too long."""
+        with self._lock:
+            late = self._clock() - self._began >= self.patience
+            if self._waiting and self._holder is not None and late:
+                self._charge(self._holder)
                 self._call_next()
 
     def leave(self, seat: Seat) -> None:
@@ -105,6 +118,13 @@ class Turns:
                 self._holder = None
                 if self._waiting:
                     self._call_next()
+
+    def _charge(self, seat: Seat) -> float:
+        """Count what the holder has computed since the last time; returns the moment."""
+        now = self._clock()
+        seat.used += now - self._began
+        self._began = now
+        return now
 
     def _next(self) -> Seat:
         return min(self._waiting, key=attrgetter("used"))

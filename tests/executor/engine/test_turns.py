@@ -214,6 +214,54 @@ def test_an_executor_that_ends_in_its_turn_lets_others_go_on() -> None:
         assert not response.has_error()
 
 
+def test_a_step_that_never_ends_holds_nobody_up() -> None:
+    """As of a graph whose owner lets it loop: it loses its turn, and others go on among themselves."""
+    turns, begun, over = Turns(patience=0.02), threading.Event(), threading.Event()
+
+    def hang(_: Sequence[Segment]) -> None:
+        begun.set()
+        assert over.wait(PATIENCE)
+
+    with (
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32), before_step=hang), config_with(turns)) as stuck,
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as second,
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as third,
+    ):
+        held = stuck.enqueue_request(Request([3], 5))
+        assert begun.wait(PATIENCE)
+        ids = [(one, one.enqueue_request(Request([3], 100))) for one in (second, third)]
+        assert not [one for one, request_id in ids if one.await_responses(request_id)[0].has_error()]
+        over.set()
+        assert not stuck.await_responses(held)[0].has_error()
+
+
+def test_many_that_wait_do_not_take_the_turn_from_who_computes(turns: Turns, clock: Clock) -> None:
+    seats = [turns.seat() for _ in range(5)]
+    waiting = [seat for seat in seats if turns.enter(seat)]
+    for _ in range(3):
+        clock.now += turns.patience * 0.9
+        turns.pass_over()
+        assert not [seat for seat in waiting if called(seat)]
+        turns.pass_on(seats[0])
+        (following,) = [seat for seat in waiting if called(seat)]
+        waiting.remove(following)
+        seats[0] = following
+
+
+def test_what_a_late_step_took_counts(turns: Turns, clock: Clock) -> None:
+    late, other = turns.seat(), turns.seat()
+    turns.enter(late)
+    turns.enter(other)
+    clock.now += turns.patience
+    turns.pass_over()
+    assert called(other)
+    turns.pass_on(late)  # It has no turn to pass on.
+    assert turns.enter(late)
+    clock.now += turns.patience / 2
+    turns.pass_on(other)
+    assert not called(late)
+
+
 def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes() -> None:
     turns = Turns()
     held = turns.seat()
