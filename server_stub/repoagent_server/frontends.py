@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError
-from repoagent.server import Server
+from repoagent.server import ModelControlMode, Server
 from repoagent.server.logs import server_log
 from repoagent.server.option_checks import check_types
 from repoagent_server.access import Access
@@ -60,6 +60,8 @@ class _HttpOptions:
     """Further names of the server, as ``--http-allowed-host``."""
     allow_openai: bool = False
     """Serve OpenAI's API, as ``--allow-openai``."""
+    allow_ui: bool = False
+    """Serve a page for people, as ``--allow-ui``."""
     use_ssl: bool = False
     """TLS, with the next four as in the options of :class:`KServeGrpc`. Files that change are read again."""
     server_cert: str = ""
@@ -195,6 +197,8 @@ class KServeHttp(_Service):
             regions=_regions(self._server, options.allow_client_shm),
             limits=self._server.options.limits,
             openai=options.allow_openai,
+            ui=options.allow_ui,
+            explicit=self._server.options.model_control_mode is ModelControlMode.EXPLICIT,
             access=self._access,
         )
         return HttpFrontend(endpoint, service)
@@ -233,6 +237,7 @@ def asgi_app(
     forward_headers: str = "",
     allow_client_shm: bool = False,
     allow_openai: bool = False,
+    allow_ui: bool = False,
     access: Access | None = None,
 ) -> AsgiApp:
     """The HTTP API of a running server as an ASGI application, to mount in one of FastAPI or Starlette::
@@ -247,6 +252,7 @@ def asgi_app(
         forward_headers: Which headers of inference requests reach the model as parameters: a regular expression.
         allow_client_shm: Whether clients may register POSIX shared memory.
         allow_openai: Whether OpenAI's API is served, below ``/v1``.
+        allow_ui: Whether there is a page for people, at ``/ui``.
         access: Who may do what; None lets everybody do everything.
 
     Raises:
@@ -261,6 +267,8 @@ def asgi_app(
         regions=_regions(server, allow_client_shm),
         limits=server.options.limits,
         openai=allow_openai,
+        ui=allow_ui,
+        explicit=server.options.model_control_mode is ModelControlMode.EXPLICIT,
         access=access,
     )
     return AsgiApp(service, max_body=max_body)

@@ -25,6 +25,7 @@ from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, MakeService, ServiceFactory
+from repoagent_server.http.ui_routes import ui_routes
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
@@ -49,6 +50,8 @@ def api_service(
     make_service: MakeService = HttpService,
     access: Access | None = None,
     request_log: RequestLog | None = None,
+    ui: bool = False,
+    explicit: bool = False,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -64,6 +67,8 @@ def api_service(
         make_service: What dispatches requests; another one than HttpService may translate them first.
         access: Who may do what; None lets everybody do everything.
         request_log: Gets a line for each request to a model.
+        ui: Whether there is a page for people, at ``/ui``.
+        explicit: Whether that page offers to load and unload models.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -80,6 +85,8 @@ def api_service(
         routes = api_routes(handlers, infer, generate)
         if openai:
             routes += OpenAiRoutes(inference, long).routes()
+        if ui:
+            routes += ui_routes(handlers.repository, explicit=explicit)
         if metrics is not None:
             routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)

@@ -84,6 +84,7 @@ class ServeOptions:
     http_restrictions: Restrictions = field(default_factory=dict)
     http_tls: HttpTls = field(default_factory=HttpTls)
     allow_openai: bool = False
+    allow_ui: bool = False
     allow_grpc: bool = True
     grpc: GrpcOptions = field(default_factory=GrpcOptions)
     grpc_restrictions: Restrictions = field(default_factory=dict)

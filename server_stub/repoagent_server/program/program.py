@@ -224,6 +224,8 @@ def _front_ends(
         regions=regions,
         limits=options.limits,
         openai=options.allow_openai,
+        ui=options.allow_ui,
+        explicit=options.model_control_mode.lower() == "explicit",
         access=access,
         request_log=request_log,
     )

@@ -191,6 +191,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     metavar="NAME",
     help="Further name under which browsers may reach the server, or '*' for any; may be given again.",
 )
+@boolean("--allow-ui", default=False, help="Serve a page about the models over HTTP: /ui.")
 @boolean("--allow-openai", default=False, help="Serve OpenAI's API over HTTP: /v1/chat/completions and its kin.")
 @click.option(
     "--http-header-forward-pattern",

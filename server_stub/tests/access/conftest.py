@@ -188,7 +188,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             HttpFrontend(
                 Endpoint(port=0),
                 api_service(
-                    core, allow_load_parameters=True, metrics=page, regions=regions, openai=True, access=file.access
+                    core,
+                    allow_load_parameters=True,
+                    metrics=page,
+                    regions=regions,
+                    openai=True,
+                    ui=True,
+                    access=file.access,
                 ),
             ),
             HttpFrontend(Endpoint(port=0), metrics_service(page, file.access)),

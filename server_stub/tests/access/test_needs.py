@@ -13,12 +13,17 @@ from repoagent_server.handlers.all import Handlers
 from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Route
 from repoagent_server.http.routes import api_routes
+from repoagent_server.http.ui_routes import ui_routes
 
 
 def _routes(core: Any) -> list[Route]:
     nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
     handlers = Handlers.over(core, allow_load_parameters=False)
-    return [*api_routes(handlers, lambda *_: None, nothing), *OpenAiRoutes(nothing, nothing).routes()]
+    return [
+        *api_routes(handlers, lambda *_: None, nothing),
+        *OpenAiRoutes(nothing, nothing).routes(),
+        *ui_routes(nothing, explicit=True),
+    ]
 
 
 def test_every_route_states_what_it_needs(core: Any) -> None:
@@ -29,9 +34,9 @@ def test_every_method_states_what_it_needs() -> None:
     assert set(NEEDS) == {*METHODS, "ModelStreamInfer"}
 
 
-def test_only_the_health_of_the_server_is_open(core: Any) -> None:
+def test_only_the_health_of_the_server_and_the_files_of_the_page_are_open(core: Any) -> None:
     opened = [route.pattern for route in _routes(core) if route.needs is not None and route.needs.scope is Scope.OPEN]
-    assert opened == ["/v2/health/live", "/v2/health/ready"]
+    assert opened == ["/v2/health/live", "/v2/health/ready", "/ui", "/ui/(?P<file>[a-z_]+[.][a-z]+)?"]
     assert {name for name, need in NEEDS.items() if need.scope is Scope.OPEN} == {"ServerLive", "ServerReady"}
 
 

@@ -1,0 +1,74 @@
+"""``/ui``: a page about the server's models, and what its viewer may do."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from repoagent_server.access import Right
+from repoagent_server.access.rights import KNOWN, OPEN
+from repoagent_server.handlers.repository import RepositoryHandler
+from repoagent_server.http.messages import TEXT, Header, Request, Response, json_response
+from repoagent_server.http.router import Params, Route
+from repoagent_server.ui.files import POLICY, StaticFile, static_files
+
+__all__ = ["ui_routes"]
+
+_GET: Final = frozenset({b"GET"})
+_INDEX: Final = "index.html"
+_GUARDS: Final[list[Header]] = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+def ui_routes(repository: RepositoryHandler, *, explicit: bool) -> list[Route]:
+    """The routes. The files are open to everybody, as they hold nothing: what they show, they ask for with a key.
+
+    Args:
+        repository: Lists the models.
+        explicit: Whether models can be loaded and unloaded by request.
+    """
+    files = static_files()
+
+    def moved(_: Request, __: Params) -> Response:
+        return Response(308, headers=[(b"location", b"ui/")])  # relative: an application may be mounted anywhere
+
+    def file(request: Request, params: Params) -> Response:
+        return _file(files, params["file"] or _INDEX, request)
+
+    def session(request: Request, _: Params) -> Response:
+        return json_response(_session(repository, request, explicit))
+
+    return [
+        Route("/ui", _GET, inline=moved, needs=OPEN),
+        Route("/ui/session", _GET, blocking=session, needs=KNOWN),
+        Route("/ui/(?P<file>[a-z_]+[.][a-z]+)?", _GET, inline=file, needs=OPEN),
+    ]
+
+
+def _file(files: Mapping[str, StaticFile], name: str, request: Request) -> Response:
+    found = files.get(name)
+    if found is None:
+        return Response(404, b"Not Found", TEXT)
+    headers = [*_GUARDS, (b"etag", found.tag), (b"cache-control", b"no-cache")]
+    if request.header(b"if-none-match") == found.tag:
+        return Response(304, content_type=found.content_type, headers=headers)
+    return Response(200, found.content, found.content_type, headers)
+
+
+def _session(repository: RepositoryHandler, request: Request, explicit: bool) -> dict[str, Any]:
+    """Who asks, and what the page may offer: the server checks each request itself."""
+    caller = request.caller
+    names = sorted({entry["name"] for entry in repository.index(False, caller)})
+    rights: dict[Right, list[str]] = {
+        right: [name for name in names if caller is None or caller.may(right, name)]
+        for right in (Right.MANAGE, Right.INFER)
+    }
+    return {
+        "client": None if caller is None else caller.name,
+        "explicit": explicit,
+        "manage": rights[Right.MANAGE],
+        "infer": rights[Right.INFER],
+    }
