@@ -10,6 +10,7 @@ from repoagent_server.handlers.all import Handlers
 from repoagent_server.http.openai_routes import OpenAiRoutes
 from repoagent_server.http.router import Route
 from repoagent_server.http.routes import api_routes
+from repoagent_server.http.ui_routes import ui_routes
 
 BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
 """What makes a request to OpenAI's API one that is read, beside the model."""
@@ -33,3 +34,6 @@ def path_of(pattern: str, model: str) -> str:
 
 
 CASES: Final = [(route, method.decode()) for route in routes() for method in sorted(route.methods)]
+_NOTHING: Final[Any] = None
+SESSION: Final = [(route, "GET") for route in ui_routes(_NOTHING, explicit=True) if route.pattern == "/ui/session"]
+"""What the page asks about its viewer. The answer has names of models, though neither path nor body names one."""

@@ -12,16 +12,11 @@ from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
 from repoagent_server.http.router import Route
-<<<<<<< HEAD
-=======
-from repoagent_server.http.routes import api_routes
-from repoagent_server.http.ui_routes import ui_routes
->>>>>>> 8440a0f (A page about the models is served with --allow-ui)
 from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from server_stub.tests.access.conftest import Guarded
-from server_stub.tests.access.routes import BODY, CASES, path_of
+from server_stub.tests.access.routes import BODY, CASES, SESSION, path_of
 
 MODEL: Final = "fraud-us"
 UNKNOWN: Final = ("none", "wrong", "cut", "expired", "unsigned", "stranger", "twice")
@@ -62,32 +57,6 @@ def _expected(kind: str, scope: Scope) -> int:
 
 # HTTP
 
-<<<<<<< HEAD
-=======
-BODY: Final = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
-
-
-def _routes() -> list[Route]:
-    core: Any = SimpleNamespace(audit=None)
-    nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
-    handlers = Handlers.over(core, allow_load_parameters=False)
-    metrics = Route("/metrics", frozenset({b"GET"}), needs=Need(Scope.SERVER, Right.METADATA))
-    page = [route for route in ui_routes(nothing, explicit=True) if route.pattern == "/ui/session"]
-    return [*api_routes(handlers, lambda *_: None, nothing), *OpenAiRoutes(nothing, nothing).routes(), *page, metrics]
-
-
-def _path(pattern: str, model: str) -> str:
-    """A path that ``pattern`` matches, for ``model``."""
-    text = pattern.replace("(?P<model>[^/]+)", quote(model, safe="")).replace("(?P<model>.+)", quote(model, safe=""))
-    text = text.replace("(?:/versions/(?P<version>[0-9]+))?", "").replace("(?:/(?P<repository>[^/]+))?", "")
-    text = text.replace("(?:/region/(?P<region>[^/]+))?", "/region/r")
-    assert re.fullmatch(pattern, text), pattern
-    return text
-
-
-CASES: Final = [(route, method.decode()) for route in _routes() for method in sorted(route.methods)]
-
->>>>>>> 8440a0f (A page about the models is served with --allow-ui)
 
 def _case(case: tuple[Route, str]) -> str:
     return f"{case[1]} {path_of(case[0].pattern, 'M')}"
@@ -108,7 +77,7 @@ def http(guarded: Guarded) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize("case", CASES, ids=_case)
+@pytest.mark.parametrize("case", [*CASES, *SESSION], ids=_case)
 def test_every_route_times_every_kind_of_client(guarded: Guarded, http: httpx.Client, case: tuple[Route, str]) -> None:
     route, method = case
     assert route.needs is not None
@@ -120,8 +89,7 @@ def test_every_route_times_every_kind_of_client(guarded: Guarded, http: httpx.Cl
     guarded.core.load(MODEL)
 
 
-# The page's session lists the models that its viewer may see, as no path or body of it names one.
-@pytest.mark.parametrize("case", [case for case in CASES if case[0].pattern != "/ui/session"], ids=_case)
+@pytest.mark.parametrize("case", CASES, ids=_case)
 def test_no_answer_depends_on_whether_a_model_exists(
     guarded: Guarded, http: httpx.Client, case: tuple[Route, str]
 ) -> None:
