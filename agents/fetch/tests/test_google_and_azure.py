@@ -1,5 +1,6 @@
 """``gs://``, ``az://`` and ``as://``: the stores' own clients, against servers of the test."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from agents.fetch.tests.clouds import ACCOUNT, AzureBlobs, GoogleStorage
 from agents.fetch.tests.servers import sha256
 from repoagent.errors import RepoAgentError
+from repoagent.storage.repositories.filesystems import open_filesystem
+from repoagent.storage.repositories.url import parse_url
 
 pytest.importorskip("gcsfs")
 pytest.importorskip("adlfs")
@@ -122,3 +125,13 @@ def test_sizes_that_no_file_has_are_refused(
         fetch({"url": "gs://models/fraud", "floating": "true"})
     with pytest.raises(RepoAgentError):
         fetch({"url": "gs://models/fraud", "digest": DIGESTS})
+
+
+@pytest.mark.parametrize(("given", "module"), [("", "gcsfs.core"), ("false", "gcsfs.core"), ("true", "gcsfs")])
+def test_google_is_asked_for_the_kind_of_a_bucket_only_by_those_who_want_it(
+    google: GoogleStorage, monkeypatch: pytest.MonkeyPatch, given: str, module: str
+) -> None:
+    """That question goes over gRPC, before each range if there is no answer: it hung where only HTTP gets through."""
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", given)
+    kind = type(open_filesystem(parse_url("gs://models/fraud")))
+    assert kind is importlib.import_module(module).GCSFileSystem

@@ -136,12 +136,12 @@ class _Demanded:
         if len(names) != 1:
             raise VerificationError(f"the signer's certificate has {len(names)} identities, expected one")
         if not _fits(names[0], self._identity):
-            raise VerificationError(f"the model is signed by '{names[0][:300]}', expected '{self._identity}'")
+            raise VerificationError(f"the model is signed by {names[0][:300]!r}, expected '{self._identity}'")
         try:
             AnyOf([OIDCIssuer(self._issuer), OIDCIssuerV2(self._issuer)]).verify(cert)
         except Error:
             raise VerificationError(
-                f"the model is signed by '{names[0][:300]}', but with another issuer than '{self._issuer}'"
+                f"the model is signed by {names[0][:300]!r}, but with another issuer than '{self._issuer}'"
             ) from None
         self.found = names[0]
 
