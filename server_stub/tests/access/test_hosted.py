@@ -1,0 +1,52 @@
+"""The ports of SageMaker and Vertex AI: other paths, the same rights."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from repoagent_server.http.api import api_service
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
+from repoagent_server.http.hosting.service import hosted
+from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
+
+from server_stub.tests.access.conftest import Guarded
+
+BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
+
+
+@pytest.fixture(params=["sagemaker", "vertex"])
+def web(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    """A client of a platform's port, whose model is ``fraud-us``."""
+    platform = (
+        SageMaker(SageMakerOptions(), "fraud-us")
+        if request.param == "sagemaker"
+        else Vertex(VertexOptions("/ping", "/invocations"), "fraud-us")
+    )
+    front = HttpFrontend(
+        Endpoint(port=0), api_service(guarded.core, make_service=hosted(platform), access=guarded.file.access)
+    )
+    front.start()
+    try:
+        with httpx.Client(base_url="http://{}:{}".format(*front.bind())) as client:
+            yield client
+    finally:
+        front.stop()
+
+
+def test_a_platforms_routes_need_what_the_routes_behind_them_need(web: httpx.Client) -> None:
+    assert web.get("/ping").status_code == 200
+    statuses = [
+        web.post("/invocations", json=BODY, headers=headers).status_code
+        for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": "eu-key"}, {"x-api-key": "fraud-key"})
+    ]
+    assert statuses == [401, 401, 403, 200]
+
+
+@pytest.mark.parametrize("path", ["v2/models/shared", "v2/repository/index", "v2/models/shared/infer", "metrics"])
+def test_a_header_that_leads_elsewhere_leads_through_the_check(web: httpx.Client, path: str) -> None:
+    """Vertex AI's; SageMaker has none, and asks its own model."""
+    headers = {"x-vertex-ai-triton-redirect": path}
+    assert web.post("/invocations", json=BODY, headers=headers).status_code in (401, 404)
+    answer = web.post("/invocations", json=BODY, headers={**headers, "x-api-key": "fraud-key"})
+    assert "shared" not in answer.text.replace("model 'shared'", "")
