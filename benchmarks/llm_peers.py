@@ -34,7 +34,10 @@ from llm_server import serving
 
 PATH = "/v1/completions"
 SEQUENCES = 16
-START_SECONDS = 300
+START_SECONDS = 600
+"""vLLM compiles the model first."""
+#: Without it vLLM leaves one core to its front end.
+VLLM_ENVIRONMENT = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 LLAMA = """
 import sys, time, xllamacpp
 params = xllamacpp.CommonParams()
@@ -82,7 +85,7 @@ def vllm(python: str) -> Serve:
         command += ["--model", str(checkpoint), "--served-model-name", "m"]
         command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", str(LENGTH)]
         command += ["--max-num-seqs", str(SEQUENCES), "--no-enable-prefix-caching"]
-        with child(root, command, port, "/health", {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}):
+        with child(root, command, port, "/health", VLLM_ENVIRONMENT):
             yield port
 
     return serve
