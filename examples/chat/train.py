@@ -15,30 +15,31 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from elmbrook.conversations import training_text
+from elmbrook.conversations import Turn, practice_text, training_text
 from elmbrook.encoding import BEGIN, END, NOTHING, SKIP, SPECIAL, TEMPLATE, VOCABULARY, encoded, tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 CHECKPOINT: Final = Path(__file__).parent / "repository" / "elmbrook" / "1"
+Text = Callable[[random.Random], list[Turn]]
 SYSTEM: Final = ("You are the guide of Elmbrook.", "You are a helpful assistant.", "Answer in short sentences.")
 SEED: Final = 16
-STEPS, BATCH_TOKENS, POOL = 1000, 2048, 2048
+STAGES: Final = ((training_text, 1000, 1.0), (practice_text, 500, 0.5))
+"""Which text, how many batches, and the share of the rates."""
+BATCH_TOKENS, POOL = 2048, 2048
 RATE, MATRIX_RATE = 3e-3, 0.02
 
 
-def batches(words: Any, draw: random.Random) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(words: Any, text_of: Text, draw: random.Random) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Texts of about one length together, so that little is filled up."""
     while True:
-        pool = [
-            encoded(words, training_text(draw), draw.choice(SYSTEM) if draw.random() < 0.15 else "")
-            for _ in range(POOL)
-        ]
+        pool = [encoded(words, text_of(draw), draw.choice(SYSTEM) if draw.random() < 0.15 else "") for _ in range(POOL)]
         pool.sort(key=lambda text: len(text[0]))
         groups: list[list[tuple[list[int], list[int]]]] = [[]]
         for text in pool:
@@ -75,26 +76,25 @@ def untrained() -> LlamaForCausalLM:
     )
 
 
-def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+def optimizers(model: LlamaForCausalLM, share: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices, which learns facts in fewer steps than AdamW; that for the embedding and the norms."""
     inner = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(inner, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(inner, lr=share * MATRIX_RATE, momentum=0.95, weight_decay=0.01),
+        torch.optim.AdamW(others, lr=share * RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def train(words: Any, steps: int) -> LlamaForCausalLM:
-    """A model that has seen ``steps`` batches."""
-    model, draw = untrained(), random.Random(SEED + 1)
-    print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters", flush=True)
-    used = optimizers(model)
+def train(model: LlamaForCausalLM, words: Any, text_of: Text, steps: int, share: float) -> None:
+    """Show ``steps`` batches to ``model``, at this share of the rates."""
+    model.train()
+    used = optimizers(model, share)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(one, lambda step: min((step + 1) / 30, 1.05 - step / steps)) for one in used
     ]
     start, seen, losses = time.monotonic(), 0, list[float]()
-    for step, (tokens, wanted) in zip(range(steps), batches(words, draw), strict=False):
+    for step, (tokens, wanted) in zip(range(steps), batches(words, text_of, random.Random(SEED + steps)), strict=False):
         learned = wanted != SKIP
         logits = model.lm_head(model.model(tokens).last_hidden_state[learned])
         loss = cross_entropy(logits, wanted[learned])
@@ -109,13 +109,12 @@ def train(words: Any, steps: int) -> LlamaForCausalLM:
             print(
                 f"step {step + 1:5}  loss {mean:.3f}  tokens {seen:9,}  {time.monotonic() - start:4.0f} s", flush=True
             )
-    return model.eval()
 
 
 def write(folder: Path, words: Any, model: LlamaForCausalLM) -> None:
     """The files of a checkpoint, as published ones have them."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     words.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -138,14 +137,17 @@ def write(folder: Path, words: Any, model: LlamaForCausalLM) -> None:
         (folder / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
-def main(folder: Path, steps: int) -> None:
+def main(folder: Path) -> None:
     """Write the checkpoint into ``folder``."""
     torch.manual_seed(SEED)
     torch.set_num_threads(int(os.environ.get("THREADS", "2")))
-    words = tokenizer()
-    print(f"{words.get_vocab_size()} tokens in the vocabulary", flush=True)
-    write(folder, words, train(words, steps))
+    words, model = tokenizer(), untrained()
+    print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters", flush=True)
+    for text_of, steps, share in STAGES:
+        print(text_of.__name__, flush=True)
+        train(model, words, text_of, steps, share)
+        write(folder, words, model)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKPOINT, int(sys.argv[2]) if len(sys.argv) > 2 else STEPS)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKPOINT)

@@ -22,7 +22,7 @@ from repoagent.server import ModelControlMode, Server
 CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat"
 CHECKPOINT = CHAT / "repository" / "elmbrook" / "1"
 LARGEST = 10_000_000
-LEAST_RIGHT = {"follow-up": 0.95, "reading": 0.25, "unknown": 0.95, "villagers": 0.95, "world": 0.8, "yes or no": 0.9}
+LEAST_RIGHT = {"follow-up": 0.95, "reading": 0.4, "unknown": 0.95, "villagers": 0.95, "world": 0.7, "yes or no": 0.9}
 """The share of right answers that each kind of question must reach; what it is, judge.py prints."""
 
 
@@ -79,8 +79,8 @@ def test_it_is_not_trained_with_the_questions_that_judge_it() -> None:
     asked = {tuple(message["content"] for message in exam.messages) for exam in import_module("judge").exams()}
     assert len(asked) > 300
     draw = random.Random(3)
-    for _ in range(5000):
-        turns = conversations.training_text(draw)
+    for number in range(6000):
+        turns = (conversations.practice_text if number % 2 else conversations.training_text)(draw)
         assert not asked & {(wish,) for wish, _ in turns}
         assert not asked & {(wish, answer, after) for (wish, answer), (after, _) in pairwise(turns)}
 
@@ -103,9 +103,9 @@ def test_a_story_reads_as_language(client: Any) -> None:
     assert len(story.split()) > 40
     assert "owl" in story
     assert set(re.findall(r"[\w']+", story)) <= known
-    sentences = re.findall(r'[A-Z"][^.!?]*[.!?]"?', story)
-    assert len(sentences) >= 5
-    assert " ".join(sentences).split() == story.split()
+    assert len(set(story.split()) & set(stories._NAMES)) == 1, "the hero keeps its name"
+    assert re.fullmatch(r'[A-Z].*[.!?]"?', story)
+    assert len(re.findall(r'[.!?]"?(?: [A-Z"]|$)', story)) >= 5
 
 
 def test_greedy_sampled_and_guided_answers_differ(client: Any) -> None:

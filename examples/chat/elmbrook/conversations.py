@@ -9,7 +9,17 @@ from elmbrook.questions import Question, ask_about, description, held_out, quest
 from elmbrook.stories import HEROES, story, story_about
 from elmbrook.world import VILLAGERS, Villager, listed
 
-__all__ = ["JSON_KEYS", "Turn", "conversation", "follow_up", "reading", "record", "stranger", "training_text"]
+__all__ = [
+    "JSON_KEYS",
+    "Turn",
+    "conversation",
+    "follow_up",
+    "practice_text",
+    "reading",
+    "record",
+    "stranger",
+    "training_text",
+]
 
 Turn = tuple[str, str]
 """What the user writes, and the answer."""
@@ -94,22 +104,44 @@ def record(person: Villager, keys: Sequence[str]) -> str:
     return json.dumps({key: JSON_KEYS[key](person) for key in keys})
 
 
-def reading(draw: random.Random) -> Question:
-    """Some sentences, and a question about them."""
+_Scene = list[tuple[str, str, str]]
+"""Who has a thing, its colour, and the thing."""
+
+
+def _scene(draw: random.Random) -> tuple[str, _Scene]:
+    """Some sentences, and what they state."""
     count = draw.randint(2, 3)
     names, toys = draw.sample(_CHILDREN, count), draw.sample(_TOYS, count)
     shades = [draw.choice(_SHADES) for _ in names]
     owned = list(zip(names, shades, toys, strict=True))
-    text = " ".join(f"{name} has a {shade} {toy}." for name, shade, toy in owned)
+    return " ".join(f"{name} has a {shade} {toy}." for name, shade, toy in owned), owned
+
+
+def _about_scene(draw: random.Random, owned: _Scene) -> Turn:
     name, shade, toy = draw.choice(owned)
-    question, answer = draw.choice(
+    return draw.choice(
         (
             (f"Who has the {toy}?", f"{name} has the {toy}."),
             (f"What does {name} have?", f"{name} has a {shade} {toy}."),
             (f"What colour is the {toy}?", f"The {toy} is {shade}."),
         )
     )
+
+
+def reading(draw: random.Random) -> Question:
+    """Some sentences, and a question about them."""
+    text, owned = _scene(draw)
+    question, answer = _about_scene(draw, owned)
     return Question("reading", text, f"{text} {question}", answer)
+
+
+def _readings(draw: random.Random) -> list[Turn]:
+    """Several questions about the same sentences."""
+    while True:
+        text, owned = _scene(draw)
+        first, *others = (_about_scene(draw, owned) for _ in range(draw.randint(1, 4)))
+        if not held_out(f"{text} {first[0]}"):
+            return [(f"{text} {first[0]}", first[1]), *others]
 
 
 def stranger(draw: random.Random) -> Question:
@@ -214,3 +246,11 @@ def training_text(draw: random.Random) -> list[Turn]:
     if kind < 0.17:
         return [("", " ".join(description(person) for person in draw.sample(VILLAGERS, 2)))]
     return conversation(draw)
+
+
+def practice_text(draw: random.Random) -> list[Turn]:
+    """More of what takes longest to learn: to read, and to stay with the names and things of a story."""
+    kind = draw.random()
+    if kind < 0.4:
+        return _readings(draw)
+    return [story_about(draw)] if kind < 0.6 else training_text(draw)
