@@ -14,9 +14,9 @@ __all__ = ["DEFAULT_LIMITS", "Limits"]
 _MIB: Final = 1 << 20
 
 
-def _limit(default: int, text: str) -> int:
-    """A field with its default and the text of its flag."""
-    value: int = field(default=default, metadata={"help": text})
+def _limit(default: int, text: str, *, least: int = 1) -> int:
+    """A field with its default and the text of its flag. A ``least`` of 0 is for limits that 0 turns off."""
+    value: int = field(default=default, metadata={"help": text, "least": least})
     return value
 
 
@@ -25,7 +25,7 @@ class Limits:
     """The limits of one server. The code that applies one names its flag in the message: see :meth:`flag`.
 
     Raises:
-        InvalidArgumentError: a value is not a whole number above 0.
+        InvalidArgumentError: a value is not a whole number above 0, or is 0 where that does not mean "no limit".
     """
 
     config_bytes: int = _limit(
@@ -37,6 +37,9 @@ class Limits:
     key_file_bytes: int = _limit(1 * _MIB, "The largest key or wrapped key in a file, in bytes.")
     download_bytes: int = _limit(1 << 40, "The largest file that an agent may download, in bytes.")
     download_files: int = _limit(100_000, "The most files of one download.")
+    build_seconds: int = _limit(
+        3600, "How long the process of a converter may take for one result, in seconds; 0 for no limit.", least=0
+    )
     instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
     sequence_slots: int = _limit(65536, "The most sequences at once of one version of a model, over all instances.")
     warmup_requests: int = _limit(10_000, "The most requests of one warm-up sample of a model.")
@@ -81,9 +84,10 @@ class Limits:
     def __post_init__(self) -> None:
         """Check the values."""
         for one in fields(self):
-            value = getattr(self, one.name)
-            if type(value) is not int or value < 1:
-                raise InvalidArgumentError(f"{self.flag(one.name)} must be a whole number above 0, not {value!r}")
+            value, least = getattr(self, one.name), one.metadata["least"]
+            if type(value) is not int or value < least:
+                expected = "a whole number above 0" if least else "a whole number, or 0 for no limit"
+                raise InvalidArgumentError(f"{self.flag(one.name)} must be {expected}, not {value!r}")
 
     @staticmethod
     def flag(name: str) -> str:

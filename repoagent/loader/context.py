@@ -127,6 +127,11 @@ class LoadContext:
         return ask is not None and ask()
 
     @property
+    def build_seconds(self) -> int:
+        """How long the process of a converter may take; 0 for no limit."""
+        return self.services.limits.build_seconds
+
+    @property
     def cache(self) -> CacheScope:
         """What this load takes from the cache stays there until the load is closed.
 

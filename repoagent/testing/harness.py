@@ -16,6 +16,7 @@ from repoagent.api import Action, LoadReport
 from repoagent.config import ModelConfig, write_text
 from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.errors import RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.loader.candidates import LoadedAgent
 from repoagent.loader.chain import LoadedChain
 from repoagent.loader.discovery import AgentRegistry
@@ -86,6 +87,7 @@ class AgentHarness:
         memory: Path | None = None,
         on_unload_request: Callable[[str, str], None] | None = None,
         converters: Mapping[tuple[str, str], str] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         """Make the places; nothing is loaded.
 
@@ -99,6 +101,7 @@ class AgentHarness:
                 /dev/shm, which is removed at the end.
             on_unload_request: Called when an agent asks for its model to be unloaded; see ``Loader``.
             converters: ``(from, to)`` -> ``"module:attribute"`` of converters beside the installed ones.
+            limits: What one load may take.
         """
         self.keys = keys if keys is not None else FakeKeys()
         self.faults = faults if faults is not None else FaultInjection()
@@ -123,6 +126,7 @@ class AgentHarness:
                 key_providers=_providers(plugins, self.keys),
                 on_unload_request=on_unload_request,
                 converters=plugins.registry("converters", {**BUILT_IN_CONVERTERS, **(converters or {})}),
+                limits=limits,
             )
             stack.callback(self.loader.close)
             self._stack = stack.pop_all()

@@ -42,6 +42,10 @@ class Place(Protocol):
         """Whether plaintext of this load stays in memory."""
 
     @property
+    def build_seconds(self) -> int:
+        """How long a converter's process may take; 0 for no limit."""
+
+    @property
     def cache(self) -> Cache:
         """Where results are kept.
 
@@ -217,7 +221,14 @@ class LoadConversion:
         )
         scratch = self._load.new_directory("building")
         try:
-            return build_in_child(order, scratch, self._label, progress=self._progress, cancelled=self._is_cancelled)
+            return build_in_child(
+                order,
+                scratch,
+                self._label,
+                progress=self._progress,
+                cancelled=self._is_cancelled,
+                seconds=self._load.build_seconds,
+            )
         finally:
             self._load.remove_directory(scratch)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import signal
@@ -14,6 +15,7 @@ from typing import Final
 
 from repoagent.api.converters import Product, Progressing
 from repoagent.errors import CancelledError, InternalError, UnsupportedError
+from repoagent.limits import Limits
 from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, parse
 from repoagent.storage.secrets.environment import child_environment
 
@@ -28,7 +30,13 @@ _TAIL_LINES: Final = 10
 
 
 def build_in_child(
-    order: BuildOrder, scratch: Path, label: str, *, progress: Progressing, cancelled: Callable[[], bool]
+    order: BuildOrder,
+    scratch: Path,
+    label: str,
+    *,
+    progress: Progressing,
+    cancelled: Callable[[], bool],
+    seconds: int = 0,
 ) -> Product:
     """Build what ``order`` says in a new process, which ends with this one, and with the load.
 
@@ -38,10 +46,11 @@ def build_in_child(
         label: What messages call the converter.
         progress: Called on this thread.
         cancelled: Asked twenty times a second; true kills the process with all that it started.
+        seconds: So does the end of this time; 0 for no limit.
 
     Raises:
         CancelledError: it was killed because ``cancelled`` became true.
-        InternalError: it ended without a result.
+        InternalError: it ended without a result, or was killed because its time was up.
         UnsupportedError: this program does not know its Python interpreter.
         RepoAgentError: the converter raised it.
     """
@@ -52,7 +61,7 @@ def build_in_child(
         finally:
             os.close(write_end)
         with process, _group_ends(process):
-            return _Watch(process, events.fileno(), label, progress, cancelled).result()
+            return _Watch(process, events.fileno(), label, progress, cancelled, seconds).result()
 
 
 @contextlib.contextmanager
@@ -102,11 +111,14 @@ class _Watch:
         label: str,
         progress: Progressing,
         cancelled: Callable[[], bool],
+        seconds: int,
     ) -> None:
         self._process = process
         self._label = label
         self._progress = progress
         self._cancelled = cancelled
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds if seconds else math.inf
         self._line = b""
         self._tail = b""
         self._end: Product | FailureEvent | None = None
@@ -181,6 +193,12 @@ class _Watch:
     def _check(self) -> None:
         if self._cancelled():
             raise CancelledError(f"{self._label} was ended: the load was cancelled")
+        if time.monotonic() >= self._deadline:
+            flag = Limits.flag("build_seconds")
+            raise InternalError(
+                f"{self._label} was ended: it took more than {self._seconds} s. Raise {flag} if it needs longer (0 for "
+                "no limit)"
+            )
 
     def _death(self, status: int) -> str:
         if status == -signal.SIGKILL:

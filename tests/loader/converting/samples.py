@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -128,6 +129,16 @@ class Upper:
 
     def _sleep(self, options: Mapping[str, Any]) -> None:
         time.sleep(600)
+
+    def _wait(self, options: Mapping[str, Any]) -> None:
+        """For an event that never comes."""
+        threading.Event().wait()
+
+    def _babble(self, options: Mapping[str, Any]) -> None:
+        """Report and print without end, so that the server always has something to read."""
+        while True:
+            print("still at it", flush=True)
+            os.write(int(sys.argv[1]), json.dumps({"progress": [2, 4, "shouting"]}).encode() + b"\n")
 
 
 class Here(Upper):

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import CancelledError
+from repoagent.limits import Limits
 from repoagent.storage import open_source
+from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
+from tests.loader.converting.samples import CONVERTERS
 
 
 def _alive(pid: int) -> bool:
@@ -42,6 +45,24 @@ def test_a_build_that_fails_refuses_the_load_and_leaves_nothing(then: str, text:
     assert outcome.left == ()
     assert not list(converting.harness.cache.glob("objects/*"))
     assert not list(converting.harness.cache.glob("objects/.*"))
+
+
+@pytest.mark.parametrize("then", ["wait", "babble"])
+def test_a_build_that_takes_too_long_is_ended_and_refuses_the_load(then: str, tmp_path: Path) -> None:
+    limits = Limits(build_seconds=1)
+    with AgentHarness(tmp_path / "harness", converters=CONVERTERS, limits=limits) as harness:
+        outcome = Converting(tmp_path, harness).run(then=then)
+        assert "the converter from 'text' to 'upper' was ended: it took more than 1 s" in str(outcome.error)
+        assert "--limit-build-seconds" in str(outcome.error)
+        assert outcome.left == ()
+        assert not list(harness.cache.glob("objects/*"))
+        assert not list(harness.cache.glob("objects/.*"))
+
+
+def test_a_limit_of_0_seconds_is_no_limit(tmp_path: Path) -> None:
+    limits = Limits(build_seconds=0)
+    with AgentHarness(tmp_path / "harness", converters=CONVERTERS, limits=limits) as harness:
+        assert Converting(tmp_path, harness).run().files["1/model.upper"] == b"ABC"
 
 
 def test_without_an_interpreter_the_refusal_is_clear(converting: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
