@@ -35,13 +35,13 @@ from repoagent_server.codec.shapes import MAX_DIMENSIONS, MAX_ELEMENTS, too_many
 from repoagent_server.codec.values import Values
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
-__all__ = ["OutputForm", "read_infer"]
+__all__ = ["OutputEncoding", "read_infer"]
 
 _NO_MEMBERS: Final[dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class OutputForm:
+class OutputEncoding:
     """In which form a client wants the outputs: binary or JSON, by name, and for those it did not name."""
 
     default_binary: bool = False
@@ -49,8 +49,8 @@ class OutputForm:
     wishes: OutputWishes = field(default_factory=OutputWishes)
 
 
-_ALL_JSON: Final = OutputForm()
-_ALL_BINARY: Final = OutputForm(default_binary=True)
+_ALL_JSON: Final = OutputEncoding()
+_ALL_BINARY: Final = OutputEncoding(default_binary=True)
 """For the many requests that name no outputs: shared, never changed."""
 
 
@@ -62,7 +62,7 @@ def read_infer(
     regions: Regions = NO_REGIONS,
     limits: Limits = DEFAULT_LIMITS,
     look: Callable[[], None] | None = None,
-) -> tuple[Asked, OutputForm]:
+) -> tuple[Asked, OutputEncoding]:
     """Parse the request in ``body``, whose first ``header_length`` bytes are JSON and whose rest is tensors.
 
     Tensors of fixed-size types are views of ``body``, or of those of ``regions``. Long JSON is read piece by piece;
@@ -92,7 +92,7 @@ def read_infer(
     _read_inputs(items, inputs, tail, label, _may_hold_booleans(text), limits)
     names: tuple[str, ...] = ()
     if "outputs" in document:
-        form = OutputForm(form.default_binary, wishes=OutputWishes(max_elements=limits.classes))
+        form = OutputEncoding(form.default_binary, wishes=OutputWishes(max_elements=limits.classes))
         outputs = array_field(document, "outputs")
         check_tensors("outputs", len(outputs), label, limits)
         names = _read_outputs(outputs, form, label, regions)
@@ -253,7 +253,7 @@ def _span(parameters: Any, regions: Regions) -> Span:
     return regions.span(region, offset, size)
 
 
-def _read_outputs(items: list[Any], form: OutputForm, label: RequestLabel, regions: Regions) -> tuple[str, ...]:
+def _read_outputs(items: list[Any], form: OutputEncoding, label: RequestLabel, regions: Regions) -> tuple[str, ...]:
     """The names."""
     for item in items:
         parameters = find(item, "parameters")

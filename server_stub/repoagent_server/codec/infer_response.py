@@ -10,7 +10,7 @@ from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, pack_bytes
 from repoagent_server.codec.datatypes import BY_TYPE, JsonKind, TypeInfo
-from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.json_text import (
     LONG_ARRAY,
     Fragment,
@@ -25,7 +25,7 @@ __all__ = ["is_long", "json_values", "write_infer"]
 _NO_PARTS: Final[tuple[Buffer, ...]] = ()
 
 
-def is_long(response: InferResponse, form: OutputForm) -> bool:
+def is_long(response: InferResponse, form: OutputEncoding) -> bool:
     """Whether writing ``response`` takes long: many values as JSON, or many elements of BYTES, one by one."""
     for name, tensor in response.outputs.items():
         if tensor.array.size > LONG_ARRAY:
@@ -35,7 +35,7 @@ def is_long(response: InferResponse, form: OutputForm) -> bool:
     return False
 
 
-def write_infer(response: InferResponse, form: OutputForm) -> tuple[bytes, Sequence[Buffer]]:
+def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, Sequence[Buffer]]:
     """The JSON, and the binary outputs in the order in which the JSON names them; these are views, not copies.
 
     Raises:

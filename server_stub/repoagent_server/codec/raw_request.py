@@ -10,13 +10,13 @@ from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, bytes_array, view
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
-from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.request_label import RequestLabel
 
 __all__ = ["read_raw"]
 
 
-def read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) -> tuple[Asked, OutputForm]:
+def read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) -> tuple[Asked, OutputEncoding]:
     """Make the request; what the body leaves open (name, type, shape) is deduced from the model's ``config``.
 
     Raises:
@@ -34,7 +34,7 @@ def read_raw(body: Buffer, config: Mapping[str, Any], model: str, version: str) 
     dims = [int(size) for size in inputs[0]["dims"]]
     batch = [1] if int(config["max_batch_size"]) > 0 else []
     tensor = Tensor(info.data_type, _deduce(name, info, dims, batch, body, label))
-    return Asked(model, {name: tensor}, version), OutputForm(default_binary=True)
+    return Asked(model, {name: tensor}, version), OutputEncoding(default_binary=True)
 
 
 def _type_named(config_name: str) -> TypeInfo:

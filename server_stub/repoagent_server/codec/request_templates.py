@@ -16,7 +16,7 @@ from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.binary import Buffer, view
 from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
-from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.number_list import NumberList, float_parser
 from repoagent_server.codec.output_wishes import OutputWishes
 
@@ -41,7 +41,7 @@ class _Binary:
     """Name, type, shape, number of bytes."""
     size: int
     outputs: tuple[str, ...]
-    form: OutputForm
+    form: OutputEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Json:
 
     inputs: tuple[tuple[str, NumberList], ...]
     outputs: tuple[str, ...]
-    form: OutputForm
+    form: OutputEncoding
 
 
 class RequestTemplates:
@@ -61,7 +61,7 @@ class RequestTemplates:
         self._json: dict[tuple[bytes, ...], _Json] = {}
         self._parser = float_parser()
 
-    def read(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputForm] | None:
+    def read(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputEncoding] | None:
         """What ``read_infer`` makes of the request, if one like it was remembered and its values are as usual.
 
         ``length``: how many bytes of ``body`` are JSON, more than none.
@@ -70,7 +70,7 @@ class RequestTemplates:
             return self._read_binary(body, length, model, version)
         return self._read_json(body, model, version) if type(body) is bytes else None
 
-    def _read_binary(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputForm] | None:
+    def _read_binary(self, body: Buffer, length: int, model: str, version: str) -> tuple[Asked, OutputEncoding] | None:
         known = self._binary.get(bytes(body[:length]))
         if known is None or length + known.size != len(body):
             return None
@@ -81,7 +81,7 @@ class RequestTemplates:
             offset += size
         return Asked(model, inputs, version, known.outputs), known.form
 
-    def _read_json(self, body: bytes, model: str, version: str) -> tuple[Asked, OutputForm] | None:
+    def _read_json(self, body: bytes, model: str, version: str) -> tuple[Asked, OutputEncoding] | None:
         pieces, lists = _cut(body)
         known = self._json.get(pieces)
         if known is None:
@@ -94,7 +94,7 @@ class RequestTemplates:
             inputs[name] = Tensor(numbers.data_type, array)
         return Asked(model, inputs, version, known.outputs), known.form
 
-    def remember(self, body: Buffer, length: int, asked: Asked, form: OutputForm) -> None:
+    def remember(self, body: Buffer, length: int, asked: Asked, form: OutputEncoding) -> None:
         """Remember ``asked``, which ``read_infer`` made of ``body`` with ``form``.
 
         Only the plainest are: what has an id or parameters is rarely the same twice.
@@ -108,7 +108,7 @@ class RequestTemplates:
             self._remember_json(body, asked, form, infos)
 
     def _remember_binary(
-        self, body: Buffer, length: int, asked: Asked, form: OutputForm, infos: Sequence[TypeInfo]
+        self, body: Buffer, length: int, asked: Asked, form: OutputEncoding, infos: Sequence[TypeInfo]
     ) -> None:
         inputs = tuple(
             (name, info, tuple(tensor.shape), prod(tensor.shape) * info.size)
@@ -120,7 +120,7 @@ class RequestTemplates:
             _make_room(self._binary)
             self._binary[bytes(body[:length])] = _Binary(inputs, size, asked.requested_outputs, form)
 
-    def _remember_json(self, body: bytes, asked: Asked, form: OutputForm, infos: Sequence[TypeInfo]) -> None:
+    def _remember_json(self, body: bytes, asked: Asked, form: OutputEncoding, infos: Sequence[TypeInfo]) -> None:
         sizes = [tensor.array.size for tensor in asked.inputs.values()]
         if not all(info.code for info in infos) or not all(0 < size <= _MAX_COUNT for size in sizes):
             return

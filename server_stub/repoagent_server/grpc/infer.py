@@ -13,7 +13,7 @@ from repoagent.limits import Limits
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.infer_response import is_long
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import caller_of
@@ -38,7 +38,7 @@ _DECOUPLED: Final = "ModelInfer RPC doesn't support models with decoupled transa
 
 _LARGE: Final = 1 << 16
 """Bytes of a tensor that are not copied into a message, or that take long to write one by one."""
-_ALL_BINARY: Final = OutputForm(default_binary=True)
+_ALL_BINARY: Final = OutputEncoding(default_binary=True)
 _T = TypeVar("_T")
 
 Received: TypeAlias = pb.ModelInferRequest | bytes | bytearray

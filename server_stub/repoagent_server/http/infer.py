@@ -7,7 +7,7 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.codec.infer_request import OutputForm, read_infer
+from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.codec.raw_request import read_raw
@@ -57,14 +57,14 @@ class InferRoute:
             exchange.respond(answer_to(error, request))
             return None
 
-    def _prepare(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> InferRequest:
+    def _prepare(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> InferRequest:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.wishes, _DECOUPLED)
         exchange.on_cancel = infer.cancel
         return infer
 
-    def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputForm] | None:
+    def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputEncoding] | None:
         model, version = params["model"], check_version(params["version"])
         inference, body = self._inference, request.body
         regions = inference.regions(request.caller)
@@ -85,13 +85,13 @@ class InferRoute:
             inference.unreadable(error, request.caller, model, version)
             raise
 
-        def read_long(look: Callable[[], None]) -> tuple[Asked, OutputForm]:
+        def read_long(look: Callable[[], None]) -> tuple[Asked, OutputEncoding]:
             return read_infer(body, length, model, version, regions, inference.limits, look)
 
         self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
         return None
 
-    def _submit_read(self, asked: Asked, form: OutputForm, request: Request, exchange: Exchange) -> None:
+    def _submit_read(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> None:
         self._inference.submit(self._prepare(asked, form, request, exchange))
 
 
@@ -137,7 +137,7 @@ class _Reply(Answer):
     __slots__ = ("_count", "_exchange", "_form", "_long", "_request", "_response")
 
     def __init__(
-        self, mailbox: Mailbox, exchange: Exchange, form: OutputForm, request: Request, long: LongWork
+        self, mailbox: Mailbox, exchange: Exchange, form: OutputEncoding, request: Request, long: LongWork
     ) -> None:
         self._mailbox = mailbox
         self._exchange = exchange

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.codec.infer_request import OutputForm, read_infer
+from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.requests.tensor import DataType
@@ -43,7 +43,7 @@ def test_everything_a_request_can_say_is_passed_on() -> None:
     assert (request.priority, request.timeout_us) == (3, 1000)
     assert request.parameters == {"mine": "x", "big": float(2**70)}
     assert request.requested_outputs == ("A", "B")
-    assert form == OutputForm(default_binary=True, binary={"A": False, "B": False})
+    assert form == OutputEncoding(default_binary=True, binary={"A": False, "B": False})
     assert request.inputs["X"].data_type is DataType.FP32
     assert request.inputs["X"].array.tolist() == [1, 2]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.codec.infer_request import OutputForm
+from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.infer_response import write_infer
 
 from repoagent.errors import InvalidArgumentError
@@ -20,7 +20,7 @@ def _response(**outputs: Any) -> InferResponse:
 
 def test_json_holds_values_flat_in_row_major_order() -> None:
     response = _response(Y=np.arange(6, dtype=np.int32).reshape(3, 2).T)
-    text, parts = write_infer(response, OutputForm())
+    text, parts = write_infer(response, OutputEncoding())
     assert not parts
     assert json.loads(text) == {
         "model_name": "m",
@@ -31,14 +31,14 @@ def test_json_holds_values_flat_in_row_major_order() -> None:
 
 def test_id_and_parameters_come_first() -> None:
     response = InferResponse("m", "1", "r", {}, {"p": True})
-    text, _ = write_infer(response, OutputForm())
+    text, _ = write_infer(response, OutputEncoding())
     assert text == b'{"id":"r","model_name":"m","model_version":"1","parameters":{"p":true},"outputs":[]}'
 
 
 def test_binary_outputs_are_views_in_the_order_of_the_json() -> None:
     values = np.arange(4, dtype=np.float32)
     response = _response(A=values, B=np.array([7], np.uint8), C=np.array([1.5]))
-    text, parts = write_infer(response, OutputForm(binary={"A": True, "B": True}))
+    text, parts = write_infer(response, OutputEncoding(binary={"A": True, "B": True}))
     outputs = {output["name"]: output for output in json.loads(text)["outputs"]}
     assert [outputs[name].get("parameters") for name in "ABC"] == [
         {"binary_data_size": 16},
@@ -56,24 +56,24 @@ def test_binary_outputs_are_views_in_the_order_of_the_json() -> None:
 def test_what_is_not_finite_is_found_wherever_it_is(name: str, value: float, place: tuple[int, int]) -> None:
     arrays = np.ones((2, 3), np.float32)
     arrays[place] = value
-    text, _ = write_infer(_response(**{name: arrays[0], "other": arrays[1]}), OutputForm())
+    text, _ = write_infer(_response(**{name: arrays[0], "other": arrays[1]}), OutputEncoding())
     np.testing.assert_array_equal([output["data"] for output in json.loads(text)["outputs"]], arrays)
 
 
 def test_arrays_that_are_not_finite_do_not_disturb_the_others() -> None:
     response = _response(A=np.array([np.nan, 1]), null=np.array([2], np.int8), B=np.array([[-np.inf]], np.float32))
-    text, _ = write_infer(response, OutputForm())
+    text, _ = write_infer(response, OutputEncoding())
     assert [output["data"] for output in json.loads(text.replace(b"NaN", b"0"))["outputs"]] == [[0, 1], [2], [-np.inf]]
 
 
 def test_a_name_that_reads_like_a_missing_number_changes_nothing() -> None:
-    text, _ = write_infer(_response(null=np.array([0.5, 2])), OutputForm())
+    text, _ = write_infer(_response(null=np.array([0.5, 2])), OutputEncoding())
     assert json.loads(text)["outputs"][0] == {"name": "null", "datatype": "FP64", "shape": [2], "data": [0.5, 2.0]}
 
 
 def test_text_and_bytes_both_become_strings_or_length_and_bytes() -> None:
     response = _response(A=np.array(["é", b"a\0"], object), B=np.array([b"x"], object))
-    text, parts = write_infer(response, OutputForm(binary={"B": True}))
+    text, parts = write_infer(response, OutputEncoding(binary={"B": True}))
     assert json.loads(text)["outputs"][0]["data"] == ["é", "a\0"]
     assert parts[0] == b"\1\0\0\0x"
 
@@ -83,21 +83,21 @@ def test_types_without_json_form_go_in_binary_only(data_type: DataType) -> None:
     array = np.array([1, 2], np.float16 if data_type is DataType.FP16 else np.uint16)
     response = _response(Y=Tensor(data_type, array))
     with pytest.raises(InvalidArgumentError, match=f"sending {data_type.name} data via JSON is not supported"):
-        write_infer(response, OutputForm())
-    text, parts = write_infer(response, OutputForm(default_binary=True))
+        write_infer(response, OutputEncoding())
+    text, parts = write_infer(response, OutputEncoding(default_binary=True))
     assert json.loads(text)["outputs"][0]["datatype"] == data_type.name
     assert b"".join(parts) == array.tobytes()
 
 
 def test_an_empty_output_is_an_empty_list_or_nothing() -> None:
     response = _response(Y=np.empty((0, 3), np.float32))
-    assert json.loads(write_infer(response, OutputForm())[0])["outputs"][0]["data"] == []
-    text, parts = write_infer(response, OutputForm(default_binary=True))
+    assert json.loads(write_infer(response, OutputEncoding())[0])["outputs"][0]["data"] == []
+    text, parts = write_infer(response, OutputEncoding(default_binary=True))
     assert json.loads(text)["outputs"][0]["parameters"] == {"binary_data_size": 0}
     assert not parts
 
 
 def test_big_endian_arrays_are_sent_little_endian() -> None:
     response = _response(Y=Tensor(DataType.INT32, np.array([1, 2], ">i4")))
-    _, parts = write_infer(response, OutputForm(default_binary=True))
+    _, parts = write_infer(response, OutputEncoding(default_binary=True))
     assert b"".join(parts) == np.array([1, 2], "<i4").tobytes()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repoagent_server.codec.infer_request import OutputForm, read_infer
+from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.request_templates import RequestTemplates
 
 from repoagent.serving.requests.request import Asked
@@ -43,7 +43,7 @@ def _remembered(known: RequestTemplates, body: bytes, length: int) -> None:
     known.remember(body, length, *read_infer(body, length, "m", ""))
 
 
-def _same(found: Any, parsed: tuple[Asked, OutputForm]) -> bool:
+def _same(found: Any, parsed: tuple[Asked, OutputEncoding]) -> bool:
     one, other = found[0], parsed[0]
     return (
         found[1] == parsed[1]

@@ -9,7 +9,7 @@ from repoagent.errors import UnavailableError
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.listening import listening, unlink
-from repoagent_server.grpc.http2.protocol import Http2Protocol, Times
+from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.transport import Served
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import ignore_new, queued
@@ -126,16 +126,16 @@ class Http2Transport:
         """Ask every client to go, and those whose handshake has ended since; whether all have heard."""
         for protocol in self._protocols():
             protocol.part()
-        return all(isinstance(one, Http2Protocol) and one.connection.parted for one in self._connections)
+        return all(isinstance(one, SocketProtocol) and one.connection.parted for one in self._connections)
 
-    def _protocols(self) -> list[Http2Protocol]:
-        return [one for one in self._connections if isinstance(one, Http2Protocol)]
+    def _protocols(self) -> list[SocketProtocol]:
+        return [one for one in self._connections if isinstance(one, SocketProtocol)]
 
     def _protocol(self) -> asyncio.Protocol:
         return self._plain() if self._tls is None else TlsChannel(self._tls, self._plain)
 
-    def _plain(self) -> Http2Protocol:
-        return Http2Protocol(self._dispatcher, self._connections, self._times)
+    def _plain(self) -> SocketProtocol:
+        return SocketProtocol(self._dispatcher, self._connections, self._times)
 
 
 def _times(options: GrpcOptions) -> Times:

@@ -14,7 +14,7 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.http.connections import Connections
 
-__all__ = ["Http2Protocol", "Times"]
+__all__ = ["SocketProtocol", "Times"]
 
 _JOIN_BELOW: Final = 1 << 16
 _HIGH_WATER: Final = 1 << 20
@@ -38,7 +38,7 @@ class Times:
     age_grace: float = 0.0
 
 
-class Http2Protocol(asyncio.Protocol):
+class SocketProtocol(asyncio.Protocol):
     """One connection. Belongs to ``connections`` of the same loop."""
 
     def __init__(self, dispatcher: Dispatcher, connections: Connections, times: Times) -> None:
