@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,3 +111,53 @@ def test_the_program_runs_and_finds_every_agent_and_command(installed: Path) -> 
         if source.parent.name == "agents":
             assert f"\n{source.name} " in f"\n{agents}"
     assert "serve" in run(installed, program, "--help")
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of its own, with the packages of others that this one has, and nothing of this project."""
+    root = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(root, with_pip=False, symlinks=True)
+    (packages,) = root.glob("lib/python3*/site-packages")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.match(r"_*(editable|repoagent)", path.name, re.IGNORECASE):
+            (packages / path.name).symlink_to(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def from_index(built: Path, empty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environment after everything has been installed from a local index by name."""
+    index = tmp_path_factory.mktemp("index") / "simple"
+    for wheel, metadata in _wheels(built):
+        page = index / metadata.name / "index.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(f'<a href="{wheel.as_uri()}">{wheel.name}</a>')
+    names = [metadata.name for _, metadata in _wheels(built) if metadata.name != "repoagent-core"]
+    command = [str(empty / "bin" / "python"), "-m", "pip", "--isolated", "install", "--quiet", "--no-input"]
+    done = subprocess.run(
+        [*command, f"--index-url={index.as_uri()}", *names], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return empty
+
+
+def test_an_empty_environment_takes_all_of_them_by_name_with_the_core_as_requirement(from_index: Path) -> None:
+    listed = subprocess.run(
+        [str(from_index / "bin" / "repoagent"), "agents", "list"], capture_output=True, text=True, check=True
+    )
+    for source in SOURCES:
+        if source.parent.name == "agents":
+            assert f"\n{source.name} " in f"\n{listed.stdout}"
+    code = "import repoagent, repoagent_server; print(repoagent.__file__, repoagent_server.__file__)"
+    origin = subprocess.run(
+        [str(from_index / "bin/python"), "-P", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert all(path.startswith(str(from_index)) for path in origin.stdout.split())
+
+
+@pytest.mark.parametrize("program", ["repoagent", "tritonserver"])
+def test_the_programs_start_from_there(from_index: Path, program: str) -> None:
+    done = subprocess.run([str(from_index / "bin" / program), "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"Usage: {program} ")
+    assert (from_index / "bin" / "repoagent-sagemaker").exists()

@@ -4,6 +4,7 @@ import subprocess
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -99,6 +100,7 @@ def test_the_server_takes_its_arguments(render: Render, flags_of: Callable[[list
     options = flags_of(container["args"])
     assert (options["http_port"], options["grpc_port"], options["metrics_port"]) == (8000, 8001, 8002)
     assert (options["model_repository"], options["model_control_mode"]) == (("/models",), "none")
+    assert options["allow_open"] is False, "mode explicit needs access control"
     pod, container = _pod(render(*EVERYTHING, "drainDelay=20", "exitTimeout=40"))
     options = flags_of(container["args"])
     assert (options["load_model"], options["log_format"], options["allow_openai"]) == (("a", "b"), "json", True)
@@ -118,8 +120,8 @@ def test_the_pod_is_as_narrow_as_the_image_allows(render: Render) -> None:
 
 
 def test_every_probe_asks_a_route_of_the_server(render: Render) -> None:
-    handlers = Handlers.over(None, allow_load_parameters=False)  # type: ignore[arg-type]
-    nothing: Any = type("Nothing", (), {"once": None, "stream": None})
+    nothing: Any = SimpleNamespace(audit=None, extensions=(), once=None, stream=None)
+    handlers = Handlers.over(nothing, allow_load_parameters=False)
     router = Router(api_routes(handlers, lambda *_: None, nothing))
     _, container = _pod(render())
     ports = {port["name"] for port in container["ports"]}

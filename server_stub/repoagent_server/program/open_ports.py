@@ -22,7 +22,8 @@ def open_ports(options: ServeOptions) -> list[str]:
 
 def _open_ports(options: ServeOptions) -> Iterator[str]:
     http, grpc = options.http_tls.http, options.grpc
-    if options.allow_http and not (http is not None and http.mutual):
+    # Vertex AI's port has no TLS, and its redirects reach the whole API. SageMaker's routes do not.
+    if options.vertex is not None or (options.allow_http and not (http is not None and http.mutual)):
         yield from _open("http", options.http_address, options.http_restrictions, "restricted-api")
     if options.allow_grpc and not grpc.use_mutual_auth:
         yield from _open("grpc", grpc.address, options.grpc_restrictions, "restricted-protocol")

@@ -69,3 +69,15 @@ def test_a_variable_of_sagemaker_without_a_meaning_is_refused(parse: Any, monkey
     monkeypatch.setenv("SAGEMAKER_TRITON_INFERENCE_TYPE", "guess")
     with pytest.raises(click.UsageError, match="SAGEMAKER_TRITON_INFERENCE_TYPE is 'guess'; use infer, generate"):
         parse("--allow-sagemaker")
+
+
+def test_a_port_whose_redirects_reach_loads_is_open_and_sagemakers_is_not(
+    parse: Any, routes: pytest.MonkeyPatch
+) -> None:
+    explicit = ("--model-control-mode=explicit", "--http-address=0.0.0.0", "--allow-http=false")
+    assert parse(*explicit, "--allow-sagemaker").sagemaker is not None
+    with pytest.raises(click.UsageError, match="accept it with --allow-open"):
+        parse(*explicit, "--allow-vertex-ai")
+    with pytest.raises(click.UsageError, match="accept it with --allow-open"):
+        parse(*explicit, "--allow-vertex-ai", "--http-use-ssl-mutual")
+    assert parse(*explicit, "--allow-vertex-ai", "--http-restricted-api=model-repository:k=v").vertex is not None
