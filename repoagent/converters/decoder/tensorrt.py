@@ -53,7 +53,8 @@ class DecoderConverter:
         if not spec.standard:
             raise UnsupportedError(
                 f"{source.label}: the decoder's graph is of the gqa form, which TensorRT does not take; build it again "
-                'with repoagent.executor.builder.build(..., form="std", capacity=N)'
+                'with repoagent.executor.builder.build(..., form="std", capacity=N), or convert the checkpoint with '
+                "the parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
             )
         model = OnnxModel.find(ConversionSource(source.directory, spec.filename, source.label))
         settings = builder_settings(options, symbols=_symbols(spec, options))

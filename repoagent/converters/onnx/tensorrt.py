@@ -1,6 +1,7 @@
 """ONNX to a TensorRT plan, with whichever of TensorRT and TensorRT for RTX is installed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ __all__ = ["ACCELERATOR", "TensorRtConverter"]
 ACCELERATOR: Final = "tensorrt"
 """The name under which Triton's configuration asks for it, too: optimization.execution_accelerators."""
 _PLAN: Final = "model.plan"
+_DECODER: Final = "genai_config.json"
 
 
 class TensorRtConverter:
@@ -46,7 +48,8 @@ class TensorRtConverter:
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
         refuse_unsupported(options)
-        refuse_other_backend(source.config)
+        with _decoder_hint(source.directory):
+            refuse_other_backend(source.config)
         flavour = chosen_flavour(options)
         model = OnnxModel.find(source)
         settings = plan_settings(source.config, options)
@@ -65,7 +68,8 @@ class TensorRtConverter:
         cancelled: Callable[[], bool],
     ) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        return build_described(source, target, options, progress, cancelled)
+        with _decoder_hint(source):
+            return build_described(source, target, options, progress, cancelled)
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         """See :class:`repoagent.api.Converter`."""
@@ -80,6 +84,20 @@ class TensorRtConverter:
                         f"instance_group asks for profile {profile}, but the plan has {count}, counted from 0"
                     )
         _drop_accelerator(config)
+
+
+@contextmanager
+def _decoder_hint(directory: Path) -> Iterator[None]:
+    """To what is refused of a decoder folder, add how a decoder becomes a plan."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if not (directory / _DECODER).is_file():
+            raise
+        raise InvalidArgumentError(
+            f"{error}; the folder has a {_DECODER}, so the model is a decoder: convert it with the parameter 'from' = "
+            "'decoder'"
+        ) from error
 
 
 def _check_groups(config: "ModelConfig | None", settings: PlanSettings) -> None:

@@ -43,6 +43,11 @@ _REMEDY: Final = (
     "ONNX Runtime's optimiser makes such operators: convert from the original model, or optimise with level 'basic'"
 )
 
+_FIXED: Final = (
+    "build the decoder again with a fixed cache length: repoagent.executor.builder.build(capacity=N), or convert the "
+    "checkpoint with the parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
@@ -69,7 +74,7 @@ class Complaint:
     @property
     def _hint(self) -> str:
         if _CAPACITY in self.reason:
-            return "; build the decoder again with a fixed cache length: repoagent.executor.builder.build(capacity=N)"
+            return f"; {_FIXED}"
         if self.operator in _OF_ONNX_RUNTIME or _MICROSOFT in self.reason:
             return f"; {_REMEDY}"
         return ""

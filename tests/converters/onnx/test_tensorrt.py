@@ -84,6 +84,19 @@ def test_without_tensorrt_the_refusal_names_what_to_install(
         plan()
 
 
+def test_a_decoder_folder_gets_the_hint_how_it_becomes_a_plan(
+    here: Callable[..., None], save: Save, perceptron: "onnx.ModelProto"
+) -> None:
+    model = save(perceptron)
+    source = ConversionSource(model.parent, model.name, "1/model.onnx", read_text('backend: "llm"'))
+    options = option_values(TensorRtConverter(), {})
+    with pytest.raises(InvalidArgumentError, match=r"the configuration has 'llm'$"):
+        TensorRtConverter().plan(source, options)
+    (model.parent / "genai_config.json").write_text("{}")
+    with pytest.raises(InvalidArgumentError, match="the model is a decoder: convert it with the parameter 'from' = "):
+        TensorRtConverter().plan(source, options)
+
+
 def test_tensorrt_itself_builds_for_a_gpu_that_is_there(
     here: Callable[..., None], plan: Callable[..., ConversionPlan]
 ) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from repoagent.engines.plan_header import PlanHeader
+from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.spec import read_spec
 from repoagent.testing import AgentHarness, Outcome
-from tests.engines.building.plans import need_tensorrt
+from tests.engines.building.plans import BuildPlan, need_tensorrt
 from tests.serving.backends.llm.tiny import byte_level
 
 pytestmark = pytest.mark.slow
@@ -60,6 +61,22 @@ def test_the_folder_has_a_plan_in_the_place_of_its_graph(convert: Convert, tmp_p
     assert prompts["input_ids"] == [[1, 1], [1, 16], [4, 16]]
     assert (steps["logits_index"], prompts["logits_index"]) == ([[1], [4], [4]], [[1], [1], [16]])
     assert steps["past_key_values.0.key"] == [[1, 2, 65, 16], [4, 2, 65, 16], [4, 2, 65, 16]]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "texts"),
+    [
+        (None, ("build(capacity=N), or convert the checkpoint with", "'from' = 'decoder'")),
+        (65, ("varies, and nothing states how far", "'from' = 'decoder'")),
+    ],
+)
+def test_the_graph_of_a_decoder_folder_taken_for_any_other_gets_the_hint(
+    capacity: int | None, texts: tuple[str, ...], build_plan: BuildPlan, decoder: Callable[..., Path]
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        build_plan(decoder("llama", "fp16", capacity))
+    for text in texts:
+        assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
