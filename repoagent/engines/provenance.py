@@ -6,11 +6,12 @@ signatures are for.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["MOST_BYTES", "STATEMENT_SUFFIX", "check_digest"]
+__all__ = ["MOST_BYTES", "STATEMENT_SUFFIX", "check_digest", "read_subject"]
 
 STATEMENT_SUFFIX: Final = ".intoto.json"
 """Behind the name of the plan's file: an in-toto statement."""
@@ -29,7 +30,7 @@ def check_digest(plan: Any, name: str, statement: bytes) -> None:
     Raises:
         InvalidArgumentError: the digests differ, or the statement has none for the plan.
     """
-    stated = _stated(statement, name)
+    stated = str(read_subject(statement, name)["digest"]["sha256"]).lower()
     found = hashlib.sha256(plan).hexdigest()
     if stated != found:
         raise InvalidArgumentError(
@@ -38,14 +39,20 @@ def check_digest(plan: Any, name: str, statement: bytes) -> None:
         )
 
 
-def _stated(statement: bytes, name: str) -> str:
+def read_subject(statement: bytes, name: str) -> Mapping[str, Any]:
+    """What ``statement`` has of the file ``name``: at least a digest.
+
+    Raises:
+        InvalidArgumentError: it is not a statement, or not one of this file.
+    """
     try:
         if len(statement) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
         subjects = json.loads(statement)["subject"]
-        digests = [str(one["digest"]["sha256"]) for one in subjects if one["name"] == name]
+        found = [one for one in subjects if one["name"] == name and one["digest"]["sha256"]]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} is not a valid statement: {error}") from error
-    if len(digests) != 1:
-        raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} states {len(digests)} digests of {name}, expected one")
-    return digests[0].lower()
+    if len(found) != 1:
+        raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} states {len(found)} digests of {name}, expected one")
+    subject: Mapping[str, Any] = found[0]
+    return subject

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from repoagent.engines.described import PlanDescription
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
 from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
@@ -14,6 +15,7 @@ from repoagent.serving.backends.signatures import complete, validate
 from repoagent.serving.backends.tensorrt.model import TensorRtModel
 from repoagent.serving.backends.tensorrt.platforms import Settings, find_platform
 from repoagent.serving.backends.tensorrt.signature import (
+    Describing,
     batchable,
     check_batch_size,
     check_shape_tensors,
@@ -64,10 +66,17 @@ class TensorRtBackend:
         return self._found().gpus
 
     def auto_complete(self, config: "ModelConfig", files: ModelFiles, version: int) -> None:
-        """See :class:`~repoagent.serving.instances.backend.Backend`. Only opens the plan if something is missing."""
+        """See :class:`~repoagent.serving.instances.backend.Backend`. Only reads the plan if something is missing.
+
+        Where no plan can run, what the statement beside the plan has of it is taken.
+        """
         if config.input and config.output:
             return
-        platform = self._found()
+        try:
+            platform = self._found()
+        except UnsupportedError as error:
+            _complete(config, self._described(config, files, version, error))
+            return
         engine = self._open(platform, config, self._read(config, files, version), platform.gpus[0])
         try:
             _complete(config, engine)
@@ -105,18 +114,35 @@ class TensorRtBackend:
                 logger.info("TensorRT plans run on %s", self._platform.title)
             return self._platform
 
+    def _described(
+        self, config: "ModelConfig", files: ModelFiles, version: int, problem: UnsupportedError
+    ) -> PlanDescription:
+        path = self._path(config, version)
+        self._read(config, files, version)  # and the digest is compared
+        if not files.exists(f"{path}{STATEMENT_SUFFIX}"):
+            raise UnsupportedError(
+                f"{problem}. Without a GPU, {path}{STATEMENT_SUFFIX} must describe the plan's inputs and outputs; it "
+                "is missing. Name them in the configuration, or build the plan with the agent 'convert'"
+            ) from problem
+        try:
+            return PlanDescription.of(_statement(files, path), path.rpartition("/")[2])
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{problem}. {error}") from error
+
+    def _path(self, config: "ModelConfig", version: int) -> str:
+        return f"{version}/{config.default_model_filename or self.default_model_filename}"
+
     def _read(self, config: "ModelConfig", files: ModelFiles, version: int) -> bytes:
         """The plan, with the digest that it had when it was built, if that is known.
 
         It is not mapped: a file that is cut off while the library reads it would kill the process.
         """
-        path = f"{version}/{config.default_model_filename or self.default_model_filename}"
+        path = self._path(config, version)
         if not files.exists(path):
             raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
-        plan, statement = files.bytes(path), f"{path}{STATEMENT_SUFFIX}"
-        if files.exists(statement):
-            with files.open(statement) as file:
-                check_digest(plan, path.rpartition("/")[2], file.read(MOST_BYTES + 1))
+        plan = files.bytes(path)
+        if files.exists(f"{path}{STATEMENT_SUFFIX}"):
+            check_digest(plan, path.rpartition("/")[2], _statement(files, path))
         return plan
 
     def _open(self, platform: Platform, config: "ModelConfig", plan: bytes, device: int) -> Engine:
@@ -128,13 +154,21 @@ class TensorRtBackend:
         return platform.open(plan, options)
 
 
-def _complete(config: "ModelConfig", engine: Engine) -> None:
+def _statement(files: ModelFiles, path: str) -> bytes:
+    """What lies beside the plan at ``path``."""
+    with files.open(f"{path}{STATEMENT_SUFFIX}") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _complete(config: "ModelConfig", engine: Describing) -> None:
     batching = batchable(engine)
     given = {item.name for item in _tensors(config)}
     complete(
         config,
         signature_of(engine, batching=batching),
-        default_max_batch_size=max(1, *(most_rows(engine, profile) for profile in engine.profiles)) if batching else 0,
+        default_max_batch_size=max([1, *(most_rows(engine, profile) for profile in engine.profiles)])
+        if batching
+        else 0,
     )
     on_host = {spec.name for spec in engine.tensors if spec.on_host}
     for item in _tensors(config):

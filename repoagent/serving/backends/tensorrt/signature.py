@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from repoagent.engines.elements import ElementType
-from repoagent.engines.protocol import Engine, Profile, TensorSpec
+from repoagent.engines.protocol import Profile, TensorSpec
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.signatures import Signature, TensorInfo
 from repoagent.serving.requests.tensor import DataType
@@ -13,7 +13,15 @@ from repoagent.serving.requests.tensor import DataType
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["DATA_TYPES", "batchable", "check_batch_size", "check_shape_tensors", "most_rows", "signature_of"]
+__all__ = [
+    "DATA_TYPES",
+    "Describing",
+    "batchable",
+    "check_batch_size",
+    "check_shape_tensors",
+    "most_rows",
+    "signature_of",
+]
 
 DATA_TYPES: Final = MappingProxyType(
     {
@@ -29,7 +37,17 @@ DATA_TYPES: Final = MappingProxyType(
 )
 
 
-def signature_of(engine: Engine, *, batching: bool) -> Signature:
+class Describing(Protocol):
+    """An engine, or what describes one that cannot be opened here."""
+
+    @property
+    def tensors(self) -> Sequence[TensorSpec]: ...
+
+    @property
+    def profiles(self) -> Sequence[Profile]: ...
+
+
+def signature_of(engine: Describing, *, batching: bool) -> Signature:
     """The inputs and outputs of ``engine``.
 
     Of a model that batches, a shape tensor has no batch dimension: one is put before its own, as the configuration
@@ -56,13 +74,13 @@ def _info(spec: TensorSpec, batching: bool) -> TensorInfo:
     return TensorInfo(spec.name, data_type, dims)
 
 
-def batchable(engine: Engine) -> bool:
+def batchable(engine: Describing) -> bool:
     """The first dimension of every tensor that lies on the device varies."""
     shapes = [spec.shape for spec in engine.tensors if not spec.on_host]
     return bool(shapes) and all(shape[:1] == (-1,) for shape in shapes)
 
 
-def check_shape_tensors(config: "ModelConfig", engine: Engine) -> None:
+def check_shape_tensors(config: "ModelConfig", engine: Describing) -> None:
     """Refuse a configuration that takes a shape tensor for another one, or the other way round.
 
     Raises:
@@ -79,7 +97,7 @@ def check_shape_tensors(config: "ModelConfig", engine: Engine) -> None:
             )
 
 
-def check_batch_size(config: "ModelConfig", engine: Engine, profiles: Sequence[int]) -> None:
+def check_batch_size(config: "ModelConfig", engine: Describing, profiles: Sequence[int]) -> None:
     """Refuse a ``max_batch_size`` that no profile allows.
 
     Raises:
@@ -95,7 +113,7 @@ def check_batch_size(config: "ModelConfig", engine: Engine, profiles: Sequence[i
         )
 
 
-def most_rows(engine: Engine, profile: Profile) -> int:
+def most_rows(engine: Describing, profile: Profile) -> int:
     """The largest batch that ``profile`` allows; 0 if it does not limit it."""
     rows = [
         profile.shapes[spec.name].most[0] if spec.name in profile.shapes else spec.shape[0]
