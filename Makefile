@@ -30,7 +30,7 @@ CAPI_SOURCES := $(shell find capi -path capi/tests -prune -o -type f ! -name '*.
 $(CAPI): $(STAMP) $(CAPI_SOURCES)
 	@if command -v cc > /dev/null; then \
 		PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-			-C cmake.define.WITH_C_API=ON ./capi; \
+			--config-settings cmake.define.WITH_C_API=ON ./capi; \
 	else echo "no C compiler (cc): repoagent-capi is not built, and its tests are skipped"; fi
 	@touch $@
 
