@@ -97,6 +97,7 @@ SITE := build/docs
 
 $(DOCS)/.installed: docs/site/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
