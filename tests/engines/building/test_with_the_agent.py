@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.config import read_text
+from repoagent.config import normalize, read_text
+from repoagent.config.model_config_pb2 import TYPE_FP32
 from repoagent.engines.plan_header import PlanHeader
+from repoagent.engines.probing import Findings
 from repoagent.engines.provenance import check_digest
 from repoagent.errors import CancelledError
-from repoagent.storage import open_source
+from repoagent.serving.backends.tensorrt import TensorRtBackend
+from repoagent.storage import MemoryFiles, open_source
 from repoagent.testing import AgentHarness
 from tests.engines import models
 from tests.engines.building.plans import need_tensorrt
@@ -67,6 +70,20 @@ def test_a_second_load_takes_the_plan_from_the_cache_and_another_option_does_not
         (root / "config.pbtxt").write_text(f"max_batch_size: 8 {text}")
         assert harness.run(root).error is None
         assert len(list(harness.cache.glob("objects/*"))) == kept
+
+
+def test_the_statement_completes_a_configuration_where_no_plan_can_be_opened(
+    harness: AgentHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), "no driver"))
+    outcome = harness.run(model(tmp_path, f'backend: "onnxruntime" max_batch_size: 8 {TO_PLAN}'))
+    config = read_text(outcome.config)
+    config.max_batch_size = 0
+    config = normalize(config, model_name="m", gpus=None)
+    TensorRtBackend().auto_complete(config, MemoryFiles(outcome.files, Path), 1)
+    assert config.max_batch_size == 8
+    assert [(one.name, one.data_type, list(one.dims)) for one in config.input] == [("x", TYPE_FP32, [4])]
+    assert [(one.name, one.data_type, list(one.dims)) for one in config.output] == [("y", TYPE_FP32, [3])]
 
 
 def test_an_accelerator_of_the_configuration_goes_the_same_way_and_is_done_with(
