@@ -121,8 +121,8 @@ class TensorRtBackend:
         self._read(config, files, version)  # and the digest is compared
         if not files.exists(f"{path}{STATEMENT_SUFFIX}"):
             raise UnsupportedError(
-                f"{problem}. Without a GPU, {path}{STATEMENT_SUFFIX} must describe the plan's inputs and outputs; it "
-                "is missing. Name them in the configuration, or build the plan with the agent 'convert'"
+                f"{problem}. The plan's inputs and outputs are unknown, too: the configuration does not name them, and "
+                f"{path}{STATEMENT_SUFFIX}, which the agent 'convert' writes beside a plan, is missing"
             ) from problem
         try:
             return PlanDescription.of(_statement(files, path), path.rpartition("/")[2])
