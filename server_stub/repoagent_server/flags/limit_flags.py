@@ -15,7 +15,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def limit_flags(command: _F) -> _F:
     """Give ``command`` the flags."""
     for one in reversed(fields(Limits)):
-        command = number(Limits.flag(one.name), default=one.default, low=1, help=one.metadata["help"])(command)
+        command = number(
+            Limits.flag(one.name), default=one.default, low=one.metadata["least"], help=one.metadata["help"]
+        )(command)
     return command
 
 

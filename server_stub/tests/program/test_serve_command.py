@@ -160,3 +160,12 @@ def test_every_limit_is_a_flag_and_its_default_is_in_the_reference(parse: Any) -
         flag = Limits.flag(one.name)
         assert any(line.startswith(f"| `{flag}` | {one.default} |") for line in lines), flag
         assert getattr(parse(f"{flag}=7").limits, one.name) == 7
+
+
+def test_a_limit_that_0_turns_off_takes_0_as_a_flag_and_others_do_not(parse: Any) -> None:
+    for one in fields(Limits):
+        flag, least = Limits.flag(one.name), one.metadata["least"]
+        assert getattr(parse(f"{flag}={least}").limits, one.name) == least
+        with pytest.raises(click.UsageError, match=f"{least - 1} is not in the range x>={least}"):
+            parse(f"{flag}={least - 1}")
+    assert parse("--limit-build-seconds=0").limits.build_seconds == 0
