@@ -157,17 +157,25 @@ class LoadConversion:
     def _obtain(self, target: Path, digests: Mapping[str, str]) -> tuple[str, int]:
         """How the result came about, and how many bytes were written for it."""
         key = cache_key(self._pair, self._converter.version, self._plan, digests)
+        refused: list[RepoAgentError] = []
         built: list[int] = []
 
         def build(directory: Path) -> None:
-            self._build(directory, digests)
+            try:
+                self._build(directory, digests)
+            except RepoAgentError as error:
+                refused.append(error)
+                raise
             built[:] = [_size_of(directory)]
 
         reason = self._not_kept()
         if reason is None:
             try:
                 cached = self._load.cache.get_or_build(key, build)
-            except UnavailableError as error:  # a cache that is full; there may be room elsewhere
+            except UnavailableError as error:
+                if refused:
+                    raise  # by the converter itself, which would do so again
+                # The cache is full; there may be room elsewhere.
                 reason = str(error)
             else:
                 self._product = read_product(cached, self._plan)

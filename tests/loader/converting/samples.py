@@ -21,6 +21,7 @@ from repoagent.api import (
     ModelConfig,
     Product,
     Progressing,
+    UnavailableError,
 )
 
 HERE = __name__
@@ -73,6 +74,9 @@ class Upper:
 
     def _refuse(self, options: Mapping[str, Any]) -> None:
         raise InvalidArgumentError("there are no letters")
+
+    def _unavailable(self, options: Mapping[str, Any]) -> None:
+        raise UnavailableError("the device is busy")
 
     def _raise(self, options: Mapping[str, Any]) -> None:
         raise ValueError("surprised")

@@ -65,6 +65,14 @@ def test_a_limit_of_0_seconds_is_no_limit(tmp_path: Path) -> None:
         assert Converting(tmp_path, harness).run().files["1/model.upper"] == b"ABC"
 
 
+def test_a_build_that_refuses_for_now_is_not_tried_a_second_time_as_if_the_cache_were_full(
+    converting: Converting, marks: Path
+) -> None:
+    outcome = converting.run(then="unavailable", mark=str(marks))
+    assert "1/model.txt: the device is busy" in str(outcome.error)
+    assert len(list(marks.iterdir())) == 1
+
+
 def test_without_an_interpreter_the_refusal_is_clear(converting: Converting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "")
     assert "needs a Python interpreter for its process" in str(converting.run().error)
