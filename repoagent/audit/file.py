@@ -1,6 +1,7 @@
 """The file of an audit log: whole lines appended one by one, by one process at a time."""
 
 import errno
+import fcntl
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ class AuditFile:
     """One chain of lines at ``path``. Not safe for threads: :class:`~repoagent.audit.log.AuditLog` has the lock.
 
     ``path.head`` beside it is the lock against other servers, and holds the head of the chain: a chain goes on when
-    the file was renamed while no server ran.
+    the file was renamed while no server ran. The file itself is locked, too: it may have other names.
 
     Args:
         path: Made if it does not exist.
@@ -56,7 +57,11 @@ class AuditFile:
         try:
             self._take_lock()
             self._fd = _opened(path)
+            _claim(self._fd)
             self.found = self._recover()
+        except BlockingIOError as error:
+            self.close()
+            raise _in_use(path, path) from error
         except (OSError, LineError) as error:
             self.close()
             raise _unusable(path, error) from error
@@ -134,10 +139,7 @@ class AuditFile:
 
     def _take_lock(self) -> None:
         if not self._lock.try_acquire():
-            raise UnavailableError(
-                f"the audit log {self.path} is in use by another server, which holds the lock {self._beside}; give "
-                "each server an audit log of its own"
-            )
+            raise _in_use(self.path, self._beside)
         self._note = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _recover(self) -> tuple[Tail, Head]:
@@ -193,6 +195,7 @@ class AuditFile:
             self._stuck = False
 
     def _go_on_in(self, fd: int) -> None:
+        _claim(fd)
         os.fsync(self._fd)
         os.fchmod(fd, stat.S_IMODE(os.fstat(self._fd).st_mode))
         os.close(self._fd)
@@ -220,6 +223,23 @@ def _opened(path: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _claim(fd: int) -> None:
+    """Keep other servers from the file ``fd``, by whichever name they open it.
+
+    Raises:
+        BlockingIOError: one of them has it.
+        OSError: it cannot be locked.
+    """
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _in_use(path: Path, lock: Path) -> UnavailableError:
+    return UnavailableError(
+        f"the audit log {path} is in use by another server, which holds the lock {lock}; give each server an audit log "
+        "of its own"
+    )
 
 
 def _special(path: Path) -> InvalidArgumentError:

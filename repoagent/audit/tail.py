@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from repoagent.audit.lines import LONGEST_LINE, Head, LineError, digest, read_line
+from repoagent.audit.lines import LONGEST_LINE, Head, LineError, digest, may_begin_line, read_line
 
 __all__ = ["Tail", "first_number", "read_tail"]
 
@@ -31,6 +31,8 @@ def read_tail(fd: int) -> Tail:
     if len(torn) > LONGEST_LINE:
         raise LineError("its last line is too long for an audit log")
     if not newline:
+        if not may_begin_line(torn):
+            raise LineError("it has no line, and what it has is not the beginning of one")
         return Tail(None, 0, torn)
     line = whole.rpartition(b"\n")[2]
     fields = read_line(line)
