@@ -80,21 +80,26 @@ class CallAccess:
             raise
         return caller
 
-    def check(self, method: str, caller: Caller | None, model: str) -> None:
+    def check(self, method: str, caller: Caller | None, model: str) -> Caller | None:
         """Check the right of ``caller`` when the message, which names ``model`` or nothing, is there.
 
+        A client may wait as long as it likes between headers and message, so the rules of now count: what is returned
+        is the caller by them.
+
         Raises:
-            AccessError: it lacks the right.
+            AccessError: it lacks the right, or belongs to no client any more.
         """
-        need = self.need(method)
+        access, need = self._access, self.need(method)
         if need is not None and need.scope is Scope.OPEN:
-            return
+            return caller
         try:
             assert caller is not None, "a call that is not open has a client"
-            self._access.require(caller, need, model)
+            caller = access.current(caller)
+            access.require(caller, need, model)
         except AccessError as error:
-            self._access.denied(error, method, "grpc")
+            access.denied(error, method, "grpc")
             raise
+        return caller
 
 
 class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it

@@ -156,7 +156,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
                     raise message
                 caller = caller_of(context)
                 if self._access is not None:
-                    self._access.check(path, caller, _model_of(message))
+                    caller = self._access.check(path, caller, _model_of(message))
                 call = partial(method, message, caller) if knows else partial(method, message)
                 actor = acting_client(context, caller)
                 return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)

@@ -132,8 +132,14 @@ class Inference:
 
     def regions(self, client: Caller | None) -> Regions:
         """The shared memory that requests of ``client`` may name: what others may have in it is for those alone who
-        manage all models."""
-        return self._regions if client is None or client.may_all(Right.MANAGE) else CLOSED_REGIONS
+        manage all models, by the rules of now.
+
+        Raises:
+            AccessError: there is no such client any more.
+        """
+        if client is None or self._access is None:
+            return self._regions
+        return self._regions if self._access.current(client).may_all(Right.MANAGE) else CLOSED_REGIONS
 
     def prepare(
         self,

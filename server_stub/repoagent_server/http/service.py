@@ -9,7 +9,7 @@ from typing import Final
 from repoagent.audit import NO_AUDIT, Actor, Audit
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent_server.codec.long_json import LONG_JSON
-from repoagent_server.http.access import HttpAccess
+from repoagent_server.http.access import HttpAccess, route_of
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Match, Params, Route, Router
@@ -93,8 +93,8 @@ class HttpService:
         return None
 
     def _denied(self, request: Request, route: Route, text: str) -> Response:
-        target = f"{request.method.decode('latin-1')} {request.target.decode('latin-1')}"
-        self.audit.note("denied", "denied", {"route": target, "reason": text}, Actor("client", "", "http", request.id))
+        what = {"route": route_of(request), "reason": text}
+        self.audit.note("denied", "denied", what, Actor("client", "", "http", request.id))
         return route.refuse(text, 403)
 
     def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:
@@ -119,7 +119,7 @@ def answer_to(error: Exception, request: Request) -> Response:
     if isinstance(error, RepoAgentError):
         return error_response(error)
     name = f" (x-request-id {request.id})" if request.id else ""
-    return fault(error, f"{request.method.decode()} {request.target.decode('latin-1')}{name}")
+    return fault(error, f"{route_of(request)}{name}")
 
 
 def fault(error: Exception, what: str) -> Response:

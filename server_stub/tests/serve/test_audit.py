@@ -384,7 +384,7 @@ def test_requests_without_a_header_that_is_demanded_and_pages_of_other_sites_are
     world: Any, log: Path, serve: Callable[..., Any]
 ) -> None:
     server = serve("--http-restricted-api=logging:admin=s3cret", "--grpc-restricted-protocol=logging:admin=s3cret")
-    assert server.http.get("/v2/logging", headers={"admin": "guess"}).status_code == 403
+    assert server.http.get("/v2/logging?admin=s3cret", headers={"admin": "guess"}).status_code == 403
     other = {"origin": "https://other.example"}
     assert server.http.post("/v2/repository/models/plain/load", headers=other).status_code == 403
     address = f"127.0.0.1:{server.port('grpc')}"
