@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from repoagent.audit.actors import Actor
@@ -16,7 +16,10 @@ Note = tuple[str, str, What, Actor]
 _PER_SECOND: Final = 100
 _WAITING: Final = 1024
 _CLOSING_SECONDS: Final = 10.0
+_SAY_AFTER: Final = 1.0
+"""Seconds between the first note that is left out and the line that counts it, with all that followed."""
 _STOP: Final = object()
+_SAY: Final = object()
 
 
 class Later:
@@ -35,6 +38,7 @@ class Later:
         self._left = float(_PER_SECOND)
         self._filled = time.monotonic()
         self._unsaid = 0
+        self._due: float | None = None
         self.suppressed = 0
         """How many notes were left out."""
 
@@ -55,6 +59,8 @@ class Later:
             if self._closed or not self._admits():
                 self.suppressed += 1
                 self._unsaid += 1
+                if self._unsaid == 1:
+                    self._queue.put(_SAY)
                 return
         self._queue.put(item)
 
@@ -77,10 +83,25 @@ class Later:
         return True
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not _STOP:
-            self._summarise()
+        for item in iter(self._next, _STOP):
             self._write(item)
         self._summarise()
+
+    def _next(self) -> Any:
+        """The next item. What was left out meanwhile is counted in time, also if nothing follows it."""
+        while True:
+            left = None if self._due is None else self._due - time.monotonic()
+            try:
+                if left is not None and left <= 0:
+                    raise Empty
+                item = self._queue.get(timeout=left)
+            except Empty:
+                self._due = None
+                self._summarise()
+                continue
+            if item is not _SAY:
+                return item
+            self._due = time.monotonic() + _SAY_AFTER
 
     def _summarise(self) -> None:
         with self._lock:

@@ -1,6 +1,7 @@
 """An owner of a model, a client, a full disk at the worst moment: none of them makes the audit log say less or more."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -175,3 +176,28 @@ def test_the_versions_that_serve_are_there(new_core: NewCore, repository: Path, 
     new_core(audit=log).load("m")
     loaded = [one for one in map(json.loads, path.read_text().splitlines()) if one["result"] == "loaded"]
     assert loaded[0]["what"]["versions"] == [1, 7]
+
+
+def test_denied_requests_without_a_line_are_counted_though_nothing_follows_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is killed afterwards must have written how many there were."""
+    monkeypatch.setattr("repoagent.audit.later._PER_SECOND", 0)
+    log = AuditLog(path, sync=False)
+    for _ in range(500):
+        log.note("denied", "denied", {"route": "GET /v2"})
+    end = time.monotonic() + 30
+    while log.lines < 1:
+        assert time.monotonic() < end, "what was left out is not counted"
+        time.sleep(0.02)
+    assert sum(json.loads(line)["what"]["notes"] for line in path.read_text().splitlines()) == 500
+    log.close()
+
+
+def test_a_flood_of_denied_requests_has_few_lines_that_count_it(log: AuditLog, path: Path) -> None:
+    """Not one for each line that is written: that would double what strangers may write."""
+    for _ in range(20_000):
+        log.note("denied", "denied", {"route": "GET /v2"})
+    log.close()
+    results = [json.loads(line)["result"] for line in path.read_text().splitlines()]
+    assert 1 <= results.count("suppressed") <= 1 + results.count("denied") // 10
