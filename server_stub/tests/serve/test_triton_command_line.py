@@ -38,7 +38,7 @@ def test_what_has_no_effect_is_said_in_the_log(world: Any) -> None:
     assert not [name for name in names if name.endswith("_duration_us") or name.startswith("nv_cpu")]
     assert server.stop() == 0
     notes = [line for line in server.log.splitlines() if " has no effect: " in line]
-    assert [line.startswith("I") for line in notes] == [True] * 4
+    assert [line.startswith("W") for line in notes] == [True] * 4
     assert "--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here" in server.log
     (deprecated,) = [line for line in server.log.splitlines() if "'--strict-model-config' has been deprecated!" in line]
     assert deprecated.startswith("W")
@@ -73,4 +73,4 @@ def test_without_http_there_is_grpc_alone(world: Any) -> None:
 def test_what_is_not_here_is_refused_before_anything_is_loaded(world: Any) -> None:
     server = world.start("--allow-vertex-ai=true")
     assert server.ended() == 2
-    assert "Error: --allow-vertex-ai: the Vertex AI endpoint is not here" in server.log
+    assert "Error: --allow-vertex-ai: AIP_HEALTH_ROUTE is not defined for Vertex AI endpoint" in server.log
