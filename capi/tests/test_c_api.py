@@ -20,7 +20,7 @@ VALGRIND = ("valgrind", "--quiet", "--error-exitcode=9", "--leak-check=full", "-
 @pytest.fixture(scope="module")
 def installed(capi: Path) -> Path:
     if not (capi / "include" / "repoagent").is_dir():
-        pytest.skip("repoagent-capi was built without its own C API: pip install ./capi -C cmake.define.WITH_C_API=ON")
+        pytest.skip("repoagent-capi lacks our C API: pip install ./capi --config-settings cmake.define.WITH_C_API=ON")
     return capi
 
 

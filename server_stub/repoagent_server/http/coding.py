@@ -12,6 +12,7 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Deferred, Params
+from repoagent_server.http.wrapped_exchange import WrappedExchange
 
 __all__ = ["CodedRoute", "accepted", "compress", "decompress"]
 
@@ -73,21 +74,13 @@ class CodedRoute:
 _Then = Callable[[Callable[[], Buffer], Callable[[Buffer], None], Exchange], None]
 
 
-class _Compressing:
+class _Compressing(WrappedExchange):
     """An exchange whose good responses go out compressed; errors stay as they are, as in Triton."""
 
     def __init__(self, inner: Exchange, coding: bytes, then: _Then) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._coding = coding
         self._then = then
-
-    @property
-    def on_cancel(self) -> Callable[[], None] | None:
-        return self._inner.on_cancel
-
-    @on_cancel.setter
-    def on_cancel(self, value: Callable[[], None] | None) -> None:
-        self._inner.on_cancel = value
 
     def respond(self, response: Response) -> None:
         size = len(response.body) + sum(len(part) for part in response.parts)
@@ -97,18 +90,9 @@ class _Compressing:
 
         def compressed(body: Buffer) -> None:
             headers = [*response.headers, (b"Content-Encoding", self._coding)]
-            self._inner.respond(Response(200, body, response.content_type, headers))
+            self._inner.respond(replace(response, body=body, parts=(), headers=headers))
 
         self._then(lambda: compress(response, self._coding), compressed, self._inner)
-
-    def begin(self, head: Response) -> None:
-        self._inner.begin(head)
-
-    def write(self, piece: bytes) -> None:
-        self._inner.write(piece)
-
-    def end(self) -> None:
-        self._inner.end()
 
 
 def accepted(header: bytes) -> bytes:

@@ -1,12 +1,12 @@
 """Requests to models over HTTP, written to the request log."""
 
 import time
-from collections.abc import Callable
 
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.messages import Exchange, Request, Response
 from repoagent_server.http.router import Match
 from repoagent_server.http.service import Watch
+from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.request_log import Entry, RequestLog, started
 
 __all__ = ["logged"]
@@ -21,29 +21,21 @@ def logged(log: RequestLog) -> Watch:
     return watch
 
 
-class _LoggedExchange:
+class _LoggedExchange(WrappedExchange):
     """Passes everything on, and makes the line of the end of it."""
 
-    __slots__ = ("_began", "_began_ns", "_head", "_inner", "_log", "_match", "_request", "_sent", "_size")
+    __slots__ = ("_began", "_began_ns", "_head", "_log", "_match", "_request", "_sent", "_size")
 
     def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog) -> None:
+        super().__init__(inner)
         self._began_ns = time.time_ns()
         self._began = started()
-        self._inner = inner
         self._request = request
         self._size = len(request.body)
         self._match = match
         self._log = log
         self._sent = 0
         self._head: Response | None = None
-
-    @property
-    def on_cancel(self) -> Callable[[], None] | None:
-        return self._inner.on_cancel
-
-    @on_cancel.setter
-    def on_cancel(self, value: Callable[[], None] | None) -> None:
-        self._inner.on_cancel = value
 
     def respond(self, response: Response) -> None:
         self._inner.respond(response)

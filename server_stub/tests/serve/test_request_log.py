@@ -77,6 +77,15 @@ def test_an_answer_over_http_has_its_line(requests: Requests) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d\d\dZ", line["time"])
 
 
+def test_a_compressed_answer_has_the_version_that_gave_it(requests: Requests) -> None:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [400, 4], "data": [0.5] * 1600}
+    headers = KEY | {"accept-encoding": "gzip"}
+    answer = requests.server.http.post("/v2/models/m/infer", json={"inputs": [tensor]}, headers=headers)
+    assert answer.headers["content-encoding"] == "gzip"
+    (line,) = requests.new()
+    assert (line["model"], line["version"], line["status"]) == ("m", "1", 200)
+
+
 def test_the_id_of_the_body_is_there_where_no_header_has_one(requests: Requests) -> None:
     requests.server.http.post("/v2/models/m/versions/1/infer", json=body(), headers=KEY)
     assert shown(requests.new()[0]) == ("ann", "m", "1", "http", 200, "7")

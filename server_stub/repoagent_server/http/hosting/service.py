@@ -5,7 +5,6 @@ whatever restricts that route restricts it.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +13,7 @@ from repoagent_server.http.hosting.platform import Platform
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Router
 from repoagent_server.http.service import HttpService, MakeService
+from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.pools import Pools
 
 __all__ = ["hosted"]
@@ -76,32 +76,15 @@ def _json_size(request: Request, binary_type: bytes) -> bytes | None:
     return given[len(binary_type) :] if place == 0 else None
 
 
-class _HostedExchange:
+class _HostedExchange(WrappedExchange):
     """An exchange whose answers name the size of their JSON in the media type."""
 
     def __init__(self, inner: Exchange, binary_type: bytes) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._binary_type = binary_type
-
-    @property
-    def on_cancel(self) -> Callable[[], None] | None:
-        return self._inner.on_cancel
-
-    @on_cancel.setter
-    def on_cancel(self, value: Callable[[], None] | None) -> None:
-        self._inner.on_cancel = value
 
     def respond(self, response: Response) -> None:
         self._inner.respond(self._typed(response))
-
-    def begin(self, head: Response) -> None:
-        self._inner.begin(head)
-
-    def write(self, piece: bytes) -> None:
-        self._inner.write(piece)
-
-    def end(self) -> None:
-        self._inner.end()
 
     def _typed(self, response: Response) -> Response:
         for name, size in response.headers:
