@@ -1,28 +1,21 @@
 """The serving core: models come from repositories through their agents, and answer requests."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from repoagent.audit import Actor, acting_as
-from repoagent.errors import (
-    InternalError,
-    InvalidArgumentError,
-    RepoAgentError,
-    UnavailableError,
-    UnsupportedError,
-)
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.loader.loader import Loader
 from repoagent.serving.assembly import assemble
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.lifecycle.named_loads import load_order
-from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.queries import ModelMetrics
-from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
+from repoagent.serving.startup import check_options, pollers, startup_failure, startup_names
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 
@@ -30,12 +23,6 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
 
 __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
-
-_QUICKEST_LOOK: Final = 0.05
-_SLOWEST_LOOK: Final = 30.0
-"""Seconds between two looks for idle models."""
-_REASONS: Final = 3
-"""How many models' reasons the error of a start has."""
 
 
 class ServingCore:
@@ -48,10 +35,7 @@ class ServingCore:
     def __init__(
         self, options: CoreOptions, *, loader: Loader | None = None, backends: BackendRegistry | None = None
     ) -> None:
-        if options.on_demand and options.control_mode is not ControlMode.EXPLICIT:
-            raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
-        if options.unload_idle_seconds is not None and not options.on_demand:
-            raise InvalidArgumentError("idle models can be unloaded only if models are loaded on demand")
+        check_options(options)
         self.options = options
         parts = assemble(options, self, self._unload_for_agent, loader, backends)
         self._parts = parts
@@ -67,7 +51,7 @@ class ServingCore:
         """Gets what is done to models."""
         self.tracer = parts.tracer
         """Chooses the requests that are traced; its settings can be changed at any time."""
-        self._pollers = _pollers(self, parts.demand)
+        self._pollers = pollers(options, self.poll, parts.demand)
         self._draining = False
 
     def __enter__(self) -> "ServingCore":
@@ -97,24 +81,17 @@ class ServingCore:
         """
         self._life.enter(ServerState.STARTING, ServerState.INITIALIZED)
         try:
-            failed = self._loads.load_all(self._startup_names())
+            failed = self._loads.load_all(startup_names(self.options, self._context.repositories, self._loads))
         except BaseException:
             self.stop()
             raise
         if failed and self.options.exit_on_error:
             self.stop()
-            raise InternalError(_all_reasons(failed))
+            raise startup_failure(failed)
         self._life.enter(ServerState.READY, ServerState.STARTING)
         for poller in self._pollers:
             poller.start()
         return list(failed)
-
-    def _startup_names(self) -> Sequence[str]:
-        everything = self._context.repositories.names()  # Asked for in any case: a wrong path should show now.
-        if self.options.control_mode is not ControlMode.EXPLICIT or "*" in self.options.startup_models:
-            return everything
-        named = [model for name in self.options.startup_models for model in self._loads.ids(name)]
-        return list(dict.fromkeys(named))
 
     def begin_drain(self) -> None:
         """Be ready no more and serve on, until :meth:`stop`: balancers look elsewhere before connections close."""
@@ -393,24 +370,3 @@ def _shown(url: str) -> str:
         return parse_url(url).text
     except RepoAgentError:
         return "a URL that cannot be read"
-
-
-def _pollers(core: ServingCore, demand: OnDemand) -> list[Poller]:
-    """What ``core`` does again and again while it is ready."""
-    options = core.options
-    found = []
-    if options.control_mode is ControlMode.POLL:
-        found.append(Poller(core.poll, options.poll_seconds))
-    idle = options.unload_idle_seconds
-    if idle is not None:
-        every = min(max(idle / 4, _QUICKEST_LOOK), _SLOWEST_LOOK)
-        found.append(Poller(lambda: demand.unload_idle(idle), every, "unloading idle models"))
-    return found
-
-
-def _all_reasons(failed: Mapping[str, str]) -> str:
-    """An embedded server may have no log; with many models the first reasons will do."""
-    told = [*failed.values()][:_REASONS]
-    if len(failed) > _REASONS:
-        told.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")
-    return f"failed to load all models: {'; '.join(told)}"

@@ -4,8 +4,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from repoagent.errors import RepoAgentError
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error

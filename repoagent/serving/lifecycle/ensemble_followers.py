@@ -4,8 +4,8 @@ from contextlib import suppress
 
 from repoagent.errors import UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["EnsembleFollowers"]

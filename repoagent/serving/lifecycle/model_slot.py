@@ -4,28 +4,23 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from repoagent.audit import AuditError, current_actor
-from repoagent.errors import InternalError, RepoAgentError, UnavailableError, UnsupportedError
-from repoagent.serving.ensembles.plan import is_ensemble
-from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel, Origin
+from repoagent.audit import current_actor
+from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.serving.lifecycle.load_attempt import LoadAttempt, poll_failure
+from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, VersionStatus
 from repoagent.serving.lifecycle.pending_load import PendingLoad
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
-from repoagent.serving.lifecycle.slot_context import LoadOrder, SlotContext
+from repoagent.serving.lifecycle.slot_context import SlotContext
 from repoagent.serving.lifecycle.slot_states import SlotStates
 from repoagent.serving.requests.model_id import ModelId
-from repoagent.serving.versions.model_builder import BuildError
-from repoagent.serving.versions.reuse import Built, Present
-from repoagent.serving.versions.shares import contents_of
+from repoagent.serving.versions.reuse import Built
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-    from repoagent.loader.chain import LoadedChain
-    from repoagent.loader.context import Progress
     from repoagent.storage import Fingerprint, ModelSource
 
 __all__ = ["ModelSlot"]
@@ -232,88 +227,48 @@ class ModelSlot:
         current = self.loaded
         if order.needed and current is not None and current.overridden:
             return current.chain.report
-        order = self._resolved(order, current)
+        order = order.beside(current, self.name)
         source, fingerprint = self._find(order)
         override = order.config
         key = (source.location, fingerprint, override and override.SerializeToString(deterministic=True))
-        if current is not None and current.key == key and not current.broken and _covers(current, order):
+        if current is not None and current.key == key and not current.broken and order.covered_by(current):
             if not order.needed:
                 self._context.audit.record("load", "unchanged", {"model": self.name})
             return current.chain.report
         return self._replace(source, order, key, pending)
 
-    def _resolved(self, order: LoadOrder, current: LoadedModel | None) -> LoadOrder:
-        """``order`` with the versions that it means beside what is loaded."""
-        if current is None:
-            return order if order.version is None else replace(order, pinned=frozenset((order.version,)))
-        origin = current.origin
-        if order.version is None:
-            return replace(order, pinned=origin.pinned) if order.needed else order
-        if origin.files:
-            raise UnsupportedError(
-                f"failed to load '{self.name}' version {order.version}: the model was loaded with files of a load "
-                "request, which are not kept; load it again with all files"
-            )
-        return replace(order, config=origin.config, pinned=frozenset((*current.versions, order.version)))
-
     def _find(self, order: LoadOrder) -> "tuple[ModelSource, Fingerprint]":
         try:
             source = self._context.source(self.id, order)
         except RepoAgentError as error:
-            raise self._poll_failure(error) from error
+            raise poll_failure(self.name, error) from error
         try:
             fingerprint = source.fingerprint()
         except RepoAgentError as error:  # There is such a model, but not one that can be read.
             if self.loaded is None:
                 self._states.start_loading()
                 self._states.move(None, ModelState.UNAVAILABLE, str(error))
-            raise self._poll_failure(error) from error
+            raise poll_failure(self.name, error) from error
         if order.files is None:
             self.attempted = fingerprint
         return source, fingerprint
 
     def _replace(self, source: "ModelSource", order: LoadOrder, key: object, pending: PendingLoad) -> "LoadReport":
         logger.info("loading: %s", self.name)
-        if self.loaded is None:
-            self._states.start_loading()
-        elif order.version is not None and order.version not in self.loaded.versions:
-            self._states.move(order.version, ModelState.LOADING)
+        attempt = LoadAttempt(self.id, self._context, self._states, self.loaded, order, pending, self._note_report)
         try:
-            chain = self._context.run_chain(source, order.config, pending.cancelled, self._note_progress)
+            model, built = attempt.run(source, key)
         except RepoAgentError as error:
-            self.report = error.report
-            raise self._reported(self._refused(error, pending)) from error
+            error.report = self.report
+            raise
         finally:
-            self._states.progress = ""
-        try:
-            model, built = self._build(chain, key, order, pending)
-            _attest(chain, built)
-        except Exception as error:
-            chain.fail(error)
-            self.report = chain.report
-            raise self._reported(self._failed(error, pending)) from error
+            if attempt.composed is not None:
+                self.composed = attempt.composed
         self._switch(model, built)
-        return chain.report
+        return model.chain.report
 
-    def _build(
-        self, chain: "LoadedChain", key: object, order: LoadOrder, pending: PendingLoad
-    ) -> tuple[LoadedModel, Built]:
-        builder = self._context.builder
-        config = builder.configuration(self.id.name, chain.config)
-        self.composed = is_ensemble(config)
-        versions = builder.plan(self.id, config, chain.files, order.pinned)
-        if order.version is not None and order.version not in versions:
-            raise BuildError(self.name, {order.version: "there is no such version directory"})
-        if self.loaded is None:
-            for version in versions:
-                self._states.move(version, ModelState.LOADING)
-        present = Present(self.loaded.versions if self.loaded is not None else {}, contents_of(chain))
-        built = builder.build(self.id, config, chain.files, versions, pending.cancelled.is_set, present)
-        if pending.cancelled.is_set():
-            built.discard()
-            raise pending.outdated(self.name)
-        origin = Origin(order.config, order.files is not None, order.pinned)
-        return LoadedModel(chain, built.versions, key, origin), built
+    def _note_report(self, report: "LoadReport | None") -> None:
+        self.report = report
 
     def _switch(self, model: LoadedModel, built: Built) -> None:
         """Put ``model`` in the place of the old one. From here on nothing can fail."""
@@ -422,52 +377,3 @@ class ModelSlot:
             logger.info("successfully unloaded '%s'", self.name)
 
         return self._context.retirements.begin(leaving, self._context.drain_timeout_seconds, gone)
-
-    def _note_progress(self, progress: "Progress") -> None:
-        self._states.progress = progress.summary
-
-    # -- errors ---------------------------------------------------------------------------------------------------
-
-    def _reported(self, error: RepoAgentError) -> RepoAgentError:
-        error.report = self.report
-        return error
-
-    def _poll_failure(self, error: RepoAgentError) -> InternalError:
-        return InternalError(f"failed to load '{self.name}', failed to poll from model repository: {error}")
-
-    def _refused(self, error: RepoAgentError, pending: PendingLoad) -> RepoAgentError:
-        """The error for a load that ended before its backend, after noting the state."""
-        reason = pending.reason if pending.cancelled.is_set() else str(error)
-        if self.loaded is None:
-            self._states.move(None, ModelState.UNAVAILABLE, reason)
-        else:
-            self._states.fail({}, reason)  # a version beside those that are loaded
-        if pending.cancelled.is_set():
-            return pending.outdated(self.name)
-        return error if isinstance(error, AuditError) else self._poll_failure(error)
-
-    def _failed(self, error: Exception, pending: PendingLoad) -> RepoAgentError:
-        """The error for a load that ended after its agents, after noting the states."""
-        failure = as_repoagent_error(error, self.name)
-        reasons = failure.reasons if isinstance(failure, BuildError) else {}
-        general = failure.reason if isinstance(failure, BuildError) else str(failure)
-        # Of several versions the good ones go because of the bad ones: nothing is wrong with them.
-        others = pending.reason if pending.cancelled.is_set() else UNLOADED if reasons else general
-        self._states.fail(reasons, others)
-        if pending.cancelled.is_set():
-            return pending.outdated(self.name)
-        return failure if isinstance(failure, BuildError | AuditError) else self._poll_failure(failure)
-
-
-def _attest(chain: "LoadedChain", built: Built) -> None:
-    """Record the model that is about to serve; what was built goes if that must be, and cannot be done."""
-    try:
-        chain.attest(sorted(built.versions))
-    except AuditError:
-        built.discard()
-        raise
-
-
-def _covers(current: LoadedModel, order: LoadOrder) -> bool:
-    """Whether ``current`` has the versions that ``order`` means."""
-    return current.origin.pinned == order.pinned or order.version in current.versions

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_slot import ModelSlot
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.served_model import ServedModel
 

@@ -10,8 +10,8 @@ from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError

@@ -21,8 +21,8 @@ from repoagent.errors import (
     UnavailableError,
 )
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_table import ModelTable
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.request import InferRequest

@@ -1,7 +1,7 @@
-"""What the slots of one server share, and what is asked of them."""
+"""What the slots of one server share."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +13,7 @@ from repoagent.loader.chain import LoadedChain
 from repoagent.loader.context import Progress
 from repoagent.loader.loader import Loader
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
@@ -20,24 +21,9 @@ from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import MemorySource, ModelSource
 from repoagent.storage.paths.paths import NAME_BYTES
 
-__all__ = ["LoadOrder", "SlotContext"]
+__all__ = ["SlotContext"]
 
 _FILE_PREFIX: Final = "file:"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOrder:
-    """What a caller wants loaded: the repository's model, or one with this configuration, or made of these files."""
-
-    config: ModelConfig | None = None
-    files: Mapping[str, bytes] | None = None
-    needed: bool = False
-    """Another model, or a request, needs it, no one asked for it by its name. One that was loaded with a configuration
-    or files of someone's own stays as it is; otherwise what changed in the repository is loaded."""
-    version: int | None = None
-    """One version, beside those that are loaded, whatever the version policy is; None: what the policy selects."""
-    pinned: frozenset[int] | None = None
-    """All versions that are to be loaded; set by the slot."""
 
 
 @dataclass(frozen=True, slots=True)

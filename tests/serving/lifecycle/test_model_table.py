@@ -6,10 +6,10 @@ import pytest
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
+from repoagent.serving.lifecycle.load_order import LoadOrder
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
-from repoagent.serving.lifecycle.slot_context import LoadOrder
 
 
 class Nowhere:
