@@ -12,10 +12,11 @@ from repoagent.executor.engine.drafter import DraftModel
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox
-from repoagent.executor.engine.intake import Capacity, Intake
+from repoagent.executor.engine.intake import Intake
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
 from repoagent.executor.engine.prefix import PrefixPool
 from repoagent.executor.engine.processors import PostProcessors
+from repoagent.executor.engine.request_checks import Capacity
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.scheduler import Limits, Scheduler
 from repoagent.executor.engine.snapshots import StatsKeeper

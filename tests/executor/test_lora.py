@@ -224,3 +224,13 @@ def test_tasks_in_use_stay_and_ended_requests_let_go(start: Callable[..., Execut
     executor.cancel_request(cancelled)
     executor.await_responses(cancelled, LIMIT)
     assert not executor.await_responses(executor.enqueue_request(_request(second)), LIMIT)[0].has_error()
+
+
+def test_a_refused_request_keeps_no_adapter_in_use(start: Callable[..., Executor], reference: GetReference) -> None:
+    """Also when the fault is one of those that are looked for last."""
+    first, second = (SampleAdapter(reference("llama"), seed).config(seed) for seed in (1, 2))
+    executor = start(config=ExecutorConfig(peft_cache_config=PeftCacheConfig(host_cache_size=ROOM_FOR_ONE)))
+    faulty = _request(first)
+    vars(faulty)["top_log_probs"] = -1
+    assert "top_log_probs must be" in _error(executor, faulty)
+    assert not executor.await_responses(executor.enqueue_request(_request(second)), LIMIT)[0].has_error()

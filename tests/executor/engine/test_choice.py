@@ -15,7 +15,7 @@ from repoagent.executor import (
     Result,
     SamplingConfig,
 )
-from repoagent.executor.engine import choice, intake
+from repoagent.executor.engine import choice, shortcuts
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
@@ -102,7 +102,7 @@ def test_texts_are_those_of_the_plain_way(sizes: list[int], streaming: bool, mon
     drawn = _texts(_requests(streaming=streaming))
     assert sizes
     sizes.clear()
-    monkeypatch.setattr(intake, "_needs_no_logits", lambda task: False)
+    monkeypatch.setattr(shortcuts, "_needs_no_logits", lambda task: False)
     assert _texts(_requests(streaming=streaming)) == drawn
     assert not sizes
 
