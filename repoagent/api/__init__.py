@@ -9,6 +9,7 @@ from repoagent.api.actions import Action, ArtifactType
 from repoagent.api.agent import Agent
 from repoagent.api.converters import (
     Conversion,
+    ConversionJob,
     ConversionPlan,
     ConversionSource,
     Converted,
@@ -60,6 +61,7 @@ __all__ = [
     "CancelledError",
     "ConfigError",
     "Conversion",
+    "ConversionJob",
     "ConversionPlan",
     "ConversionSource",
     "Converted",

@@ -1,8 +1,8 @@
 """What turns a model of one format into another: the protocol of converters, and what an agent gets of one.
 
 A package offers converters through the hook :func:`~repoagent.api.hooks.register_converters`. An agent reaches them
-through :meth:`~repoagent.api.AgentModel.conversion`; the loader runs them, keeps their results and writes down what
-was made of what.
+through :meth:`~repoagent.api.AgentModel.conversion`; the loader runs them, caches their results and
+records the provenance.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conversion",
+    "ConversionJob",
     "ConversionPlan",
     "ConversionSource",
     "Converted",
@@ -66,13 +67,37 @@ class ConversionPlan:
     output: str
     """The name of the file in the result that stands for the model: ``model.plan``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What ``build`` is given: options and configuration, resolved to values that JSON has."""
+    """What ``build`` gets: options and configuration, resolved to values that JSON has."""
     tools: Mapping[str, str] = field(default_factory=dict)
     """Name -> version of the libraries that compute the result."""
     target: str = "any"
     """The machines that the result is for."""
     replaces: tuple[str, ...] = ()
     """Those files of the source that are of no use beside the result."""
+
+
+def _no_progress(done: int, total: int | None, what: str) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionJob:
+    """What ``build`` gets. A later version may have further fields."""
+
+    source: Path
+    """The directory of the version. Nothing may be written into it."""
+    target: Path
+    """An empty directory for the result: plain files and directories."""
+    settings: Mapping[str, Any]
+    """Those of the plan."""
+    progress: Progressing = _no_progress
+    """To be called as often as you like."""
+    cancelled: Callable[[], bool] = _never
+    """True once the load is cancelled. A process that builds is ended instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +145,11 @@ class Converter(Protocol):
             RepoAgentError: this cannot be converted, or an option has no such value; the message has ``source.label``.
         """
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
-        """Write the result.
-
-        Args:
-            source: The directory of the version.
-            target: An empty directory; plain files and directories may be made in it.
-            options: ``settings`` of the plan.
-            progress: To be called as often as one likes.
-            cancelled: True once the load is; then raise ``CancelledError``. A child is ended instead.
+    def build(self, job: ConversionJob) -> Product:
+        """Write the result into ``job.target``.
 
         Raises:
+            CancelledError: ``job.cancelled`` became true.
             RepoAgentError: it cannot be done. The loader puts ``label`` of the source before the message.
         """
 

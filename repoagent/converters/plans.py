@@ -2,11 +2,11 @@
 
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from repoagent.api.converters import ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConverterOption, Product
 from repoagent.engines.building.settings import PlanSettings
 from repoagent.engines.flavours import CHOICE, Flavour, installed, installed_version, not_installed
 from repoagent.engines.plan_header import PlanHeader
@@ -94,17 +94,16 @@ def target_of(flavour: Flavour, settings: PlanSettings) -> str:
     return f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
 
 
-def build_described(
-    source: Path, target: Path, options: Mapping[str, Any], progress: Progressing, cancelled: Callable[[], bool]
-) -> Product:
-    """Build the plan that ``options`` describe, in this process; what it has is in the annotations."""
+def build_described(job: ConversionJob) -> Product:
+    """Build the plan that the settings of ``job`` describe, in this process; what it has is in the annotations."""
+    options = job.settings
     os.environ[CHOICE] = options["flavour"]  # read when the library is imported, in this process
     from repoagent.engines.building.build import build_plan
     from repoagent.engines.building.profiles import to_json
 
-    plan = target / options["output"]
+    plan = job.target / options["output"]
     settings = PlanSettings.from_json(options["plan"])
-    built = build_plan(source / options["input"], plan, settings, progress=progress, cancelled=cancelled)
+    built = build_plan(job.source / options["input"], plan, settings, progress=job.progress, cancelled=job.cancelled)
     if built.flavour != options["flavour"]:
         raise InternalError(f"the plan was built with {built.flavour.title}, not with what was asked for")
     annotations = {

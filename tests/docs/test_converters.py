@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.api import Conversion, ConversionPlan, ConversionSource, Converter, Product
+from repoagent.api import Conversion, ConversionJob, ConversionPlan, ConversionSource, Converter, Product
 from repoagent.loader.converting.conversion import LoadConversion
 from repoagent.testing import AgentHarness, ModelRepo
 
@@ -34,7 +34,7 @@ def test_the_converter_converts(shown: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     converter: Converter = shown.UpperConverter()
     plan = converter.plan(ConversionSource(tmp_path, "a.txt", "1/a.txt"), {"suffix": "!"})
-    product = converter.build(tmp_path, tmp_path / "out", plan.settings, lambda *_: None, lambda: False)
+    product = converter.build(ConversionJob(tmp_path, tmp_path / "out", plan.settings))
     assert (tmp_path / "out" / plan.output).read_text() == "ABC!"
     assert product == Product({"letters": 3}, ("all capitals",))
 
@@ -59,7 +59,7 @@ def test_the_agent_converts(shown: ModuleType, pages: dict[str, Any], tmp_path: 
     "name",
     [
         *(name for kind in (Converter, Conversion) for name in vars(kind) if not name.startswith("_")),
-        *(field.name for kind in (ConversionPlan, Product) for field in fields(kind)),
+        *(field.name for kind in (ConversionJob, ConversionPlan, Product) for field in fields(kind)),
     ],
 )
 def test_every_member_is_on_the_page(name: str, pages: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """A checkpoint becomes a decoder folder, which the backend ``llm`` serves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.checkpoint.files import CheckpointFiles
 from repoagent.converters.choices import choice, number, truth
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
@@ -66,23 +66,17 @@ class CheckpointConverter:
         tools = {"onnx": version("onnx"), "numpy": version("numpy")}
         return ConversionPlan(files.all, _OUTPUT, settings, tools, "any", files.all)
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         from repoagent.executor.builder import build
 
-        progress(0, None, "writing the decoder")
+        job.progress(0, None, "writing the decoder")
+        target, options = job.target, job.settings
         made = target / "decoder"
         try:
-            build(source, made, **options)
+            build(job.source, made, **options)
         except RepoAgentError as error:
-            raise _public(error, "", source, target) from None
+            raise _public(error, "", job.source, target) from None
         for file in sorted(made.iterdir(), key=lambda file: file.name == _OUTPUT):
             file.rename(target / file.name)
         made.rmdir()

@@ -1,11 +1,10 @@
 """A decoder folder to one with a plan in the place of its graph."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.choices import number
 from repoagent.converters.onnx.plan_settings import builder_settings
 from repoagent.converters.onnx.source import OnnxModel
@@ -63,21 +62,14 @@ class DecoderConverter:
         files = (*model.parts, CONFIG_NAME)
         return ConversionPlan(files, _PLAN, values, tools, target_of(flavour, settings), (*model.replaced, CONFIG_NAME))
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         from repoagent.executor.runner.spec import CONFIG_NAME
 
-        product = build_described(source, target, options, progress, cancelled)
-        config = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
-        config["model"]["decoder"]["filename"] = options["output"]
-        (target / CONFIG_NAME).write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+        product = build_described(job)
+        config = json.loads((job.source / CONFIG_NAME).read_text(encoding="utf-8"))
+        config["model"]["decoder"]["filename"] = job.settings["output"]
+        (job.target / CONFIG_NAME).write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
         return product
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:

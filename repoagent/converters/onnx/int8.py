@@ -1,11 +1,11 @@
 """ONNX to ONNX with weights of eight bits: a quarter of the size, and faster where the processor has such products."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.choices import choice, file_name, truth
 from repoagent.converters.onnx.processor import has_vnni
 from repoagent.converters.onnx.runtime import public_error, runtime_version
@@ -60,19 +60,13 @@ class Int8Converter:
         tools = {"onnxruntime": runtime_version()}
         return ConversionPlan(model.parts, output, settings, tools, "any", model.replaced)
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        progress(0, None, "rounding weights")
-        model, result = source / options["input"], target / options["output"]
+        job.progress(0, None, "rounding weights")
+        options = job.settings
+        model, result = job.source / options["input"], job.target / options["output"]
         try:
             quantize_dynamic(
                 model,
@@ -86,7 +80,7 @@ class Int8Converter:
         except InvalidArgumentError:
             raise
         except Exception as error:  # whatever the tool, onnx and ONNX Runtime raise
-            text = public_error(error, model.parent, source, target)
+            text = public_error(error, model.parent, job.source, job.target)
             raise InvalidArgumentError(f"cannot be quantised: {text}") from error
         return Product({"quantized_nodes": layers}, (f"{layers} nodes compute with eight bits",))
 

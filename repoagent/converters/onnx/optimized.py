@@ -2,11 +2,11 @@
 
 import enum
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.choices import choice, file_name
 from repoagent.converters.onnx.processor import processor
 from repoagent.converters.onnx.runtime import public_error, runtime_version
@@ -58,27 +58,20 @@ class OptimizedConverter:
         tools = {"onnxruntime": runtime_version()}
         return ConversionPlan(model.parts, output, settings, tools, processor(), model.replaced)
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
         import onnxruntime as ort
 
-        progress(0, None, "optimising")
-        model = source / options["input"]
+        job.progress(0, None, "optimising")
+        model = job.source / job.settings["input"]
         try:
             # The session optimises and writes as it is made; nothing else is wanted of it.
-            ort.InferenceSession(str(model), _session_options(ort, target, options), ["CPUExecutionProvider"])
+            ort.InferenceSession(str(model), _session_options(ort, job.target, job.settings), ["CPUExecutionProvider"])
         except Exception as error:  # The errors of ONNX Runtime have no base of their own.
-            _check_room(model, target)
-            text = public_error(error, model.parent, source, target)
+            _check_room(model, job.target)
+            text = public_error(error, model.parent, job.source, job.target)
             raise InvalidArgumentError(f"cannot be optimised: {text}") from error
-        return Product(notes=(f"level {options['level']}",))
+        return Product(notes=(f"level {job.settings['level']}",))
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         """See :class:`repoagent.api.Converter`."""

@@ -1,11 +1,11 @@
 """ONNX to a TensorRT plan, with whichever of TensorRT and TensorRT for RTX is installed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, ConverterOption, Product, Progressing
+from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.choices import file_name
 from repoagent.converters.onnx.plan_settings import plan_settings
 from repoagent.converters.onnx.serving import refuse_other_backend
@@ -59,17 +59,10 @@ class TensorRtConverter:
         tools = {flavour.value: flavour_version(flavour)}
         return ConversionPlan(model.parts, output, values, tools, target_of(flavour, settings), model.replaced)
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        with _decoder_hint(source):
-            return build_described(source, target, options, progress, cancelled)
+        with _decoder_hint(job.source):
+            return build_described(job)
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
         """See :class:`repoagent.api.Converter`."""

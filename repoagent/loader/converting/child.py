@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from repoagent.api.converters import ConversionJob
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent.loader.converting.messages import BuildOrder, error_line, product_line, progress_line
 from repoagent.loader.converting.registry import resolve
@@ -55,9 +56,8 @@ def main(events_fd: int, parent: int) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to standard error: the last lines are shown
     events = _Events(events_fd)
     try:
-        product = resolve(order.converter).build(
-            Path(order.source), Path(order.target), order.settings, events.progress, lambda: False
-        )
+        job = ConversionJob(Path(order.source), Path(order.target), order.settings, events.progress)
+        product = resolve(order.converter).build(job)
         line = product_line(product)
     except RepoAgentError as error:
         line = error_line(error.code, error.message, "")

@@ -7,7 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from repoagent.api.converters import ConversionPlan, ConversionSource, Converted, Converter, Product, Progressing
+from repoagent.api.converters import (
+    ConversionJob,
+    ConversionPlan,
+    ConversionSource,
+    Converted,
+    Converter,
+    Product,
+    Progressing,
+)
 from repoagent.api.model import Cache
 from repoagent.beneath import status_beneath
 from repoagent.config import ModelConfig
@@ -215,9 +223,8 @@ class LoadConversion:
         write_statement(directory, self._pair, self._converter.version, self._plan, digests, self._product, started)
 
     def _build_here(self, directory: Path) -> Product:
-        return self._converter.build(
-            self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled
-        )
+        job = ConversionJob(self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled)
+        return self._converter.build(job)
 
     def _build_in_child(self, directory: Path) -> Product:
         order = BuildOrder(

@@ -30,7 +30,7 @@ _MOST_NOTES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What is to be built: the converter as ``"module:attribute"``, and the arguments of its ``build``."""
+    """What is to be built: the converter as ``"module:attribute"``, and the job of its ``build``."""
 
     converter: str
     source: str

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from repoagent.api import ConversionPlan, ConversionSource
+from repoagent.api import ConversionJob, ConversionPlan, ConversionSource
 from repoagent.converters.onnx import int8
 from repoagent.converters.onnx.int8 import Int8Converter
 from repoagent.errors import InvalidArgumentError, UnsupportedError
@@ -29,7 +29,7 @@ def plan(model: Path, **options: str) -> ConversionPlan:
 def build(model: Path, target: Path, **options: str) -> Any:
     target.mkdir()
     settings = plan(model, **options).settings
-    return Int8Converter().build(model.parent, target, settings, lambda *_: None, lambda: False)
+    return Int8Converter().build(ConversionJob(model.parent, target, settings))
 
 
 @pytest.mark.parametrize("options", [{}, {"weights": "uint8"}, {"per_channel": "true"}, {"reduce_range": "false"}])

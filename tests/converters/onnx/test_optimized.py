@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from repoagent.api import ConversionPlan, ConversionSource, ModelConfig
+from repoagent.api import ConversionJob, ConversionPlan, ConversionSource, ModelConfig
 from repoagent.converters.onnx import optimized
 from repoagent.converters.onnx.optimized import Level, OptimizedConverter
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsafePathError
@@ -28,7 +28,7 @@ def plan(model: Path, *, config: ModelConfig | None = None, **options: str) -> C
 def build(model: Path, target: Path, **options: str) -> Mapping[str, Any]:
     settings = plan(model, config=None, **options).settings
     target.mkdir(exist_ok=True)
-    OptimizedConverter().build(model.parent, target, settings, lambda *_: None, lambda: False)
+    OptimizedConverter().build(ConversionJob(model.parent, target, settings))
     return settings
 
 

@@ -9,18 +9,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from repoagent.api import (
+    ConversionJob,
     ConversionPlan,
     ConversionSource,
     ConverterOption,
     InvalidArgumentError,
     ModelConfig,
     Product,
-    Progressing,
     UnavailableError,
 )
 
@@ -46,26 +46,20 @@ class Upper:
             replaces=(source.name,),
         )
 
-    def build(
-        self,
-        source: Path,
-        target: Path,
-        options: Mapping[str, Any],
-        progress: Progressing,
-        cancelled: Callable[[], bool],
-    ) -> Product:
+    def build(self, job: ConversionJob) -> Product:
+        options, target = job.settings, job.target
         if "mark" in options:
             Path(options["mark"], str(os.getpid())).write_text(
                 json.dumps({name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ})
             )
         (target / "half").write_text("half")
-        progress(1, 4, "shouting")
+        job.progress(1, 4, "shouting")
         wrong = options["then"]
         if wrong:
             getattr(self, f"_{wrong}")(options)
         (target / "half").unlink()
-        (target / "model.upper").write_text((source / options["input"]).read_text().upper())
-        progress(4, 4, "shouting")
+        (target / "model.upper").write_text((job.source / options["input"]).read_text().upper())
+        job.progress(4, 4, "shouting")
         return Product({"letters": 26}, ("all capitals",))
 
     def configure(self, config: ModelConfig, plan: ConversionPlan, product: Product) -> None:
@@ -154,24 +148,24 @@ class Here(Upper):
 class Nothing(Upper):
     """Makes something, but not what it said."""
 
-    def build(self, source: Path, target: Path, *_: Any) -> Product:
-        (target / "other").write_text("")
+    def build(self, job: ConversionJob) -> Product:
+        (job.target / "other").write_text("")
         return Product()
 
 
 class Linking(Upper):
     """Leaves a link to a file of the server."""
 
-    def build(self, source: Path, target: Path, *_: Any) -> Product:
-        (target / "model.upper").symlink_to("/etc/hostname")
+    def build(self, job: ConversionJob) -> Product:
+        (job.target / "model.upper").symlink_to("/etc/hostname")
         return Product()
 
 
 class Piping(Upper):
     """Leaves a pipe that nobody writes to."""
 
-    def build(self, source: Path, target: Path, *_: Any) -> Product:
-        os.mkfifo(target / "model.upper")
+    def build(self, job: ConversionJob) -> Product:
+        os.mkfifo(job.target / "model.upper")
         return Product()
 
 
