@@ -8,16 +8,8 @@
 repoagent_error settle(TRITONSERVER_Error* error);
 
 // As BORROW and REQUIRE, for functions that return a repoagent_error.
-#define HOLD(kind, type, name, handle)                                                                     \
-  struct type* name __attribute__((cleanup(return_borrowed))) = handle_borrow((const void*)(handle), kind); \
-  if (name == NULL) {                                                                                      \
-    return settle(bad_handle((const void*)(handle), kind));                                                \
-  }
-
-#define NEED(argument)                                          \
-  if ((argument) == NULL) {                                     \
-    return settle(INVALID("argument '" #argument "' is NULL")); \
-  }
+#define HOLD(kind, type, name, handle) BORROW_OR(settle, kind, type, name, handle)
+#define NEED(argument) REQUIRE_OR(settle, argument)
 
 // A new object with its handle, or NULL with the message kept.
 void* created(enum kind kind, void* object, void (*destroy)(void*));

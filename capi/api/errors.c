@@ -19,13 +19,12 @@ repoagent_error settle(TRITONSERVER_Error* error)
 
 repoagent_error repoagent_error_get_name(repoagent_error error, const char** name)
 {
-  static const char* const names[] = {"No error",    "Unknown",     "Internal",       "Not found", "Invalid argument",
-                                      "Unavailable", "Unsupported", "Already exists", "Cancelled"};
   NEED(name);
-  if ((int)error < 0 || (size_t)error >= sizeof(names) / sizeof(*names)) {
+  const char* text = error == REPOAGENT_NO_ERROR ? "No error" : code_text((int)error - 1);
+  if (text == NULL) {
     return settle(INVALID("not an error: %d", (int)error));
   }
-  *name = names[error];
+  *name = text;
   return REPOAGENT_NO_ERROR;
 }
 

@@ -13,12 +13,8 @@ static void destroy(void* object)
     free(it->inputs[index].name);
     handle_return(it->inputs[index].tensor);
   }
-  for (size_t index = 0; index < it->parameter_count; ++index) {
-    free(it->parameters[index].name);
-    free(it->parameters[index].text);
-  }
   free(it->inputs);
-  free(it->parameters);
+  free_values(it->parameters, it->parameter_count);
   handle_delete(it->answer, KIND_RESPONSE);
   TRITONSERVER_ErrorDelete(it->error);
   handle_return(it->model);
@@ -62,21 +58,21 @@ static TRITONSERVER_Error* set_input(struct api_request* it, const char* name, s
   if (it->running != NULL) {
     return request_runs();
   }
+  struct tensor* kept = handle_borrow(tensor->object.handle, KIND_TENSOR);
+  if (kept == NULL) {
+    return INVALID("the tensor was deleted");
+  }
   for (size_t index = 0; index < it->input_count; ++index) {
     if (strcmp(it->inputs[index].name, name) == 0) {
       handle_return(it->inputs[index].tensor);
-      it->inputs[index].tensor = handle_borrow(tensor->object.handle, KIND_TENSOR);
-      return it->inputs[index].tensor != NULL ? NULL : INVALID("the tensor was deleted");
+      it->inputs[index].tensor = kept;
+      return NULL;
     }
   }
-  struct kept_input* larger = realloc(it->inputs, (it->input_count + 1) * sizeof(*larger));
-  char* copy = strdup(name);
-  it->inputs = larger == NULL ? it->inputs : larger;
-  struct tensor* kept = handle_borrow(tensor->object.handle, KIND_TENSOR);
-  if (larger == NULL || copy == NULL || kept == NULL) {
-    free(copy);
+  char* copy = grow(&it->inputs, it->input_count, sizeof(*it->inputs)) ? strdup(name) : NULL;
+  if (copy == NULL) {
     handle_return(kept);
-    return kept == NULL ? INVALID("the tensor was deleted") : out_of_memory();
+    return out_of_memory();
   }
   it->inputs[it->input_count++] = (struct kept_input){copy, kept};
   return NULL;
@@ -123,9 +119,7 @@ static TRITONSERVER_Error* set_parameter(struct api_request* it, const char* nam
       return NULL;
     }
   }
-  struct named_value* larger = realloc(it->parameters, (it->parameter_count + 1) * sizeof(*larger));
-  it->parameters = larger == NULL ? it->parameters : larger;
-  if (larger == NULL || value.name == NULL) {
+  if (value.name == NULL || !grow(&it->parameters, it->parameter_count, sizeof(*it->parameters))) {
     free(value.name);
     free(value.text);
     return out_of_memory();

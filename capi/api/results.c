@@ -18,12 +18,8 @@ static TRITONSERVER_Error* output_at(TRITONSERVER_InferenceResponse* answer, uin
       answer, index, &name, &type, &shape, &it->rank, &base, &it->byte_size, &memory_type, &memory_type_id, &userp));
   it->type = (int)type;
   it->data = (void*)(uintptr_t)base;
-  it->shape = malloc((it->rank + 1) * sizeof(int64_t));
-  if (it->shape == NULL) {
-    return out_of_memory();
-  }
-  memcpy(it->shape, shape, it->rank * sizeof(int64_t));
-  return set_text(&it->name, name);
+  it->shape = copy_shape(shape, it->rank);
+  return it->shape == NULL ? out_of_memory() : set_text(&it->name, name);
 }
 
 static TRITONSERVER_Error* find_output(

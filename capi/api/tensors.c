@@ -49,14 +49,11 @@ repoagent_tensor repoagent_tensor_create(repoagent_type type, const int64_t* sha
   it->type = (int)type;
   it->rank = rank;
   it->byte_size = count * item;
-  it->shape = malloc((rank + 1) * sizeof(int64_t));
+  it->shape = copy_shape(shape, rank);
   it->data = calloc(count + 1, item);
   if (it->shape == NULL || it->data == NULL) {
     tensor_destroy(it);
     return created(KIND_TENSOR, NULL, tensor_destroy);
-  }
-  if (rank > 0) {
-    memcpy(it->shape, shape, rank * sizeof(int64_t));
   }
   return created(KIND_TENSOR, it, tensor_destroy);
 }

@@ -158,15 +158,21 @@ TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error* handle)
   return error == NULL ? TRITONSERVER_ERROR_UNKNOWN : error->code;
 }
 
+const char* code_text(int code)
+{
+  static const char* const texts[] = {"Unknown",     "Internal",    "Not found",      "Invalid argument",
+                                      "Unavailable", "Unsupported", "Already exists", "Cancelled"};
+  return code >= 0 && (size_t)code < sizeof(texts) / sizeof(*texts) ? texts[code] : NULL;
+}
+
 const char* TRITONSERVER_ErrorCodeString(TRITONSERVER_Error* handle)
 {
-  static const char* const texts[] = {"Unknown",     "Internal",    "Not found",     "Invalid argument",
-                                      "Unavailable", "Unsupported", "Already exists"};
   struct error* error = look(handle);
   if (error == NULL) {
     return NULL;
   }
-  return error->code < sizeof(texts) / sizeof(*texts) ? texts[error->code] : "<invalid code>";
+  // Triton has no text for what was cancelled.
+  return error->code == TRITONSERVER_ERROR_CANCELLED ? "<invalid code>" : code_text((int)error->code);
 }
 
 const char* TRITONSERVER_ErrorMessage(TRITONSERVER_Error* handle)

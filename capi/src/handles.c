@@ -166,28 +166,9 @@ const char* kind_name(enum kind kind)
 {
   static const char* const names[] = {
       "handle",
-      "TRITONSERVER_Error",
-      "TRITONSERVER_Parameter",
-      "TRITONSERVER_Message",
-      "TRITONSERVER_Metrics",
-      "TRITONSERVER_BufferAttributes",
-      "TRITONSERVER_ResponseAllocator",
-      "TRITONSERVER_ServerOptions",
-      "TRITONSERVER_Server",
-      "TRITONSERVER_InferenceRequest",
-      "TRITONSERVER_InferenceResponse",
-      "TRITONSERVER_InferenceTrace",
-      "TRITONSERVER_MetricFamily",
-      "TRITONSERVER_Metric",
-      "TRITONSERVER_MetricArgs",
-      "TRITONREPOAGENT_Agent",
-      "TRITONREPOAGENT_AgentModel",
-      "submission",
-      "repoagent_tensor",
-      "repoagent_server",
-      "repoagent_model",
-      "repoagent_request",
-      "repoagent_agent",
+#define TEXT(name, text) text,
+      KINDS(TEXT)
+#undef TEXT
   };
   return names[kind < sizeof(names) / sizeof(*names) ? kind : 0];
 }

@@ -5,29 +5,36 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// Every kind of handle, and its name in error texts.
+#define KINDS(X)                                        \
+  X(ERROR, "TRITONSERVER_Error")                        \
+  X(PARAMETER, "TRITONSERVER_Parameter")                \
+  X(MESSAGE, "TRITONSERVER_Message")                    \
+  X(METRICS, "TRITONSERVER_Metrics")                    \
+  X(BUFFER_ATTRIBUTES, "TRITONSERVER_BufferAttributes") \
+  X(ALLOCATOR, "TRITONSERVER_ResponseAllocator")        \
+  X(OPTIONS, "TRITONSERVER_ServerOptions")              \
+  X(SERVER, "TRITONSERVER_Server")                      \
+  X(REQUEST, "TRITONSERVER_InferenceRequest")           \
+  X(RESPONSE, "TRITONSERVER_InferenceResponse")         \
+  X(TRACE, "TRITONSERVER_InferenceTrace")               \
+  X(FAMILY, "TRITONSERVER_MetricFamily")                \
+  X(METRIC, "TRITONSERVER_Metric")                      \
+  X(METRIC_ARGS, "TRITONSERVER_MetricArgs")             \
+  X(AGENT, "TRITONREPOAGENT_Agent")                     \
+  X(AGENT_MODEL, "TRITONREPOAGENT_AgentModel")          \
+  X(SUBMISSION, "submission")                           \
+  X(TENSOR, "repoagent_tensor")                         \
+  X(API_SERVER, "repoagent_server")                     \
+  X(API_MODEL, "repoagent_model")                       \
+  X(API_REQUEST, "repoagent_request")                   \
+  X(API_AGENT, "repoagent_agent")
+
 enum kind {
-  KIND_ERROR = 1,
-  KIND_PARAMETER,
-  KIND_MESSAGE,
-  KIND_METRICS,
-  KIND_BUFFER_ATTRIBUTES,
-  KIND_ALLOCATOR,
-  KIND_OPTIONS,
-  KIND_SERVER,
-  KIND_REQUEST,
-  KIND_RESPONSE,
-  KIND_TRACE,
-  KIND_FAMILY,
-  KIND_METRIC,
-  KIND_METRIC_ARGS,
-  KIND_AGENT,
-  KIND_AGENT_MODEL,
-  KIND_SUBMISSION,
-  KIND_TENSOR,
-  KIND_API_SERVER,
-  KIND_API_MODEL,
-  KIND_API_REQUEST,
-  KIND_API_AGENT,
+  KIND_NONE,
+#define KIND(name, text) KIND_##name,
+  KINDS(KIND)
+#undef KIND
 };
 
 // What every object begins with. `destroy` frees the object; it runs when the handle is deleted and nobody borrows it.

@@ -60,13 +60,10 @@ static TRITONSERVER_Error* add_input(
   }
   struct input added = {0};
   added.name = strdup(name);
-  added.shape = malloc((dim_count + 1) * sizeof(int64_t));
+  added.shape = copy_shape(shape, dim_count);
   if (added.name == NULL || added.shape == NULL) {
     clear_input(&added);
     return out_of_memory();
-  }
-  if (dim_count > 0) {
-    memcpy(added.shape, shape, dim_count * sizeof(int64_t));
   }
   added.datatype = datatype;
   added.dim_count = dim_count;

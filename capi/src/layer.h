@@ -22,6 +22,9 @@ TRITONSERVER_Error* fail(TRITONSERVER_Error_Code code, const char* format, ...) 
 TRITONSERVER_Error* bad_handle(const void* handle, enum kind kind);
 TRITONSERVER_Error* out_of_memory(void);
 
+// "Not found"; NULL if there is no such code.
+const char* code_text(int code);
+
 // Log an error that nobody takes, and delete it.
 void log_and_delete(TRITONSERVER_Error* error, const char* what);
 
@@ -31,18 +34,21 @@ void error_release(TRITONSERVER_Error* error);
 
 #define INVALID(...) fail(TRITONSERVER_ERROR_INVALID_ARG, __VA_ARGS__)
 
-// `name`: the object behind `handle`, kept to the end of the function.
+// `name`: the object behind `handle`, kept to the end of the function. Where there is none the function returns
+// `refused(error)`, or the error itself without a `refused`.
 void return_borrowed(void* object);
-#define BORROW(kind, type, name, handle)                                                                   \
+#define BORROW_OR(refused, kind, type, name, handle)                                                       \
   struct type* name __attribute__((cleanup(return_borrowed))) = handle_borrow((const void*)(handle), kind); \
   if (name == NULL) {                                                                                      \
-    return bad_handle((const void*)(handle), kind);                                                        \
+    return refused(bad_handle((const void*)(handle), kind));                                               \
   }
+#define BORROW(kind, type, name, handle) BORROW_OR(, kind, type, name, handle)
 
-#define REQUIRE(argument)                               \
-  if ((argument) == NULL) {                             \
-    return INVALID("argument '" #argument "' is NULL"); \
+#define REQUIRE_OR(refused, argument)                            \
+  if ((argument) == NULL) {                                      \
+    return refused(INVALID("argument '" #argument "' is NULL")); \
   }
+#define REQUIRE(argument) REQUIRE_OR(, argument)
 
 // End the function with the error of `call`, if there is one.
 #define TRY(call)                       \
@@ -170,6 +176,13 @@ struct named_value {
   double real;
   char* text;
 };
+void free_values(struct named_value* values, size_t count);
+
+// NULL: no memory.
+int64_t* copy_shape(const int64_t* shape, uint64_t rank);
+
+// `list` with room for one more item; false if there is none.
+bool grow(void* list, size_t count, size_t size);
 
 struct request {
   struct object object;

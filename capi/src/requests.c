@@ -4,8 +4,6 @@
 
 #include "requests.h"
 
-#define MOST_ITEMS 100000
-
 void request_unlock(void* request)
 {
   struct request* it = *(struct request**)request;
@@ -14,34 +12,14 @@ void request_unlock(void* request)
   }
 }
 
-bool grow(void* list, size_t count, size_t size)
-{
-  if (count >= MOST_ITEMS) {
-    return false;
-  }
-  if ((count & (count - 1)) != 0 && count != 0) {
-    return true;
-  }
-  void* larger = realloc(*(void**)list, (count == 0 ? 4 : 2 * count) * size);
-  if (larger == NULL) {
-    return false;
-  }
-  *(void**)list = larger;
-  return true;
-}
-
 static void destroy(void* object)
 {
   struct request* it = object;
   clear_inputs(it);
   clear_outputs(it);
-  for (size_t index = 0; index < it->parameter_count; ++index) {
-    free(it->parameters[index].name);
-    free(it->parameters[index].text);
-  }
   free(it->inputs);
   free(it->outputs);
-  free(it->parameters);
+  free_values(it->parameters, it->parameter_count);
   free(it->model_name);
   free(it->id);
   free(it->correlation_text);

@@ -17,8 +17,5 @@ void request_unlock(void* request);
     return INVALID("the request belongs to the server until its release callback is called"); \
   }
 
-// `list` with room for one more item; false if there is none.
-bool grow(void* list, size_t count, size_t size);
-
 void clear_inputs(struct request* it);
 void clear_outputs(struct request* it);

@@ -46,12 +46,8 @@ static void destroy_response(void* object)
     free(label->text.text);
     free(label);
   }
-  for (uint32_t index = 0; index < it->parameter_count; ++index) {
-    free(it->parameters[index].name);
-    free(it->parameters[index].text);
-  }
   free(it->outputs);
-  free(it->parameters);
+  free_values(it->parameters, it->parameter_count);
   free(it->model_name);
   free(it->id);
   error_release(it->error);
@@ -62,12 +58,9 @@ static void destroy_response(void* object)
 static TRITONSERVER_Error* take_output(struct submission* of, const core_output* from, struct output* to)
 {
   to->name = strdup(from->name);
-  to->shape = malloc((from->dim_count + 1) * sizeof(int64_t));
+  to->shape = copy_shape(from->shape, from->dim_count);
   if (to->name == NULL || to->shape == NULL) {
     return out_of_memory();
-  }
-  if (from->dim_count > 0) {
-    memcpy(to->shape, from->shape, from->dim_count * sizeof(int64_t));
   }
   to->datatype = from->datatype;
   to->dim_count = from->dim_count;
