@@ -40,7 +40,7 @@ class _Echo(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: TlsChannel
         self.most = 0
-        self.ended = False
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, TlsChannel)
@@ -57,7 +57,7 @@ class _Echo(asyncio.Protocol):
         self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.ended = True
+        self.ended.set()
 
 
 class _InTurns(_Echo):
@@ -179,29 +179,30 @@ def test_close_sends_what_was_written_and_then_the_end(authority: Authority, ser
             return stream.read()
 
     async def run() -> None:
-        async with _serving(server_pair, Giver) as (port, register):
+        giver = Giver()
+        async with _serving(server_pair, lambda: giver) as (port, register):
             assert await asyncio.to_thread(read, port) == content
-            while register.open:
-                await asyncio.sleep(0.01)
+            await giver.ended.wait()
+            assert register.open == []
 
     _run(run())
 
 
 def test_a_client_that_goes_in_the_middle_ends_the_connection(authority: Authority, server_pair: Pair) -> None:
-    made: list[_Echo] = []
-
-    def protocol() -> _Echo:
-        made.append(_Echo())
-        return made[-1]
-
     async def run() -> None:
+        made: asyncio.Queue[_Echo] = asyncio.Queue()
+
+        def protocol() -> _Echo:
+            made.put_nowait(echo := _Echo())
+            return echo
+
         context = ssl.create_default_context(cafile=authority.root)
         async with _serving(server_pair, protocol) as (port, _):
             for _ in range(3):
                 _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+                echo = await made.get()
                 writer.write(bytes(100_000))
                 writer.transport.abort()
-            while len(made) < 3 or not all(one.ended for one in made):
-                await asyncio.sleep(0.01)
+                await echo.ended.wait()
 
     _run(run())
