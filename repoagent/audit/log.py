@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from repoagent.audit.actors import Actor, current_actor
 from repoagent.audit.file import AuditFile
-from repoagent.audit.later import Later
 from repoagent.audit.lines import Head, make_line, plain
+from repoagent.audit.note_writer import NoteWriter
 from repoagent.audit.sink import AuditError, What
 from repoagent.errors import RepoAgentError
 
@@ -53,12 +53,12 @@ class AuditLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._file = AuditFile(path, sync=sync, largest=largest)
-        self._later = Later(self._write_note)
+        self._notes = NoteWriter(self._write_note)
         self._lines = 0
         self._failures = 0
         self._lost = 0
         self._complained = -_QUIET_SECONDS
-        self._later.start()
+        self._notes.start()
         self._note_recovery()
 
     @property
@@ -80,7 +80,7 @@ class AuditLog:
     @property
     def suppressed(self) -> int:
         """How many notes came too fast, and are only counted in a line."""
-        return self._later.suppressed
+        return self._notes.suppressed
 
     # -- recording ------------------------------------------------------------------------------------------------
 
@@ -99,15 +99,15 @@ class AuditLog:
 
     def note(self, event: str, result: str, what: What, actor: Actor | None = None) -> None:
         """See :meth:`Audit.note`. More than a hundred a second are counted, not written."""
-        self._later.put((event, result, plain(what), actor or current_actor()))
+        self._notes.put((event, result, plain(what), actor or current_actor()))
 
     def reopen(self) -> None:
         """Go on in a new file, soon, if this one has been renamed. For a handler of signals: takes no lock."""
-        self._later.put(None)
+        self._notes.put(None)
 
     def close(self) -> None:
         """Write what was noted, log the head and let go of the file. Twice is once."""
-        self._later.close()
+        self._notes.close()
         with self._lock:
             if not self._file.is_open:
                 return

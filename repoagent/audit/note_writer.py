@@ -9,7 +9,7 @@ from typing import Any, Final
 from repoagent.audit.actors import Actor
 from repoagent.audit.sink import What
 
-__all__ = ["Later", "Note"]
+__all__ = ["Note", "NoteWriter"]
 
 Note = tuple[str, str, What, Actor]
 
@@ -22,7 +22,7 @@ _STOP: Final = object()
 _SAY: Final = object()
 
 
-class Later:
+class NoteWriter:
     """Hands items to ``write`` on a thread of its own, which starts with the first one.
 
     ``None`` is an order that always gets through. Of notes at most a hundred a second do: strangers cause them, and

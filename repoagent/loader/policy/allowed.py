@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from repoagent.config import BACKEND_OF_PLATFORM, ModelConfig, executed_by, platform_of
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.pinned_code import PINNED_CODE
-from repoagent.loader.policy.code import code_of
+from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent, Rule
 
 __all__ = ["backend_objections", "objection"]

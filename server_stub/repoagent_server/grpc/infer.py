@@ -26,10 +26,10 @@ from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
 from repoagent_server.handlers.inference import Headers, Inference
 from repoagent_server.handlers.server import check_version
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer, Mailbox
 from repoagent_server.shared.request_log import RequestLog
-from repoagent_server.shared.told import told
 
 __all__ = ["InferCalls", "OneAnswer", "Received", "read", "read_long", "receive", "status_of", "told_of"]
 
@@ -288,4 +288,4 @@ def told_of(error: Exception) -> RepoAgentError:
 def status_of(error: Exception) -> tuple[Any, str]:
     """The status of grpc that stands for ``error``, and its text."""
     known = told_of(error)
-    return code_for(known), told(known)
+    return code_for(known), client_text(known)

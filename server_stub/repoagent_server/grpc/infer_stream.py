@@ -22,9 +22,9 @@ from repoagent_server.grpc.stream_message import error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import CallContext, Inference
 from repoagent_server.shared.backlog import Backlog
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer
-from repoagent_server.shared.told import told
 
 __all__ = ["InferStream", "InferStreams", "StreamSender"]
 
@@ -59,7 +59,7 @@ class InferStreams:
         try:
             call = self.inference.context(context.invocation_metadata, caller_of(context), request_id(context))
         except RepoAgentError as error:
-            await context.abort(code_for(error), details(told(error)))
+            await context.abort(code_for(error), details(client_text(error)))
         statuses = _wants_statuses(context.invocation_metadata() or ())
         stream = self.new_stream(call, _write_now(context), context, errors_are_statuses=statuses)
         _take_now(context, stream.take)

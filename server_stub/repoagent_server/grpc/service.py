@@ -27,9 +27,9 @@ from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.repository import LoadParameters
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.told import told
 
 __all__ = ["METHODS", "SERVICE", "GrpcService"]
 
@@ -161,7 +161,7 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
                 actor = acting_client(context, caller)
                 return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)
             except RepoAgentError as error:
-                await context.abort(code_for(error), details(told(error)))
+                await context.abort(code_for(error), details(client_text(error)))
             finally:
                 self._in_flight.finished()
 

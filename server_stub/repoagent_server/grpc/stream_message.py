@@ -6,7 +6,7 @@ from repoagent.errors import RepoAgentError
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.response_writer import frame_of
-from repoagent_server.shared.told import told
+from repoagent_server.shared.client_text import client_text
 
 __all__ = ["error_message", "response_message"]
 
@@ -33,7 +33,7 @@ def response_message(parts: list[Buffer], final: bool) -> bytes:
 
 def error_message(error: RepoAgentError, request_id: str, model: str | None = None, final: bool = False) -> bytes:
     """As Triton's: only of a request that was let in, here one with a ``model``, is there more to say than its id."""
-    message = pb.ModelStreamInferResponse(error_message=told(error))
+    message = pb.ModelStreamInferResponse(error_message=client_text(error))
     message.infer_response.id = request_id
     if model is not None:
         message.infer_response.model_name = model

@@ -16,8 +16,8 @@ from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import EVENTS, STATUS_OF, Exchange, Request, Response, error_response
 from repoagent_server.http.router import Params
 from repoagent_server.http.service import fault
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.mailbox import Answer, Mailbox
-from repoagent_server.shared.told import told
 
 __all__ = ["GenerateRoutes"]
 
@@ -149,7 +149,7 @@ def _written(response: InferResponse) -> tuple[int, bytes]:
             raise response.error
         return 200, write_generate(response)
     except RepoAgentError as error:
-        return STATUS_OF[error.code], dumps({"error": told(error)})
+        return STATUS_OF[error.code], dumps({"error": client_text(error)})
     except Exception as error:  # a fault of ours must not leave the client without an answer
         answer = fault(error, "an answer of generate could not be written")
         return answer.status, bytes(answer.body)

@@ -9,7 +9,7 @@ from repoagent.serving.requests.request import InferResponse
 from repoagent_server.access import AccessError, Caller, PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.shared.told import told
+from repoagent_server.shared.client_text import client_text
 
 __all__ = [
     "EVENTS",
@@ -157,5 +157,5 @@ def error_response(error: RepoAgentError | str, status: int | None = None) -> Re
     if isinstance(error, AccessError):
         status = error.status
     if isinstance(error, RepoAgentError):
-        return json_response({"error": told(error)}, status or STATUS_OF[error.code])
+        return json_response({"error": client_text(error)}, status or STATUS_OF[error.code])
     return json_response({"error": error}, status or 400)

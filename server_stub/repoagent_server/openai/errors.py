@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from repoagent.errors import ErrorCode, InvalidArgumentError, NotFoundError, OverloadedError, RepoAgentError
 from repoagent_server.access import AccessError
-from repoagent_server.shared.told import told
+from repoagent_server.shared.client_text import client_text
 
 __all__ = ["FieldError", "ModelNotFoundError", "error_object", "status_of"]
 
@@ -54,5 +54,5 @@ def error_object(error: RepoAgentError | str, status: int) -> dict[str, Any]:
     """What a response of ``status``, or an event, has of ``error``."""
     field = error.field if isinstance(error, FieldError) else None
     code = "model_not_found" if isinstance(error, ModelNotFoundError) else None
-    text = error if isinstance(error, str) else told(error)
+    text = error if isinstance(error, str) else client_text(error)
     return {"error": {"message": text, "type": _TYPES.get(status, "server_error"), "param": field, "code": code}}

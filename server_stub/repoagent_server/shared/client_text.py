@@ -3,9 +3,9 @@
 from repoagent.errors import RepoAgentError
 from repoagent.public_text import public_text
 
-__all__ = ["told"]
+__all__ = ["client_text"]
 
 
-def told(error: RepoAgentError) -> str:
+def client_text(error: RepoAgentError) -> str:
     """The message without the paths of private places of this machine."""
     return public_text(error.message)

@@ -16,7 +16,7 @@ from repoagent.errors import AgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy import PolicyPlanner, read_policy
-from repoagent.loader.policy.code import code_of
+from repoagent.loader.policy.code_digests import code_of
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
 PACKAGE = "repoagent_sizelimit"

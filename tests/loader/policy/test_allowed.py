@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.policy.allowed import objection
-from repoagent.loader.policy.code import code_of
+from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
