@@ -1,4 +1,4 @@
-"""The five moments of a model's life at which an agent is called, and the two kinds of place a model can be in."""
+"""The five moments of a model's life at which an agent is called, and the two kinds of location of a model."""
 
 import enum
 

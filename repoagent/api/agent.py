@@ -15,10 +15,10 @@ class Agent:
     """Code that runs when a model is loaded or unloaded.
 
     One object serves every model that names the agent: ``initialize`` comes before the first model, ``finalize``
-    after the last. Everything that belongs to one load hangs on the :class:`AgentModel` that each call is given.
+    after the last. Keep what belongs to one load in the :class:`AgentModel` that each call is given.
 
     Raising from ``initialize``, ``model_initialize`` or ``load`` refuses the load, and the text of the exception is
-    the reason that the operator and the client read. Raising later is logged and written in the load report; it
+    the reason that the operator and the client read. Raising later is logged and noted in the load report, and
     stops nothing. A method that returns something counts as one that raised: only an exception refuses a model.
 
     Calls for one ``AgentModel`` never overlap. Calls for different ones may run at the same time, each on a worker
@@ -51,16 +51,16 @@ class Agent:
         return ()
 
     def initialize(self) -> None:
-        """Prepare what all models share. Called once, before the first model that names this agent."""
+        """Prepare what all models share. Called once, before the first model that names the agent."""
 
     def finalize(self) -> None:
-        """Undo ``initialize``. Called once, when the last model has let go, also when ``initialize`` itself raised."""
+        """Undo ``initialize``. Called once, after the last model is gone, and also when ``initialize`` raised."""
 
     def model_initialize(self, model: AgentModel) -> None:
         """Prepare for one load of one model; ``model.state`` is yours."""
 
     def model_finalize(self, model: AgentModel) -> None:
-        """The last call for ``model``, also when ``model_initialize`` itself raised."""
+        """The last call for ``model``, also when ``model_initialize`` raised."""
 
     def model_action(self, model: AgentModel, action: Action) -> None:
         """The one entry point of the life cycle. The default hands ``action`` to the method of the same name."""
@@ -83,10 +83,10 @@ class Agent:
         """The model is ready and serves."""
 
     def load_fail(self, model: AgentModel) -> None:
-        """The load came to nothing, here or later in the chain or in the backend."""
+        """The load failed: in this agent, later in the chain, or in the backend."""
 
     def unload(self, model: AgentModel) -> None:
-        """The model is about to go; it may still be answering its last requests."""
+        """The model is about to be unloaded; it may still answer its last requests."""
 
     def unload_complete(self, model: AgentModel) -> None:
-        """The model is gone."""
+        """The model has been unloaded."""

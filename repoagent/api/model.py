@@ -20,7 +20,7 @@ __all__ = ["AgentModel", "Cache", "Parameters"]
 class Parameters(Mapping[str, str]):
     """The parameters of one agent entry: a mapping that keeps the order of the file, and repeats.
 
-    As a mapping each key is there once, and its value is the last one given, as in Triton. :meth:`items` has every
+    As a mapping it has each key once, with the last value given, as in Triton. :meth:`items` has every
     pair, :meth:`get_all` every value of a key.
     """
 
@@ -104,7 +104,7 @@ class AgentModel(Protocol):
         """The repository of the model as the agents before this one left it: a directory or an fsspec URL.
 
         It holds ``config.pbtxt`` (perhaps) and one numbered directory per version. After :meth:`update_location` it is
-        the new place. The plaintext of a confidential load may be gone once the model serves.
+        the new location. The plaintext of a confidential load may be gone once the model serves.
         """
 
     @property
@@ -135,13 +135,13 @@ class AgentModel(Protocol):
 
     @property
     def limits(self) -> "Limits":
-        """What the operator lets one load take."""
+        """The operator's limits for one load."""
 
     @property
     def cancelled(self) -> bool:
         """True once the load is cancelled. Long work should check it now and then, and raise.
 
-        Never true after ``LOAD``: what follows has to be done, so :meth:`run_child` works there too.
+        Never true after ``LOAD``: the remaining calls must be completed, so :meth:`run_child` works there too.
         """
 
     def read_config(self) -> "ModelConfig | None":
@@ -161,11 +161,11 @@ class AgentModel(Protocol):
     def acquire_location(self, *, confidential: bool = False, size_hint: int | None = None) -> Path:
         """Return an empty private directory of this load and agent, the same one when asked again.
 
-        It is removed for you when the model has gone. With ``confidential`` it lies on a memory filesystem, as does
+        The server removes it after the model is unloaded. With ``confidential`` it is on a memory filesystem, as is
         every later location of this load; ``size_hint`` (bytes) is then reserved.
 
         Raises:
-            UnavailableError: less room than ``size_hint``, or memory may be swapped to disk and the operator has not
+            UnavailableError: less than ``size_hint`` is free, or memory may be swapped to disk and the operator has not
                 allowed that.
             UnsupportedError: no memory filesystem on this machine.
         """
@@ -180,15 +180,15 @@ class AgentModel(Protocol):
     def update_location(self, location: str | Path, artifact_type: ArtifactType = ArtifactType.FILESYSTEM) -> None:
         """Let the agents that follow, and the server, use ``location`` instead. Only during ``LOAD``.
 
-        When this agent has accepted the model, the configuration file is read at the new place; name and agents of the
-        load stay what they are. Without a file there the configuration stands.
+        When this agent has accepted the model, the configuration file is read at the new location; name and agents of
+        the load do not change. Without a file there, the configuration stays as it is.
 
         Raises:
             InvalidArgumentError: called during another action, or ``location`` does not exist.
         """
 
     def filesystem(self) -> Any:
-        """The fsspec filesystem that ``location`` lies on. Paths for it are relative to :meth:`root`."""
+        """The fsspec filesystem of ``location``. Paths for it are relative to :meth:`root`."""
 
     def root(self) -> str:
         """``location`` as a path of :meth:`filesystem`, without protocol."""
@@ -211,10 +211,10 @@ class AgentModel(Protocol):
     ) -> Mapping[str, str]:
         """Put remote files below the directory ``into``; path -> ``sha256:HEX`` of each.
 
-        Files come in parallel, in ranges where the server takes them, continued after a kill, and once per machine:
-        they are kept in the cache. Below a directory that ``cache.get_or_build`` gave they are read-only links,
-        elsewhere private copies. A confidential load keeps nothing. What is not public is never asked unless the
-        operator named it (``REPOAGENT_FETCH_HOSTS``), and redirects obey the same rule.
+        Files download in parallel, in ranges where the server supports them, and only once per machine: the cache keeps
+        them, and a download continues after a kill. Below a directory that ``cache.get_or_build`` gave they are
+        read-only links, elsewhere private copies. A confidential load keeps nothing. Hosts that are not public are
+        refused unless the operator named them (``REPOAGENT_FETCH_HOSTS``), and redirects obey the same rule.
 
         Args:
             what: A URL of a file or a directory (s3, gs, az, as, http, https, or of a plug-in), or a list of files.
@@ -225,7 +225,7 @@ class AgentModel(Protocol):
             allow: Hosts (``host:port``) that need not be public. Never take them from a model.
 
         Raises:
-            InvalidArgumentError: a digest is wrong, a host may not be asked, or a limit is passed.
+            InvalidArgumentError: a digest is wrong, a host is refused, or a limit is exceeded.
             UnavailableError: the source does not answer or changed meanwhile, the disk is full, or the server is
                 offline (``REPOAGENT_OFFLINE``) and the cache does not have a file.
             UnsafePathError: a name leaves ``into``.
@@ -254,21 +254,21 @@ class AgentModel(Protocol):
 
         Raises:
             InvalidArgumentError: not a reference; a key itself must never be a parameter.
-            NotFoundError: the reference leads nowhere. The message has the reference, never the secret.
+            NotFoundError: there is no such secret. The message has the reference, never the secret.
             CancelledError: the program of an ``exec:`` reference was killed because the load was cancelled.
         """
 
     @property
     def cache(self) -> Cache:
-        """Where results can be kept for the next load, by any process."""
+        """Results that outlive the load, shared by all processes of the machine."""
 
     def run_child(
         self, argv: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a program to its end, with text output captured; it is killed when the load is cancelled.
+        """Run a program and capture its text output; it is killed when the load is cancelled.
 
         Args:
-            argv: Program and arguments; no shell sees them.
+            argv: Program and arguments; no shell is involved.
             timeout: Seconds after which it is killed and ``UnavailableError`` raised.
             env: Variables that replace the inherited ones of the same name. Variables of this program (``REPOAGENT_*``)
                 and those that hold keys are not inherited.
@@ -280,24 +280,24 @@ class AgentModel(Protocol):
 
     @property
     def converters(self) -> tuple[tuple[str, str], ...]:
-        """``(from, to)`` of every converter there is, sorted; see :meth:`conversion`."""
+        """``(from, to)`` of every converter, sorted; see :meth:`conversion`."""
 
     def converter(self, source_format: str, target_format: str) -> Converter:
         """The converter between two formats, for its options and its version; :meth:`conversion` runs it.
 
         Raises:
-            InvalidArgumentError: there is none; the message has those that there are.
+            InvalidArgumentError: there is none; the message lists the ones that exist.
             InternalError: its code cannot be imported.
         """
 
     def conversion(
         self, source_format: str, target_format: str, source: ConversionSource, options: Mapping[str, str]
     ) -> Conversion:
-        """Plan the conversion of one version of the model; ``write`` of the result does it.
+        """Plan the conversion of one version of the model; ``write`` of the returned object runs it.
 
-        A conversion runs in a process of its own, which ends with the load and whose crash is a refusal. Its result is
-        kept in :attr:`cache` under the contents that went into it, for every model and process of this machine. In a
-        confidential load it lies in memory only, as ``acquire_location`` does, and is not kept.
+        A conversion runs in a separate process, which ends with the load and whose crash refuses the model. Its result
+        is kept in :attr:`cache` under the contents that went into it, for every model and process of this machine. In a
+        confidential load it is in memory only, as with ``acquire_location``, and is not kept.
 
         Args:
             source_format: Such as ``"onnx"``.
@@ -314,12 +314,12 @@ class AgentModel(Protocol):
         """Ask the server to unload this model soon: its licence ended, its key was withdrawn.
 
         Returns at once and may be called from any thread, also one of your own, from the end of ``load`` until
-        ``unload``. Later it does nothing, and so does a second time. Only asked: the server logs the request with
-        ``reason``, and a program that embeds the loader may decide otherwise. During ``load``, raise instead.
+        ``unload``. Later calls and repeated ones have no effect. It is a request: the server logs it with ``reason``,
+        and a program that embeds the loader may decide otherwise. During ``load``, raise instead.
         """
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
-        """Report how far long work is (bytes or steps). Cheap: call it as often as you like."""
+        """Report the progress of long work (bytes or steps). Cheap: call it as often as you like."""
 
     def report(
         self,

@@ -1,4 +1,4 @@
-"""What a load did: a value that can be printed, logged, sent as JSON and asked for."""
+"""What a load did: a value that can be printed, logged and sent as JSON."""
 
 import json
 from collections.abc import Mapping

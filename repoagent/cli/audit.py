@@ -24,14 +24,14 @@ def audit() -> None:
     "heads",
     multiple=True,
     metavar="SHA256",
-    help="A head that was kept elsewhere: some line must have it; may be given again.",
+    help="A head that was kept elsewhere: one line must have this hash; repeat for more.",
 )
 @click.option("--key", metavar="REF", help="The key of --audit-key (env:NAME, file:PATH): check the HMAC of each line.")
 def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> None:
     """Check the chain in FILE, or in several that follow each other, in any order.
 
-    Prints the first broken line and exits 1 if one was changed, removed, added or moved. Lines that are missing at the
-    end show only against a --head. A last line that was cut short by a kill is reported, and is no fault.
+    Prints the first broken line and exits 1 if a line was changed, removed, added or moved. Lines that are missing at
+    the end are found only with a --head. A last line that a kill cut short is reported, and is not a fault.
     """
     from repoagent.audit import verifying
 

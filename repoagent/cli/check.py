@@ -29,8 +29,8 @@ __all__ = ["check"]
 @click.option("--workspace-directory", type=click.Path(path_type=Path), help="Where loads keep private directories.")
 @click.option("--cache-directory", type=click.Path(path_type=Path), help="Where results are kept between loads.")
 @click.option("--model-config-name", help="Read configs/NAME.pbtxt where the model has it.")
-@click.option("--allow-swap", is_flag=True, help="Let confidential plaintext lie in memory that may be swapped.")
-@click.option("--allow-exec-keys", is_flag=True, help="Let key references run programs (exec:COMMAND).")
+@click.option("--allow-swap", is_flag=True, help="Allow confidential plaintext in memory that may be swapped.")
+@click.option("--allow-exec-keys", is_flag=True, help="Allow key references that run programs (exec:COMMAND).")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def check(
     model_dir: str,

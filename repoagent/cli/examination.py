@@ -48,7 +48,7 @@ def _guarded(check: "Check") -> list[Finding]:
         return list(check())
     except Exception as error:  # A machine that is odd enough is what this is for.
         subject = check.__name__.removeprefix("_").replace("_", " ")
-        return [Finding(subject, f"cannot be found out: {type(error).__name__}: {error}", "report this as a fault")]
+        return [Finding(subject, f"cannot be determined: {type(error).__name__}: {error}", "report this as a fault")]
 
 
 def _versions() -> Iterator[Finding]:

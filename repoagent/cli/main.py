@@ -22,10 +22,10 @@ from repoagent.installing import install_hint
 __all__ = ["load", "main", "program", "run"]
 
 _OWN: Final[Mapping[str, CommandSpec]] = {
-    "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and begin agents."),
+    "agents": CommandSpec("repoagent.cli.agents:agents", "List, inspect and create agents."),
     "audit": CommandSpec("repoagent.cli.audit:audit", "Verify the audit log of a server."),
-    "check": CommandSpec("repoagent.cli.check:check", "Parse a model, run its agents without serving it, report."),
-    "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what of this machine can be used, and each gap."),
+    "check": CommandSpec("repoagent.cli.check:check", "Run the agents of a model without serving it."),
+    "doctor": CommandSpec("repoagent.cli.doctor:doctor", "Report what this machine can run, and what it lacks."),
     "fetch": CommandSpec("repoagent.cli.fetch:fetch", "Download models into the cache before they are needed."),
     "policy": CommandSpec("repoagent.cli.policy:policy", "Check and explain a policy for agents."),
     "version": CommandSpec("repoagent.cli.version:print_version", "Print the versions of repoagent and what it uses."),

@@ -23,7 +23,7 @@ def policy() -> None:
 @policy.command("check")
 @_file
 @click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for a warning, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 on a warning, too.")
 def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> None:
     """Read the policy in FILE, look for the agents that it demands, and warn of what a model's owner could still do.
 

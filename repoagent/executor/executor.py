@@ -53,9 +53,11 @@ _CONSTRUCTORS: Final = (
 class Executor:
     """Serves one model. All methods may be called from any thread.
 
-    As a context manager it shuts down at the end; it does so too when no one holds it any more, and when the program
-    ends. A model is a decoder folder (genai_config.json and its graph), or an engine buffer: the graph's bytes, the
-    text of genai_config.json, and the weights by name that the graph keeps outside. ``from_runner`` takes any runner.
+    As a context manager it shuts down at the end. It also shuts down when it is no longer referenced, and when the
+    program ends.
+
+    A model is a decoder folder (genai_config.json and its graph), or an engine buffer: the graph's bytes, the text of
+    genai_config.json, and the weights by name that the graph keeps outside. ``from_runner`` takes any runner.
     """
 
     _assembly: Assembly
@@ -147,7 +149,7 @@ class Executor:
     def enqueue_requests(self, requests: Sequence[Request]) -> list[int]:
         """Queue requests; ids count up. A request that cannot be served gets an error response.
 
-        Raises ``ExecutorStoppedError`` after shutdown and ``QueueFullError`` at the queue limit (then none is taken).
+        Raises ``ExecutorStoppedError`` after shutdown and ``QueueFullError`` at the queue limit (none is accepted).
         """
         requests = list(requests)
         for item in requests:
@@ -210,8 +212,8 @@ class Executor:
     def await_responses(self, *args: Any, **named: Any) -> list[Response] | list[list[Response]]:
         """Wait for responses: of any request, of one id, or of each of several ids.
 
-        Without a timeout waits for at least one response; with one returns what there is when it ends, perhaps
-        nothing. An id whose final response was taken already gets an error response. Shutdown ends a wait.
+        Without a timeout it waits for at least one response; with one it returns the responses that are there when it
+        ends, perhaps none. An id whose final response was already taken gets an error response. Shutdown ends a wait.
         """
         which, timeout = _awaited(args, named)
         seconds = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
@@ -229,7 +231,7 @@ class Executor:
         return self._assembly.board.count(None if id is None else index(id))
 
     def cancel_request(self, id: int) -> None:  # noqa: A002 - the interface's name
-        """End a request; its last response says CANCELLED. Ids that have ended are ignored."""
+        """End a request; its last response has the finish reason CANCELLED. Ids that have ended are ignored."""
         self._check_running()
         self._assembly.inbox.cancel(index(id))
 
@@ -244,9 +246,9 @@ class Executor:
         return self._assembly.stats.take_requests()
 
     def get_latest_debug_tensors(self) -> list[DebugTensorsPerIteration]:
-        """The tensors that ``ExecutorConfig.debug_config`` names, of the iterations since the last call.
+        """The tensors that ``ExecutorConfig.debug_config`` names, for the iterations since the last call.
 
-        Of each iteration ``request_ids`` [segments] (a segment is what one sequence computes), and as asked for
+        For each iteration ``request_ids`` [segments] (a segment is what one sequence computes), and on request
         ``input_ids`` [tokens], ``sequence_length`` [segments], ``logits`` [rows, vocabulary], tensors of the graph
         [tokens, ...].
         """
@@ -254,7 +256,7 @@ class Executor:
         return self._assembly.debug.take()
 
     def can_enqueue_requests(self) -> bool:
-        """Whether requests are taken: until shutdown."""
+        """Whether requests are accepted; false after shutdown."""
         return not (self._stopped or self._assembly.board.stopped)
 
     def get_kv_cache_event_manager(self) -> KVCacheEventManager | None:
@@ -262,7 +264,7 @@ class Executor:
         return self._assembly.events
 
     def shutdown(self) -> None:
-        """Stop after the iteration that runs; requests that are not done get no answer. May be called twice."""
+        """Stop after the iteration that runs; unfinished requests get no answer. May be called twice."""
         with self._lock:
             self._stopped = True
         _stop(self._assembly.inbox, self._assembly.engine)
@@ -301,7 +303,7 @@ def _positional(args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
         rest = names[len(args) :]
         if named.keys() <= set(rest) <= named.keys() | {"managed_weights"}:
             return (*args, *(named[name] for name in rest if name in named))
-    raise TypeError(f"Executor has no constructor for {len(args)} arguments without a name and {sorted(named)}")
+    raise TypeError(f"Executor has no constructor for {len(args)} positional arguments and {sorted(named)}")
 
 
 def _refuse_other_constructors(args: Sequence[Any]) -> None:

@@ -49,7 +49,7 @@ class _Running:
             try:
                 core.stop()
             except Exception as error:  # Python 3.12.0 to 3.12.2 let no thread start any more.
-                logger.error("a server could not be stopped at the end of the program (%s): stop it before", error)
+                logger.error("a server could not be stopped when the program ended (%s): call its stop() before", error)
 
 
 _running = _Running()

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class MemoryType(ServerEnum):
-    """The kind of memory that a tensor lies in."""
+    """The kind of memory of a tensor."""
 
     CPU = 0
     CPU_PINNED = 1

@@ -26,7 +26,7 @@ def core_input(value: Any) -> CoreTensor:
     """The value of an input as a tensor of the core; arrays of numbers are not copied.
 
     Raises:
-        InvalidArgumentError: it is nothing that can be an input, or of a type that models do not have.
+        InvalidArgumentError: it cannot be an input, or has a type that models do not have.
     """
     if type(value) is np.ndarray:
         kind = _DIRECT.get(value.dtype)

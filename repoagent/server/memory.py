@@ -1,4 +1,4 @@
-"""Memory that a tensor lies in, and the ways to name a device."""
+"""The memory of a tensor, and the ways to name a device."""
 
 import math
 from typing import Any, Final, TypeAlias

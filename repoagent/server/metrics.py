@@ -15,7 +15,7 @@ class MetricFamily:
 
     Raises:
         AlreadyExistsError: there is one of that name with another kind or description.
-        InvalidArgumentError: Prometheus takes no such name.
+        InvalidArgumentError: the name is not valid in Prometheus.
     """
 
     __slots__ = ("__weakref__", "_family", "kind")
@@ -50,7 +50,7 @@ class Metric:
 
     @property
     def value(self) -> float:
-        """Where it stands."""
+        """The current value."""
         return self._metric.value
 
     def increment(self, value: float) -> None:

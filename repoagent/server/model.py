@@ -21,8 +21,8 @@ __all__ = ["Model", "ModelDictionary"]
 class Model:
     """A model of a server, by name and version; -1 is the highest version that is ready.
 
-    It is only a name: making one asks the server nothing. ``state`` and ``reason`` are those of the index when this
-    object came out of one.
+    It is only a name: making one sends nothing to the server. ``state`` and ``reason`` are those of the index, for an
+    object that came from one.
     """
 
     __slots__ = ("__weakref__", "_answering", "_server", "name", "reason", "state", "version")
@@ -99,7 +99,7 @@ class Model:
 
         Raises:
             RepoAgentError: the request failed, or the model is decoupled.
-            TypeError: ``inputs`` is no mapping.
+            TypeError: ``inputs`` is not a mapping.
         """
         if type(inputs) is not dict and not isinstance(inputs, Mapping):
             raise TypeError(f"run takes the inputs by name, {{'name': array}}, not {type(inputs).__name__}")
@@ -124,7 +124,7 @@ class Model:
         return self._server.core.model_metadata(self.name, self._version_text())
 
     def ready(self) -> bool:
-        """Whether a request would be taken."""
+        """Whether the model accepts requests."""
         return self._server.core.model_ready(self.name, self._version_text())
 
     def statistics(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether the values of options can be what they are to be, before anything is started with them."""
+"""Checks of the values of options, before anything is started with them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -39,7 +39,7 @@ _HOST_POLICIES: Final = ("numa-node", "cpu-cores")
 
 @dataclass(slots=True)
 class RateLimiterResource:
-    """``count`` units of a resource on ``device``; -1 is each."""
+    """``count`` units of a resource on ``device``; -1 means each device."""
 
     name: str
     count: int
@@ -48,7 +48,7 @@ class RateLimiterResource:
 
 @dataclass(slots=True)
 class ModelLoadDeviceLimit:
-    """No model is loaded onto ``device`` once ``fraction`` of its memory is in use. Only GPUs can have one."""
+    """No model is loaded onto ``device`` once ``fraction`` of its memory is in use. For GPUs only."""
 
     kind: InstanceGroupKind
     device: int
@@ -155,7 +155,7 @@ def core_options(options: Options) -> CoreOptions:
     Raises:
         TypeError: a value has the wrong type.
         InvalidArgumentError: there is no model repository, or a number means nothing.
-        UnsupportedError: something is asked for that this server cannot do.
+        UnsupportedError: an option asks for a feature that this server does not have.
     """
     check_types(options)
     if not options.model_repository:

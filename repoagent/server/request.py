@@ -25,7 +25,7 @@ _PARAMETER_TYPES: Final = frozenset({str, bool, int, float})
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class InferenceRequest:
-    """What is asked of a model. It can be used again, also while an earlier use is still running."""
+    """A request to a model. It can be sent again, also while an earlier one is still running."""
 
     model: "Model"
     request_id: str | None = None

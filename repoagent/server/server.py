@@ -34,7 +34,7 @@ class Server:
     stopped then. Every method may be called from any thread. ``backends`` can hold backends of the program's own.
 
     Raises:
-        TypeError: there is no option of that name.
+        TypeError: there is no such option.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Server:
         Raises:
             InvalidArgumentError: the server is started already, or there is no model repository.
             InternalError: a repository cannot be read, or a model failed and ``exit_on_error`` is set.
-            UnavailableError: it was not ready in time; it runs on.
+            UnavailableError: it was not ready in time; it keeps running.
             TypeError: an option has a value of the wrong type.
             InvalidArgumentError: an option has a value that means nothing, or the log file cannot be opened.
         """
@@ -90,7 +90,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Finish running requests, unload every model through its agents, and become unstarted again.
+        """Finish running requests and unload every model through its agents. The server can be started again.
 
         Raises:
             InvalidArgumentError: the server is not started.
@@ -106,7 +106,7 @@ class Server:
 
     @property
     def core(self) -> ServingCore:
-        """The serving core, for front ends and others that the names of this class are too few for.
+        """The serving core, for front ends and other code that needs more than this class offers.
 
         Raises:
             InvalidArgumentError: the server is not started.
@@ -123,11 +123,11 @@ class Server:
     # -- the server -----------------------------------------------------------------------------------------------
 
     def live(self) -> bool:
-        """The server runs."""
+        """Whether the server runs."""
         return self.core.live()
 
     def ready(self) -> bool:
-        """It takes requests and, under ``strict_readiness``, every model is ready."""
+        """Whether it accepts requests and, under ``strict_readiness``, every model is ready."""
         return self.core.ready()
 
     def metadata(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Server:
         return self.core.metadata()
 
     def metrics(self, metric_format: MetricFormat = MetricFormat.PROMETHEUS) -> str:
-        """All metrics as text; without those of the server where the options switch them off."""
+        """All metrics as text, without those that the options turn off."""
         self.core  # noqa: B018 - refuses when not started
         return self._metrics()
 
@@ -146,7 +146,7 @@ class Server:
 
         Args:
             path: Directory or URL.
-            name_mapping: Directory in the repository -> name of the model it holds; others are called as theirs is.
+            name_mapping: Directory in the repository -> name of its model; others keep that of their directory.
 
         Raises:
             UnsupportedError: the control mode is another one.
@@ -178,7 +178,7 @@ class Server:
     # -- models ---------------------------------------------------------------------------------------------------
 
     def model(self, name: str, version: int = -1) -> Model:
-        """A model by name; whether there is one shows at its first use."""
+        """A model by name. Whether it exists is checked at its first use."""
         self.core  # noqa: B018 - refuses when not started
         return Model(self, name, version)
 
@@ -203,7 +203,7 @@ class Server:
         *,
         version: int | None = None,
     ) -> Model:
-        """Load or reload a model; EXPLICIT only. If it fails, what was loaded before goes on serving.
+        """Load or reload a model; EXPLICIT only. If it fails, what was loaded before keeps serving.
 
         Args:
             name: Name of the model.
@@ -224,7 +224,7 @@ class Server:
 
     @contextmanager
     def lease(self, name: str) -> Iterator[Model]:
-        """For a ``with`` block: a model that is loaded, and stays so when room is needed for others; EXPLICIT only.
+        """For a ``with`` block: the model is loaded, and is not unloaded to make room for others; EXPLICIT only.
 
         After the block it may be unloaded to make room (``Options.memory_budget``), if it was not loaded explicitly.
 
@@ -250,10 +250,10 @@ class Server:
 
         Args:
             model: The model or its name.
-            unload_dependents: Also unload the models that it pulled in.
+            unload_dependents: Also unload the models that were loaded for it.
             wait_until_unloaded: Return when it is gone.
             polling_interval: Seconds between two looks.
-            timeout: Seconds to wait at most; past them it simply returns.
+            timeout: Seconds to wait at most; it then returns without an error.
             version: Unload only this one; no agent is called before the last one goes.
 
         Raises:

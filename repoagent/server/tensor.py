@@ -68,7 +68,7 @@ class Tensor:
         """The tensor that ``obj`` is, over the same memory; ``obj`` is kept and gets one reference more.
 
         Raises:
-            InvalidArgumentError: ``obj`` does not speak DLPack, is not contiguous, has another data type, or lies on
+            InvalidArgumentError: ``obj`` does not support DLPack, is not contiguous, has another data type, or lies on
                 a GPU.
         """
         if isinstance(obj, Tensor):
@@ -214,6 +214,6 @@ def to_core(tensor: Tensor) -> CoreTensor:
     if host.data_type is DataType.BYTES:
         return CoreTensor(host.data_type, host.to_bytes_array())
     if host.data_type not in NUMPY_TYPES:
-        raise InvalidArgumentError(f"a tensor of type {host.data_type.name} can be no input")
+        raise InvalidArgumentError(f"a tensor of type {host.data_type.name} cannot be an input")
     array = host._view()
     return CoreTensor(host.data_type, array if array.flags.aligned else array.copy())

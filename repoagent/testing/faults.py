@@ -17,7 +17,7 @@ class InjectedError(Exception):
 
 
 class FaultInjection:
-    """Faults, each tied to a point (:mod:`repoagent.testing.points`), and a record of the points that were passed.
+    """Faults, each at a point (:mod:`repoagent.testing.points`), and a record of the points that were passed.
 
     Give it to an :class:`~repoagent.testing.AgentHarness`. A fault happens once, when its point is reached.
     Thread-safe.

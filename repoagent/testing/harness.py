@@ -37,7 +37,7 @@ _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the harness makes a pri
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run of :meth:`AgentHarness.run` came to.
+    """The outcome of one :meth:`AgentHarness.run`.
 
     ``files`` and ``config`` (its text, "" if there is none) are what a backend would have got. They are empty if the
     load was refused.
@@ -70,7 +70,7 @@ _CALLS: Final = ("initialize", "model_initialize", *Action.__members__, "model_f
 
 
 class AgentHarness:
-    """A loader of its own with a workspace, a cache and keys of its own. A context manager.
+    """A private loader with its own workspace, cache and keys. A context manager.
 
     The agents are those given by name, then the installed ones, then those in ``repoagent_directory``. Plug-ins of
     installed packages are in use too (for their key schemes). Thread-safe as the loader is; :meth:`run` is not.
@@ -144,7 +144,7 @@ class AgentHarness:
         self._stack.close()
 
     def add(self, name: str, agent: LoadedAgent) -> None:
-        """Put ``agent`` under test, under ``name``."""
+        """Put ``agent`` under test as ``name``."""
         self._agents.add(name, agent)
 
     def load(self, model: Path | ModelSource, *, override: ModelConfig | None = None) -> LoadedChain:
@@ -157,7 +157,7 @@ class AgentHarness:
         return self.loader.load(source, override=override, cancelled=self.faults.cancelled)
 
     def run(self, model: Path | ModelSource, *, override: ModelConfig | None = None) -> Outcome:
-        """Take ``model`` through its whole life: load, complete, unload, unload_complete. A refusal is no exception."""
+        """Take ``model`` through its whole life: load, complete, unload, unload_complete. A refusal does not raise."""
         before = len(self.faults.passed)
         with captured_log() as log:
             report, error, files, config = self._live(model, override)

@@ -1,4 +1,4 @@
-"""Keys that a test makes up."""
+"""Keys for tests."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -31,5 +31,5 @@ class FakeKeys:
         self.asked.append(uri)
         name = uri.partition(":")[2]
         if name not in self._secrets:
-            raise NotFoundError(f"the test put no key at {SCHEME}:{name}")
+            raise NotFoundError(f"the test has no key at {SCHEME}:{name}")
         return self._secrets[name]

@@ -48,7 +48,7 @@ def fault_injection() -> "FaultInjection":
 
 @pytest.fixture
 def agent_harness(tmp_path: Path, fake_keys: "FakeKeys", fault_injection: "FaultInjection") -> "Iterator[AgentHarness]":
-    """A loader of its own for the installed agents and those that the test adds."""
+    """A private loader for the installed agents and those that the test adds."""
     from repoagent.testing.harness import AgentHarness
 
     with AgentHarness(tmp_path / "harness", keys=fake_keys, faults=fault_injection) as harness:

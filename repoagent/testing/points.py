@@ -69,12 +69,12 @@ class Point:
         """Read the notation above.
 
         Raises:
-            ValueError: it is none, or a call that does not exist.
+            ValueError: it is not in this notation, or names a call that does not exist.
         """
         match = _POINT.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"'{text}' names no point; expected '[after ]SUBJECT CALL[ #N]', e.g. 'after mine LOAD #2'"
+                f"'{text}' is not a point; expected '[after ]SUBJECT CALL[ #N]', e.g. 'after mine LOAD #2'"
             )
         subject, _, call = match["name"].partition(" ")
         if subject == "storage" and call not in STORAGE_POINTS:

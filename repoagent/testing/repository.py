@@ -61,7 +61,7 @@ class ModelRepo:
         return open_source(name, str(self.root / name))
 
     def remote(self, name: str) -> ModelSource:
-        """The same on a filesystem that is not this machine's, so that its files have to be fetched."""
+        """The same on a remote filesystem, so that its files have to be fetched."""
         return remote_source(self.root / name)
 
 

@@ -63,7 +63,7 @@ def test_extras_name_what_they_lack_and_never_a_bare_name(monkeypatch: pytest.Mo
 def test_a_check_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "_PROC", Path("/nonexistent"))
     found = _found(monkeypatch)
-    assert found["swap"]["found"].startswith("cannot be found out: UnavailableError")
+    assert found["swap"]["found"].startswith("cannot be determined: UnavailableError")
     assert "open files" in found
 
 

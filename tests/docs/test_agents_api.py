@@ -62,4 +62,4 @@ def test_every_argument_of_the_harness_is_on_the_page_of_the_testing_kit(name: s
 @pytest.mark.parametrize("word", ["`key`", "`build(directory)`"])
 def test_what_the_cache_takes_and_gives_is_on_the_page(word: str, pages: dict[str, Any]) -> None:
     text = pages["docs/reference/agents-api.md"].text
-    assert word in text.partition("## Results that are kept")[2].partition("\n## ")[0]
+    assert word in text.partition("## Cached results")[2].partition("\n## ")[0]

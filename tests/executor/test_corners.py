@@ -70,7 +70,7 @@ def test_a_request_says_how_many_of_its_beams_come_back(ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(np.nan, "infinite or no numbers"), (np.inf, "infinite or no numbers"), (-np.inf, "nothing but -inf")],
+    [(np.nan, "infinite or NaN"), (np.inf, "infinite or NaN"), (-np.inf, "-inf only")],
 )
 def test_draft_logits_that_say_nothing_are_refused(ask: Ask, value: float, text: str) -> None:
     logits = np.zeros((2, 32), np.float32)

@@ -148,7 +148,7 @@ def test_the_largest_penalties_are_bans(executor: Executor, name: str, width: in
         (np.zeros(31), "embedding bias shape is not as expected: it must be (32,), not (31,)"),
         (np.zeros(32, complex), "embedding bias must hold numbers, not complex128"),
         (np.full(32, "a"), "embedding bias must hold numbers, not <U1"),
-        (np.array([0.0] * 9 + [np.nan] * 23), "embedding bias is not a number for token 9"),
+        (np.array([0.0] * 9 + [np.nan] * 23), "embedding bias is NaN for token 9"),
         (np.full(32, -np.inf), "choosing a token failed: no token can follow: every logit is -inf, "),
     ],
 )

@@ -114,7 +114,7 @@ def test_points_are_told_in_order_and_counted(
 
 
 def test_a_key_that_the_test_did_not_put_is_not_found() -> None:
-    with pytest.raises(NotFoundError, match="the test put no key at fake:other"):
+    with pytest.raises(NotFoundError, match="the test has no key at fake:other"):
         FakeKeys()("fake:other")
 
 

@@ -23,7 +23,7 @@ def test_a_point_is_read_and_written(text: str, point: Point) -> None:
 
 @pytest.mark.parametrize("text", ["", "LOAD", "mine LOAD #0", "mine LOAD #x", "after", " LOAD"])
 def test_what_is_no_point_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="names no point; expected"):
+    with pytest.raises(ValueError, match="is not a point; expected"):
         Point.parse(text)
 
 

@@ -102,7 +102,7 @@ def test_the_report_says_until_when(harness: AgentHarness, model_repo: ModelRepo
         ({"license.json/x": b""}, LICENSE, "the model has no license file license.json"),
         ({"license.json": bytes(70_000)}, LICENSE, "larger than 65536 bytes"),
         ({}, {"license": "license.json", "trust_root": "vendor"}, "policy has no trust root 'vendor'"),
-        ({}, {"license": "license.json", "public_key": "fake:nothing"}, "the test put no key at fake:nothing"),
+        ({}, {"license": "license.json", "public_key": "fake:nothing"}, "the test has no key at fake:nothing"),
     ],
 )
 def test_what_is_missing_is_a_refusal(

@@ -72,8 +72,8 @@ def build(
     ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
     memory and are faster, smaller ones are closer to the checkpoint.
     ``capacity``, for the std form: the graph takes caches of this many tokens and no others, which TensorRT asks for. A
-    sequence then holds ``capacity - 1`` tokens, as one place is for rows that sit out a step.
-    Raises ``UnsupportedFeatureError`` for models and combinations that are not there, ``ConfigError`` and
+    sequence then holds ``capacity - 1`` tokens, because one place is reserved for rows without a token in a step.
+    Raises ``UnsupportedFeatureError`` for models and combinations that are not supported, ``ConfigError`` and
     ``InvalidArgumentError`` for a checkpoint that cannot be read.
     """
     checkpoint, target = Path(checkpoint), Path(target)

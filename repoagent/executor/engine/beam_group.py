@@ -200,5 +200,5 @@ class BeamGroup:
         assert first is not None
         seq = runner.fork(first)
         if seq is None:
-            raise EngineError("the runner has no room for a beam that was reserved")
+            raise EngineError("the runner has no free sequence for a beam that was reserved")
         return seq

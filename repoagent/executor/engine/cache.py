@@ -43,7 +43,7 @@ class SequenceCache:
         for sequence in task.active():
             sequence.seq = self._runner.open()
             if sequence.seq is None:
-                raise EngineError("the runner has no room for a request that was admitted")
+                raise EngineError("the runner has no free sequence for a request that was admitted")
             sequence.computed = 0
             if task.lease is not None:
                 self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
@@ -81,7 +81,7 @@ class SequenceCache:
                 lambda start: retention_of(task, start),
             )
         except Exception:  # whatever a runner raises; the text is right all the same
-            logger.warning("what request %d computed is not kept for others", task.id, exc_info=True)
+            logger.warning("the KV blocks of request %d are not retained", task.id, exc_info=True)
 
     def close(self, task: Task) -> None:
         """Free all sequences of a task."""

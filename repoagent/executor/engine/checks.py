@@ -66,7 +66,7 @@ def _check_bias(bias: npt.NDArray[Any], size: int) -> None:
     if bias.dtype.kind not in "fiub":
         raise CheckError(f"embedding bias must hold numbers, not {bias.dtype}")
     if np.isnan(bias).any():
-        raise CheckError(f"embedding bias is not a number for token {int(np.isnan(bias).argmax())}")
+        raise CheckError(f"embedding bias is NaN for token {int(np.isnan(bias).argmax())}")
 
 
 def _check_words(kind: str, words: Sequence[Sequence[int]], size: int) -> None:
@@ -84,4 +84,4 @@ def check_draft_logits(logits: npt.NDArray[Any], size: int) -> None:
     if logits.dtype.kind not in "fiu":
         raise CheckError(f"draft logits must be numbers, not {logits.dtype}")
     if not np.isfinite(logits.max(axis=1)).all():
-        raise CheckError("draft logits hold values that are infinite or no numbers, or rows of nothing but -inf")
+        raise CheckError("draft logits contain infinite or NaN values, or rows of -inf only")

@@ -168,7 +168,7 @@ class DraftModel:
                 line.seq, line.read, line.guessed = None, 0, []
         seq = self._runner.open()
         if seq is None:
-            raise EngineError("the draft model has no room for another sequence")
+            raise EngineError("the draft model has no free sequence")
         return seq
 
     def _draft(self, drafts: list[_Draft]) -> None:
@@ -190,5 +190,5 @@ class DraftModel:
 
     def _warn(self, error: Exception) -> None:
         if not self._failed:
-            logger.warning("the draft model failed, requests go on without drafts: %s", error)
+            logger.warning("the draft model failed, requests continue without drafts: %s", error)
         self._failed = True

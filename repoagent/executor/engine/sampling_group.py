@@ -67,7 +67,7 @@ class SamplingGroup:
         for index in range(1, self.width):
             seq = runner.fork(first.seq)
             if seq is None:
-                raise EngineError("the runner has no room for a sequence that was reserved")
+                raise EngineError("the runner has no free sequence for one that was reserved")
             self.sequences.append(first.fork(index, seq, self._samplers[index]))
         for sequence in self.sequences:
             self._choose(task, sequence, rows.copy())

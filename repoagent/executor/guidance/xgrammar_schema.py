@@ -104,7 +104,7 @@ def _check_whole(path: str, part: Mapping[str, Any]) -> None:
 
 
 def _refusal(path: str, what: str) -> ValueError:
-    return ValueError(f"xgrammar does not follow {what} (at {path}); GuidedDecodingBackend.LLGUIDANCE knows more")
+    return ValueError(f"xgrammar does not support {what} (at {path}); GuidedDecodingBackend.LLGUIDANCE supports more")
 
 
 def _parts(path: str, part: Mapping[str, Any], root: Any) -> Iterator[tuple[str, Any]]:
@@ -129,12 +129,12 @@ def _resolve(part: Any, root: Any) -> Any:
             return part
         pointer = part["$ref"]
         if pointer != "#" and not pointer.startswith("#/"):
-            raise ValueError(f"xgrammar follows references of the form '#/...' only, not {pointer!r}")
+            raise ValueError(f"xgrammar supports references of the form '#/...' only, not {pointer!r}")
         part = root
         for key in pointer.split("/")[1:]:
             key = key.replace("~1", "/").replace("~0", "~")
             part = part[int(key)] if isinstance(part, list) else part[key]
-    raise ValueError(f"the reference {pointer!r} leads round in a circle")
+    raise ValueError(f"the reference {pointer!r} is circular")
 
 
 def _differ(left: Any, right: Any) -> bool:

@@ -56,8 +56,8 @@ _CHANGES_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 def read_peft(folder: str | Path, task_id: int) -> LoraConfig:
     """The adapter in ``folder`` as a request takes it; alpha / rank is multiplied into the "out" matrices.
 
-    Raises ``ConfigError`` or ``InvalidArgumentError`` for a folder that is none, ``UnsupportedFeatureError`` for an
-    adapter that is more than LoRA on the linear layers of attention and MLP.
+    Raises ``ConfigError`` or ``InvalidArgumentError`` for a folder that is not an adapter, and
+    ``UnsupportedFeatureError`` for an adapter that is more than LoRA on the linear layers of attention and MLP.
     """
     folder = Path(folder)
     settings = _settings(folder)

@@ -132,17 +132,17 @@ class StepResult:
 
 @runtime_checkable
 class ModelRunner(Protocol):
-    """A model with its KV cache. Every method may raise; then the sequences named in the call are in no known state."""
+    """A model with its KV cache. Every method may raise; then the state of the sequences in the call is unknown."""
 
     @property
     def info(self) -> RunnerInfo:
         """What the runner can do; does not change."""
 
     def open(self) -> Seq | None:
-        """A new, empty sequence; None when there is no room."""
+        """A new, empty sequence; None if no row is free."""
 
     def free(self, seq: Seq) -> None:
-        """Give the sequence's memory back. The handle is dead afterwards."""
+        """Give the sequence's memory back. The handle is invalid afterwards."""
 
     def length(self, seq: Seq) -> int:
         """How many tokens the sequence holds."""
@@ -151,7 +151,7 @@ class ModelRunner(Protocol):
         """Forget all but the first ``length`` tokens."""
 
     def fork(self, seq: Seq) -> Seq | None:
-        """A new sequence with the same content; None when there is no room."""
+        """A new sequence with the same content; None if no row is free."""
 
     def reorder(self, seqs: Sequence[Seq], parents: Sequence[int], common: int) -> None:
         """Make ``seqs[i]`` hold what ``seqs[parents[i]]`` held; the first ``common`` tokens are known to be equal."""

@@ -116,10 +116,10 @@ def _check_cache(session: Any, spec: DecoderSpec) -> None:
     """The cache that the graph takes must be the one that the specification describes."""
     shapes = {item.name: item.shape for item in session.get_inputs()}
     if "attention_mask" in shapes:
-        raise DecoderError(f"{spec.place}: a part of the graph reads attention_mask, which runs here do without")
+        raise DecoderError(f"{spec.place}: a part of the graph reads attention_mask, which this runner does not have")
     wanted = {name for layer in range(spec.layers) for name in spec.past(layer)}
     if not wanted <= shapes.keys() or spec.past(spec.layers)[0] in shapes:
-        raise DecoderError(f"{spec.place}: the graph has not the {spec.layers} layers that {CONFIG_NAME} names")
+        raise DecoderError(f"{spec.place}: the graph does not have the {spec.layers} layers that {CONFIG_NAME} names")
     for name in wanted:
         for place, what, said in ((1, "KV heads", spec.kv_heads), (3, "values in a head", spec.head_size)):
             found = shapes[name][place]

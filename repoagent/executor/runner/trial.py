@@ -24,7 +24,7 @@ def _run(runner: ModelRunner) -> None:
     info = runner.info
     seq = runner.open()
     if seq is None:
-        raise RuntimeError("there is no room for a sequence")
+        raise RuntimeError("there is no free sequence")
     try:
         prompt = np.zeros(min(2, info.max_seq_len), np.int32)
         result = runner.step([Segment(seq, prompt, Logits.ALL, info.extra_outputs)])

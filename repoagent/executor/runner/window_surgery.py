@@ -22,7 +22,7 @@ def limit_windows(graph: Any, spec: DecoderSpec) -> None:
         return
     if spec.standard:
         raise UnsupportedFeatureError(
-            "model.decoder.sliding_window", f"a graph of standard operators has its window in itself ({spec.place})"
+            "model.decoder.sliding_window", f"a graph of standard operators contains its own window ({spec.place})"
         )
     layer_of = {spec.past(layer)[0]: layer for layer in spec.window.layers}
     left = set(spec.window.layers)

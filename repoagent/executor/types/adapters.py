@@ -25,7 +25,7 @@ _hash_lists = rules.list_of(_ints)
 
 @dataclass(eq=False)
 class ExternalDraftTokensConfig(Record, readonly=True, pickled=3, lost=("fast_logits",)):
-    """Tokens that someone guessed; the engine verifies them in one step and keeps the leading part that is right.
+    """Tokens that a drafter guessed; the engine verifies them in one step and keeps the correct prefix.
 
     ``logits``: [number of tokens, vocabulary] of the drafter; with them acceptance is by rejection sampling.
     """

@@ -95,7 +95,7 @@ class PeftCacheConfig(Record, readonly=True, pickled=11, lost=("lora_prefetch_di
 
 @dataclass(eq=False)
 class CacheTransceiverConfig(Record, pickled=3):
-    """How disaggregated servers pass blocks on."""
+    """How disaggregated servers transfer blocks."""
 
     backend: Annotated[CacheTransceiverBackendType | None, rules.maybe(rules.instance(CacheTransceiverBackendType))] = (
         None

@@ -15,7 +15,7 @@ class Endings(Record, readonly=True, pickled=2):
 
     ``end_ids``: tokens that end a text as ``Request.end_id`` does. They are not part of the text.
     ``stop_ids``: tokens that end a text and are part of it, like a stop word. Neither comes before ``min_tokens``.
-    Ids outside of the vocabulary never come.
+    Ids outside the vocabulary never occur.
     """
 
     end_ids: Annotated[list[int], rules.tokens] = ()  # type: ignore[assignment]

@@ -43,13 +43,13 @@ class ContextChunkingPolicy(enum.IntEnum):
 
 
 class CommunicationType(enum.IntEnum):
-    """How the processes of one executor talk."""
+    """How the processes of one executor communicate."""
 
     MPI = 0
 
 
 class CommunicationMode(enum.IntEnum):
-    """Who takes requests in."""
+    """Which process accepts requests."""
 
     LEADER = 0
     ORCHESTRATOR = 1
@@ -63,7 +63,7 @@ class BatchingType(enum.IntEnum):
 
 
 class RequestStage(enum.IntEnum):
-    """Where a request stands."""
+    """The stage of a request."""
 
     QUEUED = 0
     ENCODER_IN_PROGRESS = 1
@@ -100,7 +100,7 @@ class KvCacheTransferMode(enum.IntEnum):
 
 
 class CacheTransceiverBackendType(enum.IntEnum):
-    """How disaggregated servers pass blocks on."""
+    """How disaggregated servers transfer blocks."""
 
     DEFAULT = 0
     MPI = 1

@@ -1,4 +1,4 @@
-"""What a guided request must look like, and the vocabulary that guidance works on."""
+"""What the output of a guided request must match, and the vocabulary for that."""
 
 import enum
 from dataclasses import dataclass

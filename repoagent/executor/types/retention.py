@@ -1,4 +1,4 @@
-"""How long, and how dearly, the blocks of a request stay in the KV cache."""
+"""How long, and with which priority, the blocks of a request stay in the KV cache."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -72,7 +72,7 @@ def _parse(data: memoryview) -> Result:
 
 def _tensor(data: memoryview, offset: int, dtype: str, shape: tuple[int, ...]) -> Array:
     if not _NUMBERS.fullmatch(dtype):  # NumPy would evaluate more than names
-        raise ValueError(f"a tensor of type {dtype!r} cannot stand here")
+        raise ValueError(f"a tensor of type {dtype!r} is not allowed here")
     return np.frombuffer(data, dtype, int(np.prod(shape)), offset).reshape(shape).copy()
 
 

@@ -20,11 +20,11 @@ class AuditMetrics:
         return [
             _counter("repoagent_audit_lines_total", "Lines written to the audit log", log.lines),
             _counter(
-                "repoagent_audit_failures_total", "Lines lost, as the audit log could not be written", log.failures
+                "repoagent_audit_failures_total", "Lines that could not be written to the audit log", log.failures
             ),
             _counter(
                 "repoagent_audit_suppressed_total",
-                "Denied requests that came too fast for a line each in the audit log",
+                "Denied requests without a line of their own in the audit log",
                 log.suppressed,
             ),
         ]

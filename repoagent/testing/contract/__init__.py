@@ -18,6 +18,6 @@ class AgentContract(Life, Failures, Isolation, Documents):
             bad_model = {"1/model.onnx": bytes(200)}
             readme = Path(__file__).parents[1] / "README.md"
 
-    Each may be a property instead, where it has to be computed. The attributes are those of
-    :class:`~repoagent.testing.contract.subject.Subject`; what is proved, in the names of the inherited tests.
+    An attribute that has to be computed may be a property. The attributes are those of
+    :class:`~repoagent.testing.contract.subject.Subject`; the names of the inherited tests state what is proved.
     """

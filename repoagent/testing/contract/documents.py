@@ -25,7 +25,7 @@ class Documents(Subject):
         given = self.parameters.keys() if isinstance(self.parameters, Mapping) else [key for key, _ in self.parameters]
         # Of a parameter such as SHA256:path, the part before the colon is the name.
         missing = [key for key in given if key.partition(":")[0] not in text]
-        assert missing == [], f"{self.readme} names no parameter {', '.join(missing)}"
+        assert missing == [], f"{self.readme} does not name the parameter {', '.join(missing)}"
 
     def test_it_is_offered_under_its_name(self) -> None:
         if self.entry_point is not None:

@@ -18,7 +18,7 @@ _DECORATORS: Final = (
         "--audit-log",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write who did what to FILE: loads, unloads, decisions of the policy, uses of keys, changes of settings, "
+        help="Record in FILE who did what: loads, unloads, decisions of the policy, uses of keys, changes of settings, "
         "denied requests.",
     ),
     boolean(
@@ -26,12 +26,12 @@ _DECORATORS: Final = (
         default=False,
         help="Refuse loads and changes of settings while the audit log cannot be written.",
     ),
-    boolean("--audit-sync", default=True, help="Have each line of the audit log on the disk before its event goes on."),
+    boolean("--audit-sync", default=True, help="Write each line of the audit log to disk before its event proceeds."),
     number(
         "--audit-rotate-bytes",
         default=0,
         low=0,
-        help="Begin a new audit log when it has so many bytes, and keep the former one as FILE.N; 0 means never.",
+        help="Bytes after which a new audit log begins; the former one is kept as FILE.N. 0 means never.",
     ),
     click.option(
         "--audit-key",

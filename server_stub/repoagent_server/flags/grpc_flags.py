@@ -49,20 +49,24 @@ _DECORATORS: Final = (
         type=click.Choice(TRANSPORTS),
         default=DEFAULT_TRANSPORT,
         show_default=True,
-        help="What carries gRPC: HTTP/2 of this server (builtin), or the library grpcio.",
+        help="Transport of gRPC: HTTP/2 of this server (builtin), or the library grpcio.",
     ),
     boolean("--reuse-grpc-port", default=False, help="Let other servers listen on the same gRPC port."),
     click.option(
         "--grpc-header-forward-pattern",
         type=HEADER_PATTERN,
         default="",
-        help="Regular expression for names of headers: those that it matches reach the model as parameters.",
+        help="Regular expression; headers whose names match it reach the model as parameters.",
     ),
     boolean("--grpc-use-ssl", default=False, help="TLS for gRPC; needs the server's certificate and key."),
-    boolean("--grpc-use-ssl-mutual", default=False, help="TLS; clients must show a certificate of --grpc-root-cert."),
+    boolean(
+        "--grpc-use-ssl-mutual",
+        default=False,
+        help="TLS; clients need a certificate signed by --grpc-root-cert.",
+    ),
     click.option("--grpc-server-cert", default="", metavar="FILE", help="Certificate of the server (PEM)."),
     click.option("--grpc-server-key", default="", metavar="FILE", help="Key of the server (PEM)."),
-    click.option("--grpc-root-cert", default="", metavar="FILE", help="Certificate that vouches for clients (PEM)."),
+    click.option("--grpc-root-cert", default="", metavar="FILE", help="Certificate that signs those of clients (PEM)."),
     click.option(
         "--grpc-infer-response-compression-level",
         type=click.Choice(COMPRESSION_LEVELS, case_sensitive=False),
@@ -71,7 +75,7 @@ _DECORATORS: Final = (
         help="Compression of gRPC responses; every level but none is gzip.",
     ),
     number("--grpc-keepalive-time", default=7_200_000, low=1, help="Milliseconds of silence before a keepalive ping."),
-    number("--grpc-keepalive-timeout", default=20_000, low=1, help="Milliseconds to wait for the answer to one."),
+    number("--grpc-keepalive-timeout", default=20_000, low=1, help="Milliseconds to wait for the answer to a ping."),
     boolean("--grpc-keepalive-permit-without-calls", default=False, help="Ping connections without a call, too."),
     number("--grpc-http2-max-pings-without-data", default=2, low=0, help="Pings without data between; 0 for no limit."),
     number(
@@ -88,8 +92,8 @@ _DECORATORS: Final = (
         help="Largest message in either direction, in bytes once decompressed; -1 for no limit.  [default: a sixteenth "
         "of the memory, from 64 MiB to 2 GiB]",
     ),
-    number("--grpc-max-connection-age", default=0, low=0, help="Milliseconds after which to close; 0 is never."),
-    number("--grpc-max-connection-age-grace", default=0, low=0, help="Milliseconds more for running calls."),
+    number("--grpc-max-connection-age", default=0, low=0, help="Milliseconds until a connection is closed; 0: never."),
+    number("--grpc-max-connection-age-grace", default=0, low=0, help="Further milliseconds for running calls."),
 )
 
 

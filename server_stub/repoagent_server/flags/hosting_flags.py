@@ -41,20 +41,24 @@ _DECORATORS: Final = (
         metavar="LOWEST-HIGHEST",
         help="Refuse to start with another endpoint on a port outside this range.",
     ),
-    boolean("--allow-vertex-ai", default=False, help="Serve Vertex AI's routes, which AIP_..._ROUTE name."),
+    boolean(
+        "--allow-vertex-ai",
+        default=False,
+        help="Serve the routes of Vertex AI that AIP_..._ROUTE name.",
+    ),
     click.option(
         "--vertex-ai-port",
         type=click.IntRange(0, 65535),
         default=8080,
         envvar="AIP_HTTP_PORT",
         show_default=True,
-        help="Port for Vertex AI; 0 takes a free one. AIP_HTTP_PORT gives it, too.",
+        help="Port for Vertex AI; 0 takes a free one. AIP_HTTP_PORT sets it, too.",
     ),
     click.option(
         "--vertex-ai-default-model",
         default="",
         metavar="MODEL",
-        help="The model of Vertex AI's predictions; not needed where only one is loaded.",
+        help="The model of Vertex AI's predictions; not needed if only one is loaded.",
     ),
 )
 

@@ -15,10 +15,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _DECORATORS: Final = (
     boolean("--http-use-ssl", default=False, help="TLS for HTTP; needs the server's certificate and key."),
-    boolean("--http-use-ssl-mutual", default=False, help="TLS; clients must show a certificate of --http-root-cert."),
+    boolean(
+        "--http-use-ssl-mutual",
+        default=False,
+        help="TLS; clients need a certificate signed by --http-root-cert.",
+    ),
     click.option("--http-server-cert", default="", metavar="FILE", help="Certificate of the server (PEM)."),
     click.option("--http-server-key", default="", metavar="FILE", help="Key of the server (PEM)."),
-    click.option("--http-root-cert", default="", metavar="FILE", help="Certificate that vouches for clients (PEM)."),
+    click.option("--http-root-cert", default="", metavar="FILE", help="Certificate that signs those of clients (PEM)."),
     boolean("--metrics-use-ssl", default=False, help="TLS for the metrics port, with the certificates of HTTP."),
 )
 
@@ -49,5 +53,5 @@ def take_http_tls(values: dict[str, Any]) -> tuple[HttpTls, tuple[str, ...]]:
         replace(files, service="the metrics port") if metrics else None,
     )
     unused = (certificate or key or root) and tls == HttpTls()
-    warning = "HTTP is served WITHOUT TLS: certificates and keys mean nothing without --http-use-ssl"
+    warning = "HTTP is served WITHOUT TLS: certificates and keys have no effect without --http-use-ssl"
     return tls, (warning,) if unused else ()

@@ -34,7 +34,7 @@ class _MetricsSetting(click.ParamType):  # type: ignore[type-arg]  # generic onl
 
 _DECORATORS: Final = (
     boolean("--allow-metrics", default=True, help="Serve metrics for Prometheus, on /metrics of both ports."),
-    boolean("--allow-cpu-metrics", default=True, help="Let the metrics have the machine's processors and memory."),
+    boolean("--allow-cpu-metrics", default=True, help="Include the machine's processors and memory in the metrics."),
     click.option("--metrics-address", help="Address to listen on for metrics.  [default: that of --http-address]"),
     click.option(
         "--metrics-port",
@@ -47,7 +47,7 @@ _DECORATORS: Final = (
         multiple=True,
         metavar="SETTING=VALUE",
         help="counter_latencies, summary_latencies or histogram_latencies=BOOLEAN, "
-        "summary_quantiles=QUANTILE:ERROR,...; may be given again.",
+        "summary_quantiles=QUANTILE:ERROR,...; repeat for more.",
     ),
 )
 

@@ -55,26 +55,26 @@ _DEVICE_BYTES: Final = _Pattern("<GPU device ID>:<bytes>", r"\d+:\d+")
 
 INEFFECTIVE: Final[Mapping[str, tuple[Any, str]]] = MappingProxyType(
     {
-        "--pinned-memory-pool-byte-size": (_COUNT, "no pool of pinned memory is kept here"),
+        "--pinned-memory-pool-byte-size": (_COUNT, "there is no pool of pinned memory"),
         "--cuda-memory-pool-byte-size": (_DEVICE_BYTES, _NO_GPU_POOL),
         "--cuda-virtual-address-size": (_DEVICE_BYTES, "implicit states of sequences are kept in the CPU's memory"),
-        "--min-supported-compute-capability": (click.FLOAT, "no GPU is chosen by it"),
+        "--min-supported-compute-capability": (click.FLOAT, "the server does not choose GPUs by capability"),
         "--model-load-gpu-limit": (
             _Pattern("<device_id>:<fraction>", r"\d+:\d+(\.\d+)?"),
-            "the memory of GPUs is not watched",
+            "the server does not limit the memory of GPUs",
         ),
-        "--enable-peer-access": (BOOLEAN, "GPUs do not exchange tensors here"),
-        "--buffer-manager-thread-count": (_COUNT, "tensors are not copied by threads of their own"),
+        "--enable-peer-access": (BOOLEAN, "GPUs do not exchange tensors"),
+        "--buffer-manager-thread-count": (_COUNT, "there are no threads that copy tensors"),
         "--host-policy": (_HostPolicy(), "instances are not bound to processors or memory nodes; use numactl"),
         "--backend-directory": (
             click.Path(),
-            "backends are Python packages here, found when they are installed; no library is loaded from it",
+            "backends are Python packages, found once they are installed",
         ),
-        "--allow-gpu-metrics": (BOOLEAN, "there are no metrics of GPUs"),
-        "--metrics-interval-ms": (click.FLOAT, "metrics are read at the moment when they are asked for"),
+        "--allow-gpu-metrics": (BOOLEAN, "there are no GPU metrics"),
+        "--metrics-interval-ms": (click.FLOAT, "metrics are read on request"),
         "--grpc-infer-thread-count": (click.IntRange(2, 128), "one event loop serves gRPC"),
-        "--grpc-infer-allocation-pool-size": (_COUNT, "requests of gRPC are not pooled"),
-        "--grpc-max-response-pool-size": (click.IntRange(1), "responses of gRPC are not pooled"),
+        "--grpc-infer-allocation-pool-size": (_COUNT, "gRPC requests are not pooled"),
+        "--grpc-max-response-pool-size": (click.IntRange(1), "gRPC responses are not pooled"),
         "--sagemaker-thread-count": (click.IntRange(1), _ONE_LOOP),
         "--vertex-ai-thread-count": (click.IntRange(1), _ONE_LOOP),
     }
@@ -91,7 +91,7 @@ def triton_flags(command: _F) -> _F:
             multiple=True,
             expose_value=False,
             hidden=True,
-            help=f"Accepted, and has no effect: {reason}.",
+            help=f"Accepted, without effect: {reason}.",
             callback=_warn(flag, reason),
         )(command)
     return command

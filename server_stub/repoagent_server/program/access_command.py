@@ -32,7 +32,7 @@ def make_key(name: str) -> None:
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     digest = hashlib.sha256(key.encode()).hexdigest()
     table = name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
-    click.echo(f"key, for the client alone: {key}", err=True)
+    click.echo(f"key (give it to this client only): {key}", err=True)
     click.echo(f'[clients.{table}]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["infer", "metadata"]')
 
 

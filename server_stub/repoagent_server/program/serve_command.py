@@ -44,7 +44,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     multiple=True,
     required=True,
     metavar="PATH|URL",
-    help="Model repository. Give the flag again for further ones.",
+    help="Model repository; repeat for more.",
 )
 @click.option(
     "--model-control-mode",
@@ -52,25 +52,25 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     default="none",
     show_default=True,
     help="none: load every model at the start, then change nothing. poll: follow changes in the repositories. "
-    "explicit: load what --load-model names and what clients ask for.",
+    "explicit: load what --load-model names and what clients request.",
 )
 @click.option(
     "--load-model",
     multiple=True,
     metavar="NAME",
-    help="Model to load at the start; explicit mode only, may be given again. '*', alone, means all.",
+    help="Model to load at the start, in explicit mode only; repeat for more, or use '*' alone for all.",
 )
-@number("--repository-poll-secs", default=15, low=1, help="Seconds between two looks at the repositories (poll mode).")
+@number("--repository-poll-secs", default=15, low=1, help="Seconds between two polls of the repositories (poll mode).")
 @number(
     "--repository-timeout",
     default=15,
     low=1,
-    help="Seconds that a remote repository has for an answer, and for which a download may be silent.",
+    help="Seconds that a remote repository may take to answer, and a download may be silent.",
 )
 @boolean("--exit-on-error", default=True, help="Exit if a model cannot be loaded at the start.")
 @boolean("--strict-readiness", default=True, help="Report 'ready' only while every model is ready.")
 @boolean("--strict-model-config", default=False, help="Deprecated: use --disable-auto-complete-config.")
-@click.option("--disable-auto-complete-config", is_flag=True, help="Complete no configuration from model files.")
+@click.option("--disable-auto-complete-config", is_flag=True, help="Do not complete configurations from model files.")
 @click.option("--model-config-name", metavar="NAME", help="Read configs/NAME.pbtxt of a model, if it exists.")
 @boolean(
     "--model-namespacing", default=False, help="Let models in different repositories have the same name (see the docs)."
@@ -80,13 +80,14 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--model-load-on-demand",
     default=False,
-    help="Load a model of the repositories when the first request for it comes; explicit mode only.",
+    help="Load a model when the first request for it arrives; explicit mode only.",
 )
 @number(
     "--model-memory-budget-bytes",
     default=0,
     low=0,
-    help="Bytes of model files that may be loaded on demand before those used least lately go; 0 means no limit.",
+    help="Bytes of model files that may be loaded on demand before the least recently used models are unloaded; "
+    "0 means no limit.",
 )
 @click.option(
     "--rate-limit",
@@ -100,8 +101,8 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     type=RESOURCE,
     multiple=True,
     metavar="NAME:COUNT[:DEVICE]",
-    help="How much there is of a resource, on one device or each; may be given again. Without any there is as much of "
-    "each as the neediest instance needs.",
+    help="How much of a resource there is, on one device or on each; repeat for more. Without the flag, as much as "
+    "the neediest instance needs.",
 )
 @number(
     "--unload-idle-after",
@@ -113,7 +114,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     "--drain-delay",
     default=0,
     low=0,
-    help="Seconds to go on serving after SIGTERM, while the server reports that it is not ready.",
+    help="Seconds to keep serving after SIGTERM, while the server reports that it is not ready.",
 )
 @click.option(
     "--ready-models",
@@ -135,42 +136,42 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     show_default=True,
     help="Directory of agents that are not installed as packages.",
 )
-@click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="What the operator demands of every model.")
-@click.option("--access", type=_DIRECTORY, metavar="FILE", help="Who may do what: clients, their keys and rights.")
+@click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="File with the operator's policy.")
+@click.option("--access", type=_DIRECTORY, metavar="FILE", help="File with the clients, their keys and their rights.")
 @click.option(
-    "--workspace-directory", type=_DIRECTORY, help="Where agents get their directories. [default: below /tmp]"
+    "--workspace-directory", type=_DIRECTORY, help="Where agents get private directories. [default: below /tmp]"
 )
 @click.option("--cache-directory", type=_DIRECTORY, help="Where downloads and conversions are kept between starts.")
 @number("--cache-quota-bytes", default=0, low=0, help="The largest size of the cache; 0 means no limit.")
-@boolean("--allow-swap", default=False, help="Let confidential plaintext lie in memory that may be swapped to disk.")
+@boolean("--allow-swap", default=False, help="Allow confidential plaintext in memory that may be swapped to disk.")
 @click.option(
     "--confidential-directory",
     type=_DIRECTORY,
-    help="Memory filesystem in which plaintext lies.  [default: /dev/shm]",
+    help="Memory filesystem for confidential plaintext.  [default: /dev/shm]",
 )
-@boolean("--allow-core-dumps", default=False, help="Let the kernel dump a server that holds confidential plaintext.")
-@boolean("--allow-exec-keys", default=False, help="Let key references of models run programs (exec:COMMAND).")
+@boolean("--allow-core-dumps", default=False, help="Allow core dumps of a server that holds confidential plaintext.")
+@boolean("--allow-exec-keys", default=False, help="Allow key references of models that run programs (exec:COMMAND).")
 @click.option(
     "--backend-config",
     type=PAIR,
     multiple=True,
     metavar="BACKEND,SETTING=VALUE",
-    help="Setting of a backend; may be given again.",
+    help="Setting of a backend; repeat for more.",
 )
 @click.option(
     "--trace-config",
     type=PAIR,
     multiple=True,
     metavar="[MODE,]SETTING=VALUE",
-    help="What is traced: level=TIMESTAMPS or TENSORS, rate, count, mode=triton or opentelemetry, 'triton,file', "
-    "'triton,log-frequency', 'opentelemetry,url' and others; may be given again.",
+    help="Which requests are traced, and where to: level=TIMESTAMPS or TENSORS, rate, count, mode=triton or "
+    "opentelemetry, 'triton,file', 'triton,log-frequency', 'opentelemetry,url' and others; repeat for more.",
 )
 @click.option(
     "--cache-config",
     type=PAIR,
     multiple=True,
     metavar="CACHE,SETTING=VALUE",
-    help="Setting of the response cache: local,size=BYTES. Models that enable it in their configuration take part.",
+    help="Setting of the response cache: local,size=BYTES. It serves models that enable it in their configuration.",
 )
 @click.option(
     "--response-cache-byte-size",
@@ -183,21 +184,21 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @click.option("--http-address", default="127.0.0.1", show_default=True, help="Address to listen on for HTTP.")
 @number("--http-port", default=8000, low=0, high=65535, help="Port for HTTP; 0 takes a free one.")
 @boolean("--reuse-http-port", "--reuse-port", default=False, help="Let other servers listen on the same HTTP port.")
-@number("--http-thread-count", default=8, low=1, help="Accepted, and not needed: one event loop serves HTTP.")
+@number("--http-thread-count", default=8, low=1, help="Accepted, without effect: one event loop serves HTTP.")
 @number("--http-max-input-size", default=1 << 26, low=1, help="The largest body of a request, in bytes.")
 @click.option(
     "--http-allowed-host",
     multiple=True,
     metavar="NAME",
-    help="Further name under which browsers may reach the server, or '*' for any; may be given again.",
+    help="Another name under which browsers may reach the server, or '*' for any; repeat for more.",
 )
-@boolean("--allow-ui", default=False, help="Serve a page about the models over HTTP: /ui.")
-@boolean("--allow-openai", default=False, help="Serve OpenAI's API over HTTP: /v1/chat/completions and its kin.")
+@boolean("--allow-ui", default=False, help="Serve a web page about the models over HTTP, at /ui.")
+@boolean("--allow-openai", default=False, help="Serve OpenAI's API over HTTP, below /v1.")
 @click.option(
     "--http-header-forward-pattern",
     type=HEADER_PATTERN,
     default="",
-    help="Regular expression for names of headers: those that it matches reach the model as parameters.",
+    help="Regular expression; headers whose names match it reach the model as parameters.",
 )
 @click.option(
     "--http-restricted-api",
@@ -205,7 +206,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     multiple=True,
     metavar="API[,API]:KEY=VALUE",
     help="Parts of the HTTP API that need the header KEY with this value: health, metadata, inference, shared-memory, "
-    "model-config, model-repository, statistics, trace, logging; may be given again.",
+    "model-config, model-repository, statistics, trace, logging; repeat for more.",
 )
 @http_tls_flags
 @grpc_flags
@@ -221,7 +222,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--allow-open",
     default=False,
-    help="Listen beyond this machine in explicit mode although clients need nothing to load and unload models.",
+    help="Listen beyond this machine in explicit mode although clients need no credential to load and unload models.",
 )
 @boolean(
     "--allow-load-parameters",
@@ -231,9 +232,9 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--allow-client-shm",
     default=False,
-    help="Let clients register POSIX shared memory of this machine and have tensors read from and written to it.",
+    help="Let clients register POSIX shared memory of this machine, for tensors to be read from and written to.",
 )
-@click.option("--ready-file", type=_DIRECTORY, help="File to write, once serving, with the addresses in JSON.")
+@click.option("--ready-file", type=_DIRECTORY, help="File with the addresses in JSON, written once the server serves.")
 @click.option(
     "--log-verbose",
     type=LEVEL,
@@ -242,7 +243,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     metavar="INTEGER",
     help="Level of detail; 0 for none, 'true' for 1.",
 )
-@boolean("--log-info", default=True, help="Log what happens.")
+@boolean("--log-info", default=True, help="Log events.")
 @boolean("--log-warning", default=True, help="Log warnings.")
 @boolean("--log-error", default=True, help="Log errors.")
 @click.option(
@@ -252,7 +253,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     show_default=True,
     help="How a line begins: 'I1121 10:00:00.123456', or '2026-11-21T10:00:00Z I'; or one JSON object per line.",
 )
-@click.option("--log-file", type=_DIRECTORY, help="Log there instead of to standard error.")
+@click.option("--log-file", type=_DIRECTORY, help="Log to this file instead of standard error.")
 @click.option(
     "--request-log",
     type=_DIRECTORY,
@@ -286,8 +287,8 @@ def serve(
     its agents; a second signal ends it at once. Exit status: 0 after such a stop, 1 if a model failed at the start or
     the time to stop was too short.
 
-    Every flag can also be given by a variable of the environment (REPOAGENT_SERVE_HTTP_PORT for --http-port) or in
-    the file that --config-file names. The command line comes first, then the environment, then the file.
+    Every flag can also be set by an environment variable (REPOAGENT_SERVE_HTTP_PORT for --http-port) or in the file
+    that --config-file names. The command line takes precedence, then the environment, then the file.
     """
     from repoagent_server.program.program import run
 

@@ -45,7 +45,7 @@ def test_every_kind_of_value_is_read(parse: Any, write: Any) -> None:
     assert (options.model_control_mode, options.load_model) == ("explicit", ("a", "b"))
     assert options.cache_config == {"local": {"size": "4096"}}
     assert (options.grpc.infer_compression_level, options.grpc.keepalive_time_ms) == ("high", 5)
-    assert options.warnings == ("--pinned-memory-pool-byte-size has no effect: no pool of pinned memory is kept here",)
+    assert options.warnings == ("--pinned-memory-pool-byte-size has no effect: there is no pool of pinned memory",)
     assert options.log.format == "json"
 
 

@@ -137,8 +137,8 @@ def test_incomplete_folders_are_refused(tmp_path: Path, decoder_folder: Callable
     ("section", "key", "value", "text"),
     [
         ("model", "vocab_size", 5, "vocabulary has 96 tokens, genai_config.json has 5"),
-        ("decoder", "num_hidden_layers", 1, "has not the 1 layers"),
-        ("decoder", "num_hidden_layers", 9, "has not the 9 layers"),
+        ("decoder", "num_hidden_layers", 1, "does not have the 1 layers"),
+        ("decoder", "num_hidden_layers", 9, "does not have the 9 layers"),
         ("decoder", "num_key_value_heads", 1, "has 2 KV heads, genai_config.json has 1"),
         ("decoder", "head_size", 8, "has 16 values in a head, genai_config.json has 8"),
         ("decoder", "hidden_size", 8, "has a hidden size of 8"),

@@ -172,7 +172,7 @@ _REFUSED_PARTS |= {(KvCacheRetentionConfig, name) for name in ("transfer_mode", 
 
 def _documented() -> dict[str, str]:
     """Class name to what the table of fields without a meaning says of it."""
-    text = PAGE.read_text(encoding="utf-8").split("## Accepted, and without a meaning here")[1].split("\n## ")[0]
+    text = PAGE.read_text(encoding="utf-8").split("## Accepted without effect")[1].split("\n## ")[0]
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     return {cells[1].strip(" `"): cells[2] for cells in rows}
 
