@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["hide", "public_text", "public_values"]
+__all__ = ["hide", "printable", "public_text", "public_values"]
 
 _BEFORE: Final = r"(?<![^\s'\"`(\[<=:,])"
 _TAIL: Final = r"(?P<tail>(?:/[^\s'\"`]*)?)(?![\w.-])"
@@ -52,6 +52,14 @@ def public_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: public_values(inner) for key, inner in value.items()}
     return [public_values(inner) for inner in value] if isinstance(value, list) else value
+
+
+def printable(text: str) -> str:
+    """``text`` for one line of a terminal: what would begin another line or move the cursor is escaped.
+
+    A file of a model may have any name, such as one that overwrites what a command has written before it.
+    """
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _public(match: re.Match[str], what: str, depth: int) -> str:

@@ -329,5 +329,10 @@ class AgentModel(Protocol):
         digests: Mapping[str, str] | None = None,
         note: str = "",
         signer: str = "",
+        evidence: Mapping[str, str] | None = None,
     ) -> None:
-        """Add to this entry's line of the load report: byte counts add up, digests, notes and signers collect."""
+        """Add to this entry's line of the load report: byte counts add up, the rest collects.
+
+        ``evidence`` is one record for an auditor, see :class:`~repoagent.api.ActionReport`. Without a ``source`` of its
+        own it gets that of the agents before, such as ``fetch``, or the place in the repository.
+        """

@@ -14,7 +14,10 @@ class ActionReport:
 
     ``action`` is the name of an :class:`~repoagent.api.Action`. A failed ``initialize``, ``model_initialize``,
     ``model_finalize`` or ``finalize`` appears too, under that name in capitals. ``outcome`` is "ok", "failed" or
-    "cancelled". ``seconds`` is wall time. Bytes, digests, notes and signers are what the agent itself reported.
+    "cancelled". ``seconds`` is wall time. Bytes, digests, notes, signers and evidence are what the agent itself
+    reported. Each record of ``evidence`` is what an auditor asks of one check of the model. ``digest`` is what was
+    checked, ``source`` and ``revision`` where it comes from, ``verifier`` and ``version`` who checked it, ``time``
+    when, and ``result`` what came of it.
     """
 
     action: str
@@ -26,6 +29,7 @@ class ActionReport:
     notes: tuple[str, ...] = ()
     error: str | None = None
     signers: tuple[str, ...] = ()
+    evidence: tuple[Mapping[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, ready for JSON."""
@@ -39,12 +43,13 @@ class ActionReport:
             "notes": list(self.notes),
             "error": self.error,
             "signers": list(self.signers),
+            "evidence": [dict(record) for record in self.evidence],
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ActionReport":
         """The inverse of :meth:`to_dict`."""
-        lists = {"notes": tuple(values["notes"]), "signers": tuple(values.get("signers", ()))}
+        lists = {name: tuple(values.get(name, ())) for name in ("notes", "signers", "evidence")}
         return cls(**{**values, **lists})
 
 

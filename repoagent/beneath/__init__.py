@@ -5,6 +5,8 @@ Every name that comes from a model, a configuration or a client passes through h
 """
 
 from repoagent.beneath.opening import (
+    DEEPEST,
+    check_depth,
     check_file,
     held_beneath,
     list_beneath,
@@ -21,7 +23,9 @@ from repoagent.beneath.opening import (
 from repoagent.beneath.unchanged import Watched, unchanged
 
 __all__ = [
+    "DEEPEST",
     "Watched",
+    "check_depth",
     "check_file",
     "held_beneath",
     "list_beneath",

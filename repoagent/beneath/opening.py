@@ -20,6 +20,8 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
 __all__ = [
+    "DEEPEST",
+    "check_depth",
     "check_file",
     "held_beneath",
     "list_beneath",
@@ -37,6 +39,8 @@ __all__ = [
 _PIECE: Final = 1 << 20
 _SHOWN: Final = 200
 _LINKS: Final = 40
+DEEPEST: Final = 128
+"""Directories in one another below a root. Each is open while a name is walked, and walks of trees are recursive."""
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -45,7 +49,7 @@ def relative_parts(relative: str) -> tuple[str, ...]:
     """Split a relative path with ``/`` into its parts; empty parts and ``.`` drop out, ``""`` gives none.
 
     Raises:
-        UnsafePathError: absolute, with ``..`` or NUL, or not encodable as a file name.
+        UnsafePathError: absolute, with ``..`` or NUL, not encodable as a file name, or too deep.
     """
     _check_text(relative)
     if relative.startswith("/"):
@@ -53,7 +57,18 @@ def relative_parts(relative: str) -> tuple[str, ...]:
     parts = tuple(part for part in relative.split("/") if part not in ("", "."))
     if ".." in parts:
         raise UnsafePathError(f"{shown(relative)} contains '..'; expected a path inside the model's directory")
+    check_depth(len(parts), relative)
     return parts
+
+
+def check_depth(depth: int, name: str) -> None:
+    """Refuse ``name`` if ``depth`` directories are too many.
+
+    Raises:
+        UnsafePathError: they are.
+    """
+    if depth > DEEPEST:
+        raise UnsafePathError(f"{shown(name)} has more than {DEEPEST} directories in one another")
 
 
 def open_beneath(root: Path | str, name: str, *, follow: bool = True) -> FileIO:
@@ -190,6 +205,7 @@ class _Walk:
                 if stat.S_ISLNK(status.st_mode):
                     self._link(part)
                 elif stat.S_ISDIR(status.st_mode):
+                    check_depth(len(self._open), self._name)  # links may lead deeper than the name
                     self._open.append(os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._open[-1]))
                 elif self._left:
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._name)

@@ -13,6 +13,7 @@ import click
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.progress import progress_line
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
+from repoagent.public_text import printable
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
@@ -128,4 +129,4 @@ def _show(report: "LoadReport | None", as_json: bool) -> None:
         click.echo(json.dumps(report.to_dict(), indent=2))
         return
     for line in report.lines():
-        click.echo(line)
+        click.echo(printable(line))

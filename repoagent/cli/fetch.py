@@ -14,6 +14,7 @@ import click
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.progress import progress_line
 from repoagent.errors import RepoAgentError
+from repoagent.public_text import printable
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -127,4 +128,4 @@ def _fetch(loader: "Loader", resources: ExitStack) -> dict[str, Any]:
 
 def _summary(report: dict[str, Any]) -> str:
     action = report["entries"][0]["actions"][0]
-    return f"{action['bytes_written']} bytes; {action['notes'][-1]}"
+    return printable(f"{action['bytes_written']} bytes; {action['notes'][-1]}")

@@ -18,6 +18,7 @@ import click
 from repoagent.api.hooks import CommandSpec
 from repoagent.errors import RepoAgentError
 from repoagent.installing import install_hint
+from repoagent.public_text import printable
 
 __all__ = ["load", "main", "program", "run"]
 
@@ -134,8 +135,13 @@ def run(command: click.Command, name: str, **extra: Any) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except RepoAgentError as error:
-        click.echo(f"{name}: {error.message}", err=True)
+        click.echo(f"{name}: {_printable(error.message)}", err=True)
         sys.exit(1)
     except OSError as error:  # the disk under our output is full, a file of the machine's cannot be read
-        click.echo(f"{name}: {error}", err=True)
+        click.echo(f"{name}: {_printable(str(error))}", err=True)
         sys.exit(1)
+
+
+def _printable(text: str) -> str:
+    """Messages of several lines keep them: the reasons of a converter's process, say."""
+    return "\n".join(printable(line) for line in text.splitlines())

@@ -250,9 +250,11 @@ class EntryModel:
         digests: Mapping[str, str] | None = None,
         note: str = "",
         signer: str = "",
+        evidence: Mapping[str, str] | None = None,
     ) -> None:
         """Add to the line of the current call."""
-        self._recorder.add(bytes_read, bytes_written, digests, note, signer)
+        traced = None if evidence is None else self._load.traced(evidence)
+        self._recorder.add(bytes_read, bytes_written, digests, note, signer, traced)
 
     def hand_on(self) -> None:
         """After a LOAD that went well: where this entry moved the model to is where it is from now on."""

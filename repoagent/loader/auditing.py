@@ -114,6 +114,7 @@ def _agents(report: LoadReport) -> list[dict[str, Any]]:
             "digests": _digests({name: digest for action in entry.actions for name, digest in action.digests.items()}),
             "signers": sorted({signer for action in entry.actions for signer in action.signers}),
             "notes": [note for action in entry.actions for note in action.notes],
+            "evidence": [dict(record) for action in entry.actions for record in action.evidence],
         }
         for entry in report.entries
     ]

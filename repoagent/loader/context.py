@@ -107,6 +107,7 @@ class LoadContext:
         self.audit = audit or LoadAudit(services.audit, self.name)
         self.place = place
         self._given = place.source
+        self._origin = {"source": place.source.location if place.source.is_remote else f"repository: {self.name}"}
         self.config = config
         self.config_file = config_file
         self.directories = directories
@@ -119,6 +120,12 @@ class LoadContext:
         self._fetchers: dict[ModelSource, Fetcher] = {}
         self._numbers = itertools.count(1)
         self._download_progress = self.progress_sink("")
+
+    def traced(self, evidence: Mapping[str, str]) -> Mapping[str, str]:
+        """``evidence`` with where the model comes from. What names a source itself names it for later agents, too."""
+        if "source" in evidence:
+            self._origin = {name: evidence[name] for name in ("source", "revision") if name in evidence}
+        return {**self._origin, **evidence}
 
     @property
     def cancelled(self) -> bool:

@@ -57,7 +57,8 @@ class Downloads:
 
     def client(self, allow: Sequence[str] = ()) -> WebClient:
         """See :meth:`repoagent.api.AgentModel.web`."""
-        return WebClient(_hosts(allow), timeout=self.timeout)
+        offline = f"the server is offline ({OFFLINE_VARIABLE})" if is_offline() else ""
+        return WebClient(_hosts(allow), timeout=self.timeout, offline=offline)
 
     def listing(
         self, url: str, include: Sequence[str], options: Mapping[str, Any], allow: Sequence[str]

@@ -26,6 +26,7 @@ class EntryRecorder:
         self._digests: dict[str, str] = {}
         self._notes: list[str] = []
         self._signers: list[str] = []
+        self._evidence: list[Mapping[str, str]] = []
         self._progress = ""
 
     def note_progress(self, done: int, total: int | None, what: str) -> None:
@@ -34,7 +35,13 @@ class EntryRecorder:
         self._progress = f"got to {amount}{f' ({what})' if what else ''}"
 
     def add(
-        self, bytes_read: int, bytes_written: int, digests: Mapping[str, str] | None, note: str, signer: str = ""
+        self,
+        bytes_read: int,
+        bytes_written: int,
+        digests: Mapping[str, str] | None,
+        note: str,
+        signer: str = "",
+        evidence: Mapping[str, str] | None = None,
     ) -> None:
         """Take what an agent reports for the call it is in."""
         with self._lock:
@@ -45,6 +52,8 @@ class EntryRecorder:
                 self._notes.append(note)
             if signer:
                 self._signers.append(signer)
+            if evidence:
+                self._evidence.append(evidence)
 
     def finish(self, action: str, outcome: str, seconds: float, error: str | None) -> None:
         """Close the line of one call; what was added since the last one belongs to it."""
@@ -62,6 +71,7 @@ class EntryRecorder:
                     notes=tuple(self._notes),
                     error=error,
                     signers=tuple(self._signers),
+                    evidence=tuple(self._evidence),
                 )
             )
             self._clear()

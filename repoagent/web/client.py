@@ -82,15 +82,24 @@ class WebClient:
     Proxies come from the usual variables, authorities from the system's list (``SSL_CERT_FILE``, ``SSL_CERT_DIR``).
     """
 
-    def __init__(self, hosts: Hosts | None = None, *, timeout: float = 15.0, user_agent: str = "repoagent") -> None:
+    def __init__(
+        self,
+        hosts: Hosts | None = None,
+        *,
+        timeout: float = 15.0,
+        user_agent: str = "repoagent",
+        offline: str = "",
+    ) -> None:
         """Ask nothing yet.
 
         Args:
             hosts: Which hosts may be asked; by default public ones, and those in ``REPOAGENT_FETCH_HOSTS``.
             timeout: Seconds of silence after which a connection is given up.
             user_agent: How the client calls itself.
+            offline: Why nothing may be asked at all; empty: the hosts decide.
         """
         self.hosts = hosts if hosts is not None else Hosts.from_environment()
+        self._offline = offline
         self._timeout = timeout
         self._user_agent = user_agent
         self._connections = Connections(self.hosts, timeout)
@@ -131,8 +140,11 @@ class WebClient:
 
         Raises:
             WebError: no answer, too many redirects, or a compressed answer.
+            UnavailableError: nothing may be asked.
             InvalidArgumentError: a URL or a redirect that is not followed.
         """
+        if self._offline:
+            raise UnavailableError(f"{shown_url(url)} is not asked: {self._offline}")
         sent = {"Accept-Encoding": "identity", "User-Agent": self._user_agent, **(headers or {})}
         _check_headers(sent)
         first = origin_of(url)

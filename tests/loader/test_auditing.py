@@ -84,6 +84,7 @@ def test_a_life_is_recorded_with_who_did_what(
         "digests": {"f": "00"},
         "signers": ["Jane"],
         "notes": ["n"],
+        "evidence": [],
     }
     assert "the secret itself" not in repr(audit.events)
 

@@ -85,6 +85,7 @@ def test_the_json_form_has_everything() -> None:
                             "notes": ["n"],
                             "error": None,
                             "signers": [],
+                            "evidence": [],
                         }
                     ],
                 }

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,18 +16,23 @@ from repoagent.api import (
     InvalidArgumentError,
     Parameters,
     RemoteFile,
+    UnsafePathError,
     UnsupportedError,
+    list_beneath,
     open_beneath,
+    status_beneath,
 )
 from repoagent_fetch import hub, registry, stores, tracking
 from repoagent_fetch.archives import Unpacking
+from repoagent_fetch.evidence import evidence
 from repoagent_fetch.options import Options, parse_parameters
+from repoagent_fetch.pins import has_digests
 from repoagent_fetch.placing import Placing
-from repoagent_fetch.plan import Headers, Plan, from_text, headers_of, need_files, to_text, with_headers
+from repoagent_fetch.plan import Plan, from_text, headers_of, need_files, to_text, with_headers
 
 __all__ = ["FetchAgent"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMES: Final[Mapping[str, Callable[[AgentModel, Options], Plan]]] = {
     "hf": hub.resolve,
     "oci": registry.resolve,
@@ -76,8 +83,7 @@ def _plan(model: AgentModel, options: Options) -> Plan:
         known = "hf://, s3://, gs://, az://, as://, https://, oci://, models:/"
         raise InvalidArgumentError(f"'{scheme[:20]}:' is not a place to fetch from; expected one of {known}")
     resolve = _SCHEMES[scheme]
-    kept = (scheme == "hf" and hub.is_pinned(options)) or (scheme == "oci" and registry.is_pinned(options))
-    if not kept:
+    if not _is_decided(scheme, options):
         return resolve(model, options)
     fresh: list[Plan] = []
 
@@ -85,17 +91,29 @@ def _plan(model: AgentModel, options: Options) -> Plan:
         fresh.append(resolve(model, options))
         (target / "plan.json").write_text(to_text(fresh[0]))
 
-    name = json.dumps(["fetch plan", _VERSION, options.url, options.include, stores.allowed(model, options.url)])
+    server = hub.endpoint() if scheme == "hf" else tracking.server(model, options) if scheme == "models" else ""
+    given = [options.url, options.include, options.digests, options.manifest]
+    # A model of its own may not ask what the operator's policy may: the plan has the hosts that need not be public.
+    name = json.dumps(["fetch plan", _VERSION, server, *given, model.demanded])
     try:
         directory = model.cache.get_or_build(name, write)
     except UnsupportedError:
         return resolve(model, options)
     plan = from_text((directory / "plan.json").read_text(), None)
-    return with_headers(plan, _headers(model, options, scheme))
+    if scheme == "oci":
+        return with_headers(plan, registry.login(model, options).headers)
+    return with_headers(plan, headers_of(model, options), below=f"{server}/")
 
 
-def _headers(model: AgentModel, options: Options, scheme: str) -> Headers | None:
-    return registry.login(model, options).headers if scheme == "oci" else headers_of(model, options)
+def _is_decided(scheme: str, options: Options) -> bool:
+    """Whether a commit or digests that are given decide what the servers between here and the files answer."""
+    match scheme:
+        case "hf":
+            return hub.is_pinned(options) or has_digests(options)
+        case "oci":
+            return registry.is_pinned(options) or has_digests(options)
+        case _:
+            return scheme == "models" and has_digests(options)
 
 
 class _Build:
@@ -131,18 +149,24 @@ class _Build:
             raise InvalidArgumentError(f"{self._plan.source} has no file of those that are wanted")
 
     def _unpack(self, target: Path) -> None:
+        """Archives lie beside ``target`` meanwhile: within the cache they are links, not copies."""
         if not self._plan.archives:
             return
+        beside = target.parent / "layers"
+        beside.mkdir(mode=0o700)
+        # A manifest may name one layer many times, which comes once.
+        files = {one.file.digest: _moved(one.file, one.file.digest.replace(":", "-")) for one in self._plan.archives}
+        self._model.download(list(files.values()), beside, allow=self._plan.allow)
         unpacking = Unpacking(
-            target, self._placing.archived, most_files=self._model.limits.download_files, check_cancelled=self._check
+            target,
+            self._placing.archived,
+            packed=sum(path.stat().st_size for path in beside.iterdir()),
+            most_files=self._model.limits.download_files,
+            check_cancelled=self._check,
         )
-        scratch = self._model.acquire_location() / "layers"
-        scratch.mkdir(exist_ok=True)
-        files = [_moved(one.file, str(number)) for number, one in enumerate(self._plan.archives)]
-        self._model.download(files, scratch, allow=self._plan.allow)
-        for number, one in enumerate(self._plan.archives):
-            unpacking.unpack(scratch / str(number), one.compression, one.below)
-        shutil.rmtree(scratch)
+        for one in self._plan.archives:
+            unpacking.unpack(beside / files[one.file.digest].path, one.compression, one.below)
+        shutil.rmtree(beside)
 
     def _check(self) -> None:
         if self._model.cancelled:
@@ -154,7 +178,29 @@ def _moved(file: RemoteFile, path: str) -> RemoteFile:
 
 
 def _files(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    """The files of the model itself, and links to files in it."""
+    found: list[str] = []
+    pending = [""]
+    while pending:
+        directory = pending.pop()
+        for name in list_beneath(root, directory, follow=False):
+            path = f"{directory}/{name}" if directory else name
+            try:
+                mode = status_beneath(root, path, follow=False).st_mode
+            except UnsafePathError:
+                found += _followed(root, path)
+            else:
+                if stat.S_ISDIR(mode):
+                    pending.append(path)
+                elif stat.S_ISREG(mode):
+                    found.append(path)
+    return sorted(found)
+
+
+def _followed(root: Path, link: str) -> list[str]:
+    with suppress(FileNotFoundError, IsADirectoryError), open_beneath(root, link):
+        return [link]
+    return []
 
 
 def _digest(root: Path, path: str) -> str:
@@ -169,4 +215,6 @@ def _report(model: AgentModel, plan: Plan, tree: Path, *, fetched: bool) -> None
     if plan.source.startswith("oci://"):
         notes.append("oci: a container registry")
     digests = {file.path: file.digest for file in plan.files[:50] if file.digest}
-    model.report(bytes_written=size if fetched else 0, digests=digests, note="; ".join(notes))
+    model.report(
+        bytes_written=size if fetched else 0, digests=digests, note="; ".join(notes), evidence=evidence(plan, fetched)
+    )

@@ -3,6 +3,7 @@
 import gzip
 import os
 import tarfile
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,19 @@ _HEADER: Final = 1 << 20
 """The largest header of one entry: the library reads it whole."""
 _RATIO: Final = 100
 _FREE: Final = 64 << 20
-"""What an archive may always unpack to; beyond that, a hundred times its own size."""
+"""What archives may always unpack to together; beyond that, a hundred times their own size."""
 _PIECE: Final = 1 << 20
+_SINGLE: Final = 1 << 20
+"""Reads of a single byte from one archive: the library reads names in headers of gzip like that, to whatever end."""
+_BROKEN: Final = (
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RecursionError,  # of headers that announce headers
+)
 _EXTENDED: Final = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -44,6 +56,7 @@ class Unpacking:
         target: Path,
         place: Callable[[str], str | None],
         *,
+        packed: int,
         most_files: int,
         check_cancelled: Callable[[], None],
     ) -> None:
@@ -52,6 +65,7 @@ class Unpacking:
         Args:
             target: An existing directory that is nobody else's.
             place: Path in an archive -> path below ``target``, or None for what is not wanted.
+            packed: The bytes of all archives, one that is unpacked twice counted once.
             most_files: How many entries there may be.
             check_cancelled: Raises when the load was cancelled.
         """
@@ -60,7 +74,7 @@ class Unpacking:
         self._most = most_files
         self._check_cancelled = check_cancelled
         self._entries = 0
-        self.written = 0
+        self._left = max(_FREE, _RATIO * packed)
 
     def unpack(self, archive: Path, compression: str, below: str) -> None:
         """Unpack one archive; of an image, only the directory ``below``. Later archives win over earlier ones.
@@ -69,19 +83,24 @@ class Unpacking:
             UnsafePathError: an entry would leave ``target``, or is not a file or a directory.
             InvalidArgumentError: it is not an archive, or unpacks to far more than it is.
         """
-        budget = max(_FREE, _RATIO * archive.stat().st_size)
         try:
             with ExitStack() as stack:
-                raw: IO[bytes] = stack.enter_context(archive.open("rb"))
-                stream = stack.enter_context(gzip.GzipFile(fileobj=raw)) if compression == "gzip" else raw
-                limited = _Limited(stream, budget)
+                raw: Any = _Checked(stack.enter_context(archive.open("rb")), self._check_cancelled)
+                if compression == "gzip":
+                    raw = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb"))
+                limited = _Limited(raw, self._take)
                 tar = stack.enter_context(tarfile.open(fileobj=limited, mode="r|", tarinfo=_Entry))  # type: ignore[call-overload]
                 while (entry := tar.next()) is not None:
                     self._check_cancelled()
                     self._one(tar, entry, below)
                     tar.members.clear()  # the library keeps every entry otherwise
-        except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, OverflowError) as error:
+        except _BROKEN as error:
             raise InvalidArgumentError(f"a layer is not a valid archive: {type(error).__name__}: {error}") from None
+
+    def _take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise InvalidArgumentError("the layers unpack to more than a hundred times their size: they are refused")
 
     def _one(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, below: str) -> None:
         self._entries += 1
@@ -143,19 +162,32 @@ class Unpacking:
                     raise tarfile.ReadError(f"{where} ends too early")
                 file.write(piece)
                 left -= len(piece)
-        self.written += entry.size
+
+
+class _Checked:
+    """The file of an archive. It ends with an error when the load was cancelled, or only single bytes are read."""
+
+    def __init__(self, file: IO[bytes], check_cancelled: Callable[[], None]) -> None:
+        self._file = file
+        self._check_cancelled = check_cancelled
+        self._single = 0
+
+    def read(self, size: int = -1) -> bytes:
+        self._check_cancelled()
+        self._single += size == 1
+        if self._single > _SINGLE:
+            raise gzip.BadGzipFile("a header without end")
+        return self._file.read(size)
 
 
 class _Limited:
-    """A stream that ends with an error after ``most`` bytes."""
+    """A stream that reports how much was read of it."""
 
-    def __init__(self, stream: Any, most: int) -> None:
+    def __init__(self, stream: Any, take: Callable[[int], None]) -> None:
         self._stream = stream
-        self._left = most
+        self._take = take
 
     def read(self, size: int) -> bytes:
         content: bytes = self._stream.read(size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise InvalidArgumentError("a layer unpacks to more than a hundred times its size: it is not unpacked")
+        self._take(len(content))
         return content

@@ -2,11 +2,31 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError, WebAnswer
+from repoagent.api import (
+    AgentModel,
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+    WebAnswer,
+)
 
-__all__ = ["document", "field", "items", "number", "text"]
+__all__ = ["check_cancelled", "document", "field", "items", "number", "text"]
+
+_MOST_VALUES: Final = 500_000
+"""Of one answer, about. The parser stops every thread of the server, and the smallest values are three bytes long."""
+
+
+def check_cancelled(model: AgentModel, what: str) -> None:
+    """Between two questions: a server may send on and on.
+
+    Raises:
+        CancelledError: no one waits for the load any more.
+    """
+    if model.cancelled:
+        raise CancelledError(f"cancelled while {what} was listed")
 
 
 def document(answer: WebAnswer, what: str) -> Any:
@@ -15,7 +35,7 @@ def document(answer: WebAnswer, what: str) -> Any:
     Raises:
         NotFoundError: the server has no such thing.
         UnavailableError: it refuses, or fails.
-        InvalidArgumentError: what it sends is not valid JSON.
+        InvalidArgumentError: what it sends is not valid JSON, or has too many values.
     """
     if answer.status == 404:
         raise NotFoundError(f"there is no {what} (HTTP 404), or the credentials do not allow it")
@@ -25,6 +45,8 @@ def document(answer: WebAnswer, what: str) -> Any:
         )
     if answer.status != 200:
         raise UnavailableError(f"{what} cannot be read: the server answers with HTTP {answer.status}")
+    if sum(answer.body.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
+        raise InvalidArgumentError(f"{what} is described by more than {_MOST_VALUES} values")
     try:
         return json.loads(answer.body)
     except (ValueError, RecursionError):

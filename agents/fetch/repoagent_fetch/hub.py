@@ -9,17 +9,18 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from repoagent.api import AgentModel, InvalidArgumentError, RemoteFile
-from repoagent_fetch.documents import document, field, items, number, text
+from repoagent_fetch.documents import check_cancelled, document, field, items, number, text
 from repoagent_fetch.options import Options
-from repoagent_fetch.plan import Plan, check_pinned, chosen, headers_of, with_headers
+from repoagent_fetch.pins import has_digests, with_given_digests
+from repoagent_fetch.plan import Plan, check_pinned, headers_of, looked_at, with_headers
 
-__all__ = ["is_pinned", "resolve"]
+__all__ = ["endpoint", "is_pinned", "resolve"]
 
 _URL: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+|[\w.-]+)(?:@([\w.%/-]+?))?(?:/([^@]*))?")
 _PINNED: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.*))?")
 _NEXT: Final = re.compile(r'<([^>]*)>; *rel="?next"?')
 _PAGES: Final = 1000
-_LARGEST_PAGE: Final = 16 << 20
+_LARGEST_PAGE: Final = 8 << 20
 
 
 def is_pinned(options: Options) -> bool:
@@ -27,28 +28,36 @@ def is_pinned(options: Options) -> bool:
     return _PINNED.fullmatch(options.url) is not None
 
 
+def endpoint() -> str:
+    """The URL of the hub."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
 def resolve(model: AgentModel, options: Options) -> Plan:
     """The files of the model at its commit."""
     repository, revision, folder = _parts(options.url)
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    allow = (_host(endpoint),) if "HF_ENDPOINT" in os.environ else ()
+    hub = endpoint()
+    allow = (_host(hub),) if "HF_ENDPOINT" in os.environ else ()
     client = model.web(allow=allow)
     headers = headers_of(model, options)
     sent = headers(False) if headers else {}
     what = f"model {repository} of the hub"
     commit = revision
     if not is_pinned(options):
-        check_pinned(model, options, f"revision '{revision}' of {what}", "give a commit of 40 digits: hf://NAME@COMMIT")
-        url = f"{endpoint}/api/models/{repository}/revision/{quote(revision, safe='')}"
+        if not has_digests(options):
+            how = "give a commit of 40 digits: hf://NAME@COMMIT"
+            check_pinned(model, options, f"revision '{revision}' of {what}", how)
+        url = f"{hub}/api/models/{repository}/revision/{quote(revision, safe='')}"
         commit = text(document(client.fetch(url, headers=sent), what), "sha", what)
         if not re.fullmatch(r"[0-9a-f]{40}", commit):
             raise InvalidArgumentError(f"{what}: 'sha' is not a commit")
     files: list[RemoteFile] = []
-    page = f"{endpoint}/api/models/{repository}/tree/{commit}/{quote(folder)}".rstrip("/") + "?recursive=true"
+    page = f"{hub}/api/models/{repository}/tree/{commit}/{quote(folder)}".rstrip("/") + "?recursive=true"
     for _ in range(_PAGES):
+        check_cancelled(model, what)
         answer = client.fetch(page, headers=sent, limit=_LARGEST_PAGE)
         files += [
-            _file(entry, f"{endpoint}/{repository}/resolve/{commit}", folder, what)
+            _file(entry, f"{hub}/{repository}/resolve/{commit}", folder, what)
             for entry in items(document(answer, what), what)
             if field(entry, "type", what) == "file" and _is_wanted(text(entry, "path", what), folder, options)
         ]
@@ -56,10 +65,10 @@ def resolve(model: AgentModel, options: Options) -> Plan:
         if following is None or len(files) > model.limits.download_files:
             break
         page = following[1]
-        if not page.startswith(f"{endpoint}/"):
+        if not page.startswith(f"{hub}/"):
             raise InvalidArgumentError(f"the listing of {what} goes on at another server, which is not asked")
-    plan = Plan(f"hf://{repository}@{commit}", tuple(files), pinned=is_pinned(options), allow=allow)
-    return with_headers(plan, headers)
+    plan = Plan(f"hf://{repository}@{commit}", tuple(files), pinned=is_pinned(options), allow=allow, revision=commit)
+    return with_given_digests(model, options, with_headers(plan, headers))
 
 
 def _file(entry: object, base: str, folder: str, what: str) -> RemoteFile:
@@ -73,7 +82,7 @@ def _file(entry: object, base: str, folder: str, what: str) -> RemoteFile:
 
 
 def _is_wanted(path: str, folder: str, options: Options) -> bool:
-    return path.startswith(f"{folder}/" if folder else "") and chosen(_below(path, folder), options.include)
+    return path.startswith(f"{folder}/" if folder else "") and looked_at(_below(path, folder), options)
 
 
 def _below(path: str, folder: str) -> str:
@@ -88,6 +97,6 @@ def _parts(url: str) -> tuple[str, str, str]:
     return match[1], match[2] or "main", (match[3] or "").strip("/")
 
 
-def _host(endpoint: str) -> str:
-    split = urlsplit(endpoint)
+def _host(hub: str) -> str:
+    split = urlsplit(hub)
     return f"{split.hostname}:{split.port or (443 if split.scheme == 'https' else 80)}"

@@ -16,6 +16,7 @@ __all__ = [
     "chosen",
     "from_text",
     "headers_of",
+    "looked_at",
     "need_files",
     "to_text",
     "with_headers",
@@ -45,6 +46,8 @@ class Plan:
     """Whether a commit or a digest that was given decides about every byte."""
     allow: tuple[str, ...] = ()
     """Hosts that need not be public: those that the operator named."""
+    revision: str = ""
+    """The commit or the digest that decides, if a single one does."""
 
 
 def check_pinned(model: AgentModel, options: Options, what: str, how: str) -> None:
@@ -66,6 +69,11 @@ def chosen(path: str, include: Sequence[str]) -> bool:
     return not include or any(fnmatchcase(path, pattern) for pattern in include)
 
 
+def looked_at(path: str, options: Options) -> bool:
+    """Whether ``path`` is wanted, or names the digests of what is."""
+    return chosen(path, options.include) or (options.manifest is not None and path == options.manifest[0])
+
+
 def headers_of(model: AgentModel, options: Options) -> Headers | None:
     """The token, looked up again when it was refused."""
     if not options.token:
@@ -84,15 +92,18 @@ def from_text(text: str, headers: Headers | None) -> Plan:
     document = json.loads(text)
     files = tuple(RemoteFile(**one) for one in document["files"])
     archives = tuple(Archive(RemoteFile(**one.pop("file")), **one) for one in document["archives"])
-    plan = Plan(document["source"], files, archives, document["pinned"], tuple(document["allow"]))
+    plan = Plan(document["source"], files, archives, document["pinned"], tuple(document["allow"]), document["revision"])
     return with_headers(plan, headers)
 
 
-def with_headers(plan: Plan, headers: Headers | None) -> Plan:
-    """``plan`` whose requests have ``headers``."""
-    files = tuple(replace(file, headers=headers) for file in plan.files)
-    archives = tuple(replace(one, file=replace(one.file, headers=headers)) for one in plan.archives)
-    return replace(plan, files=files, archives=archives)
+def with_headers(plan: Plan, headers: Headers | None, *, below: str = "") -> Plan:
+    """``plan`` whose requests have ``headers``: those of URLs that begin with ``below``."""
+
+    def add(file: RemoteFile) -> RemoteFile:
+        return replace(file, headers=headers if file.url.startswith(below) else None)
+
+    archives = tuple(replace(one, file=add(one.file)) for one in plan.archives)
+    return replace(plan, files=tuple(add(file) for file in plan.files), archives=archives)
 
 
 def need_files(plan: Plan) -> Plan:

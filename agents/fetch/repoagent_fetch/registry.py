@@ -14,7 +14,8 @@ from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, Remot
 from repoagent_fetch.documents import document, field, items, number, text
 from repoagent_fetch.layers import layer
 from repoagent_fetch.options import Options
-from repoagent_fetch.plan import Archive, Plan, check_pinned, chosen, with_headers
+from repoagent_fetch.pins import has_digests, with_given_digests
+from repoagent_fetch.plan import Archive, Plan, check_pinned, looked_at, with_headers
 from repoagent_fetch.registry_login import Login
 from repoagent_fetch.stores import allowed
 
@@ -91,7 +92,7 @@ def resolve(model: AgentModel, options: Options) -> Plan:
     allow = allowed(model, f"{reference.base}/")
     access = login(model, options)
     wanted = reference.digest or reference.tag or "latest"
-    if not reference.digest:
+    if not reference.digest and not has_digests(options):
         check_pinned(
             model, options, f"the tag '{wanted}' of {reference.name}", "give a digest: oci://HOST/NAME@sha256:..."
         )
@@ -106,7 +107,7 @@ def resolve(model: AgentModel, options: Options) -> Plan:
         found = layer(one, str(kind), _blob(reference, one))
         if isinstance(found, Archive):
             archives.append(found)
-        elif chosen(found.path, options.include):
+        elif looked_at(found.path, options):
             files.append(found)
     plan = Plan(
         f"oci://{reference.host}/{reference.name}@{digest}",
@@ -114,8 +115,9 @@ def resolve(model: AgentModel, options: Options) -> Plan:
         tuple(archives),
         pinned=bool(reference.digest),
         allow=allow,
+        revision=digest,
     )
-    return with_headers(plan, access.headers)
+    return with_given_digests(model, options, with_headers(plan, access.headers))
 
 
 def _manifest(access: Login, reference: Reference, wanted: str, *, deeper: bool = True) -> tuple[dict[str, Any], str]:

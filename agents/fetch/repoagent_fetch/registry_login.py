@@ -28,6 +28,7 @@ class Login:
         self._options = options
         self._client = client
         self._reference = reference
+        self._own = reference.base.partition("/v2/")[0]
         self._lock = threading.Lock()
         self._header = ""
 
@@ -56,7 +57,12 @@ class Login:
             self._accept(answer)
 
     def _accept(self, refusal: WebAnswer) -> None:
-        """Do what the refusal asks for."""
+        """Do what the refusal asks for: that of the registry itself, not of where it redirected to."""
+        if not refusal.url.startswith(f"{self._own}/"):
+            raise UnavailableError(
+                f"the registry {self._reference.host} redirects to a server that wants a login of its own, which is "
+                "not supported"
+            )
         scheme, _, rest = refusal.headers.get("www-authenticate", "").partition(" ")
         if scheme.lower() == "basic":
             self._header = self._basic()
@@ -75,8 +81,7 @@ class Login:
 
     def _token(self, parts: Mapping[str, str]) -> str:
         realm = parts.get("realm", "")
-        own = self._reference.base.partition("/v2/")[0]
-        if not realm.startswith(("https://", f"{own}/")):
+        if not realm.startswith(("https://", f"{self._own}/")):
             raise InvalidArgumentError(
                 f"the registry {self._reference.host} sends to {realm[:100]!r} for a token, which is not https"
             )

@@ -7,12 +7,12 @@ from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from repoagent.api import AgentModel, InvalidArgumentError, RemoteFile, WebAnswer, WebClient
-from repoagent_fetch.documents import document, field, items, number, text
+from repoagent_fetch.documents import check_cancelled, document, field, items, number, text
 from repoagent_fetch.options import Options
 from repoagent_fetch.plan import Headers, Plan, check_pinned, chosen, headers_of, with_headers
 from repoagent_fetch.stores import resolve_at
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "server"]
 
 _URL: Final = re.compile(r"models:/([^/@]+)(?:/([0-9]+)|@([^/@]+))")
 _VARIABLE: Final = "MLFLOW_TRACKING_URI"
@@ -24,7 +24,9 @@ def resolve(model: AgentModel, options: Options) -> Plan:
     match = _URL.fullmatch(options.url)
     if match is None:
         raise InvalidArgumentError(f"{options.url[:200]!r} is not a model of a registry; expected models:/NAME/VERSION")
-    base, allow = _server(model, options)
+    base = server(model, options)
+    split = urlsplit(base)
+    allow = (f"{split.hostname}:{split.port or (443 if split.scheme == 'https' else 80)}",)
     client, headers = model.web(allow=allow), headers_of(model, options)
     name, version, alias = match.groups()
     what = f"model {name} of the MLflow registry"
@@ -43,10 +45,10 @@ def resolve(model: AgentModel, options: Options) -> Plan:
 
 
 def _served(
-    model: AgentModel, options: Options, server: tuple[WebClient, Headers | None, str, tuple[str, ...]], place: str
+    model: AgentModel, options: Options, asked: tuple[WebClient, Headers | None, str, tuple[str, ...]], place: str
 ) -> Plan:
     """Artifacts that the server itself hands out."""
-    client, headers, base, allow = server
+    client, headers, base, allow = asked
     root = urlsplit(place).path.strip("/")
     url = f"{base}/api/2.0/mlflow-artifacts/artifacts"
     if options.digests or options.manifest is not None:
@@ -57,6 +59,7 @@ def _served(
     for _ in range(_FOLDERS):
         if not folders or len(files) > model.limits.download_files:
             break
+        check_cancelled(model, options.url)
         folder = folders.popleft()
         answer = _ask(client, headers, url, {"path": folder})
         for entry in items(field(document(answer, "the listing"), "files", "the listing"), "the listing"):
@@ -74,8 +77,12 @@ def _ask(client: WebClient, headers: Headers | None, url: str, query: dict[str, 
     return client.fetch(f"{url}?{urlencode(query)}", headers=headers(False) if headers else {}, limit=16 << 20)
 
 
-def _server(model: AgentModel, options: Options) -> tuple[str, tuple[str, ...]]:
-    """The registry's URL, and its host if the operator named it."""
+def server(model: AgentModel, options: Options) -> str:
+    """The registry's URL, which the operator named.
+
+    Raises:
+        InvalidArgumentError: no operator did, or it is not a URL.
+    """
     given = options.tracking if options.tracking and model.demanded else ""
     if options.tracking and not model.demanded:
         raise InvalidArgumentError(f"parameter 'tracking' is the operator's: give it in the policy, or set {_VARIABLE}")
@@ -83,4 +90,4 @@ def _server(model: AgentModel, options: Options) -> tuple[str, tuple[str, ...]]:
     split = urlsplit(base)
     if split.scheme not in ("http", "https") or not split.hostname:
         raise InvalidArgumentError(f"the place of the MLflow registry is not known: set {_VARIABLE} to its http(s) URL")
-    return base, (f"{split.hostname}:{split.port or (443 if split.scheme == 'https' else 80)}",)
+    return base

@@ -33,7 +33,12 @@ def fetch(tmp_path: Path, notes: list[str]) -> Fetch:
     model = tmp_path / "repository" / "m"
     model.mkdir(parents=True)
 
-    def load(parameters: Mapping[str, str | list[str]], *, demanded: bool = True) -> dict[str, bytes]:
+    def load(
+        parameters: Mapping[str, str | list[str]],
+        *,
+        demanded: bool = True,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> dict[str, bytes]:
         pairs = [
             (key, one) for key, value in parameters.items() for one in ([value] if isinstance(value, str) else value)
         ]
@@ -58,7 +63,7 @@ def fetch(tmp_path: Path, notes: list[str]) -> Fetch:
                 )
             loader = Loader(registry, workspace, cache, planner=planner)
             stack.callback(loader.close)
-            chain = loader.load(open_source("m", str(model)))
+            chain = loader.load(open_source("m", str(model)), cancelled=cancelled)
             notes.extend(chain.report.to_dict()["entries"][0]["actions"][0]["notes"])
             root = chain.files.local_path()
             files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

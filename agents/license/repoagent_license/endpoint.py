@@ -65,7 +65,7 @@ def _ask(url: str, model: str, token: str | None, timeout: float) -> Grant:
     )
     deadline = time.monotonic() + timeout
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as reply:
+        with _opener(url).open(request, timeout=timeout) as reply:
             if reply.status != http.HTTPStatus.OK:
                 raise UnavailableError(f"the endpoint answered with status {reply.status}")
             body = _read(reply, deadline)
@@ -75,6 +75,13 @@ def _ask(url: str, model: str, token: str | None, timeout: float) -> Grant:
     except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(f"the endpoint did not answer: {_reason(error)}") from None
     return _grant(body)
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    if url.startswith("https:"):
+        return urllib.request.build_opener(_NoRedirect)
+    # This machine needs no proxy, and one would read the token.
+    return urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
 
 
 def _read(reply: http.client.HTTPResponse, deadline: float) -> bytes:

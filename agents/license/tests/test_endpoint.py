@@ -12,6 +12,7 @@ import pytest
 from repoagent_license.endpoint import ask
 
 from repoagent.api import InvalidArgumentError, UnavailableError
+from tests.file_server import FileServer
 
 
 def answering(status: int, answer: object) -> Callable[[Any], tuple[int, bytes]]:
@@ -133,3 +134,14 @@ def test_a_header_that_never_ends_is_a_refusal_in_time() -> None:
         finally:
             stop.set()
             thread.join()
+
+
+def test_a_proxy_does_not_see_what_is_asked_of_this_machine(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request has the token, and http to this machine is allowed because it does not leave it."""
+    with FileServer() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        assert ask(endpoint.url, "m", token="t0ken", timeout=10).until is None
+        assert proxy.requests == []

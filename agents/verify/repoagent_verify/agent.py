@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError, Parameters
 from repoagent_verify.errors import VerificationError
+from repoagent_verify.evidence import evidence
 from repoagent_verify.files import read_signature
 from repoagent_verify.keyless import check_root
 from repoagent_verify.options import Options, few, parse_parameters
@@ -73,9 +73,9 @@ def _directories(root: Path, options: Options) -> list[str]:
 def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Verified:
     strict = model.demanded if options.strict is None else options.strict
     coverage = Coverage(options.signature, options.unsigned, strict, options.anything)
-    where = "" if options.directory == "." else f"{root.name}: "
+    part = "" if options.directory == "." else root.name
     try:
-        return verify(
+        verified = verify(
             root,
             read_signature(root, options.signature),
             trust,
@@ -84,7 +84,10 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Ve
             progress=lambda done, total: model.progress(done, total, "verify"),
         )
     except VerificationError as error:
-        raise VerificationError(f"{where}{error}") from None
+        model.report(evidence=evidence(part, None))
+        raise VerificationError(f"{part}: {error}" if part else str(error)) from None
+    model.report(evidence=evidence(part, verified))
+    return verified
 
 
 def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
@@ -93,9 +96,8 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
         key = "model" if name == "." else name
         digests[key] = f"sha256:{result.manifest.root_digest}"
     signer = verified[0][1].signer
-    moment = datetime.now(UTC).isoformat(timespec="seconds")
     notes = [f"{sum(result.files for _, result in verified)} files signed by {signer.name}"]
-    notes += [f"method {signer.method}", f"trust root {signer.trust_root[:16]}", f"verified {moment}"]
+    notes += [f"method {signer.method}", f"trust root {signer.trust_root[:16]}"]
     notes += list(_unsigned(verified))
     if not model.demanded:
         notes.append("not demanded by a policy: the model itself names this agent, and can name another key")

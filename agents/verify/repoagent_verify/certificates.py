@@ -98,6 +98,7 @@ def _verified_chain(
     )
     authorities = authorities.may_be_present(x509.KeyUsage, Criticality.AGNOSTIC, _signs_certificates)
     authorities = authorities.may_be_present(x509.ExtendedKeyUsage, Criticality.AGNOSTIC, _is_for_signers)
+    authorities = authorities.may_be_present(x509.NameConstraints, Criticality.AGNOSTIC, _is_for_any_name)
     builder = PolicyBuilder().store(Store(list(trust.certificates))).time(moment)
     builder = builder.extension_policies(ca_policy=authorities, ee_policy=ExtensionPolicy.permit_all())
     try:
@@ -121,6 +122,17 @@ def _is_for_signers(_policy: Policy, certificate: x509.Certificate, extension: x
     allowed = (ExtendedKeyUsageOID.CODE_SIGNING, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
     if extension is not None and not any(usage in extension for usage in allowed):
         raise ValueError(f"'{certificate.subject.rfc4514_string()}' is not for signers of code (extended key usage)")
+
+
+def _is_for_any_name(_policy: Policy, certificate: x509.Certificate, extension: x509.NameConstraints | None) -> None:
+    """The library compares names of hosts with the limits of an authority, and not those of signers."""
+    if extension is None:
+        return
+    trees = [*(extension.permitted_subtrees or ()), *(extension.excluded_subtrees or ())]
+    if any(isinstance(tree, x509.DirectoryName) for tree in trees):
+        raise ValueError(
+            f"'{certificate.subject.rfc4514_string()}' is limited to signers of certain names, which is not supported"
+        )
 
 
 def _check_revocations(chain: Sequence[x509.Certificate], trust: Trust, moment: datetime) -> None:

@@ -15,9 +15,11 @@ from typing import NoReturn
 
 import click
 
-from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, read_small_file
+from repoagent_verify.errors import printable
 from repoagent_verify.keyless import check_identity, check_root
 from repoagent_verify.keyless_signing import sign_keyless
+from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization
 from repoagent_verify.options import plain_path
 from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
@@ -150,10 +152,10 @@ def verify_command(
 
 
 def _print(verified: Verified) -> None:
-    click.echo(f"signed by {verified.signer.name} (method {verified.signer.method})")
+    click.echo(f"signed by {printable(verified.signer.name)} (method {verified.signer.method})")
     click.echo(f"{verified.files} files, {verified.bytes_read} bytes, sha256:{verified.manifest.root_digest}: OK")
     for path in verified.unsigned:
-        click.echo(f"not signed: {path}")
+        click.echo(f"not signed: {printable(path)}")
 
 
 def _inside(directory: Path, path: Path) -> str:
@@ -166,7 +168,7 @@ def _inside(directory: Path, path: Path) -> str:
 def _read(path: Path) -> bytes:
     if not path.exists():
         raise InvalidArgumentError(f"the model is not signed: there is no {path}")
-    return path.read_bytes()
+    return read_small_file(path, limit=LARGEST_SIGNATURE)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,9 +1,11 @@
 """Digests of files and of ranges of them, several at once. hashlib releases the interpreter lock."""
 
 import hashlib
+import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,9 @@ Progress = Callable[[int, int], None]
 """Bytes done, bytes in all."""
 
 _PIECE: Final = 1 << 20
-_WORKERS: Final = max(2, min(8, os.cpu_count() or 2))
+_WORKERS: Final = max(2, min(8, len(os.sched_getaffinity(0))))
+_TICK_SECONDS: Final = 0.1
+"""How often progress is reported."""
 
 
 def new_hash(name: str) -> Any:
@@ -53,23 +57,23 @@ def hash_resources(
         VerificationError: a file cannot be read, or is shorter than its range.
     """
     new_hash(algorithm)
-    sizes = [_length(root, resource) for resource in resources]
-    total, done = sum(sizes), 0
-
-    def digest(resource: Resource) -> bytes:
-        return _digest(root, resource, algorithm, cancelled, follow)
-
-    found = []
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="verify") as pool:
+    lengths = [_length(root, resource) for resource in resources]
+    total = sum(lengths)
+    # The largest first: one that comes last would keep a single thread busy.
+    order = sorted(range(len(resources)), key=lambda index: -lengths[index])
+    hashing = _Hashing(root, resources, order, algorithm, cancelled, follow)
+    workers = min(_WORKERS, max(1, len(resources)))
+    with ThreadPoolExecutor(workers, thread_name_prefix="verify") as pool:
+        pending = {pool.submit(hashing.work) for _ in range(workers)}
         try:
-            for value, size in zip(pool.map(digest, resources), sizes, strict=True):
-                found.append(value)
-                done += size
-                progress(done, total)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return found
+            while pending:
+                ended, pending = wait(pending, timeout=_TICK_SECONDS, return_when=FIRST_EXCEPTION)
+                for future in ended:
+                    future.result()
+                progress(hashing.done, total)
+        finally:
+            hashing.stopped = True
+    return hashing.digests
 
 
 def _length(root: Path, resource: Resource) -> int:
@@ -81,25 +85,57 @@ def _length(root: Path, resource: Resource) -> int:
         raise VerificationError(f"{resource.path} cannot be read: {error.strerror}") from None
 
 
-def _digest(root: Path, resource: Resource, algorithm: str, cancelled: Callable[[], bool], follow: bool) -> bytes:
-    hasher = new_hash(algorithm)
-    buffer = memoryview(bytearray(_PIECE))
-    left = None if resource.end is None else resource.end - resource.start
-    try:
-        with open_beneath(root, resource.path, follow=follow) as stream:
-            stream.seek(resource.start)
-            while left is None or left > 0:
-                if cancelled():
-                    raise CancelledError("the load was cancelled")
-                count = stream.readinto(buffer[: min(_PIECE, left)] if left is not None else buffer) or 0
-                if not count:
-                    break
-                hasher.update(buffer[:count])
-                left = None if left is None else left - count
-    except OSError as error:
-        raise VerificationError(f"{resource.path} cannot be read: {error.strerror}") from None
-    except UnsafePathError as error:
-        raise VerificationError(str(error)) from None
-    if left:
-        raise VerificationError(f"{resource.path} ends before byte {resource.end}")
-    return bytes(hasher.digest())
+class _Hashing:
+    """The work that threads share. Each takes the next resource until there is none, or one has failed."""
+
+    def __init__(
+        self,
+        root: Path,
+        resources: Sequence[Resource],
+        order: Sequence[int],
+        algorithm: str,
+        cancelled: Callable[[], bool],
+        follow: bool,
+    ) -> None:
+        self._root = root
+        self._resources = resources
+        self._order = order
+        self._algorithm = algorithm
+        self._cancelled = cancelled
+        self._follow = follow
+        self._lock = threading.Lock()
+        self._turns = itertools.count()
+        self.stopped = False
+        self.done = 0
+        """Bytes that were hashed."""
+        self.digests = [b""] * len(resources)
+
+    def work(self) -> None:
+        buffer = memoryview(bytearray(_PIECE))
+        while not self.stopped and (turn := next(self._turns)) < len(self._order):
+            index = self._order[turn]
+            self.digests[index] = self._digest(self._resources[index], buffer)
+
+    def _digest(self, resource: Resource, buffer: memoryview) -> bytes:
+        hasher = new_hash(self._algorithm)
+        left = None if resource.end is None else resource.end - resource.start
+        try:
+            with open_beneath(self._root, resource.path, follow=self._follow) as stream:
+                stream.seek(resource.start)
+                while left is None or left > 0:
+                    if self.stopped or self._cancelled():
+                        raise CancelledError("the load was cancelled")
+                    count = stream.readinto(buffer[: min(_PIECE, left)] if left is not None else buffer) or 0
+                    if not count:
+                        break
+                    hasher.update(buffer[:count])
+                    left = None if left is None else left - count
+                    with self._lock:
+                        self.done += count
+        except OSError as error:
+            raise VerificationError(f"{resource.path} cannot be read: {error.strerror}") from None
+        except UnsafePathError as error:
+            raise VerificationError(str(error)) from None
+        if left:
+            raise VerificationError(f"{resource.path} ends before byte {resource.end}")
+        return bytes(hasher.digest())

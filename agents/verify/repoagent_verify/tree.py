@@ -5,11 +5,15 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import DEFAULT_IGNORED
 
 __all__ = ["File", "Ignored", "list_files"]
+
+_DEEPEST: Final = 128
+"""Directories in one another, as everywhere in the server: the walk is recursive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def _walk(base: str, relative: str, ignored: Ignored, links: bool, above: tuple[
             _check_link(base, path, links, above)
         mode = entry.stat().st_mode
         if stat.S_ISDIR(mode):
+            if len(above) > _DEEPEST:
+                raise VerificationError(f"{path[:200]} has more than {_DEEPEST} directories in one another")
             real = os.path.realpath(entry.path)
             yield from _walk(base, path, ignored, links, (*above, real))
         elif stat.S_ISREG(mode):

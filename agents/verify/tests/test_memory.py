@@ -12,13 +12,14 @@ from repoagent_verify.signing import Identity, sign
 from agents.verify.tests.issuing import public_pem
 
 CHILD = """
-import resource, sys
+import sys
 from pathlib import Path
 from repoagent_verify.trust import read_trust
 from repoagent_verify.verifying import Coverage, verify
 root, signature, key = map(Path, sys.argv[1:])
 verify(root, signature.read_bytes(), read_trust([("key", key.read_bytes())]), Coverage(""))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# Not ru_maxrss: a child begins with that of its parent.
+print(next(line.split()[1] for line in Path("/proc/self/status").open() if line.startswith("VmHWM")))
 """
 
 

@@ -41,6 +41,8 @@ OFFLINE_VARIABLE: Final = "REPOAGENT_OFFLINE"
 
 _BLOCK: Final = 512
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_WEAK: Final = "git-sha1:"
+"""Digests for which two files can be made."""
 _SMALL: Final = 8 << 20
 """Smaller blobs are on the disk for sure only once a model has them: thousands of syncs take longer than a download."""
 _FICLONE: Final = 0x40049409
@@ -247,6 +249,8 @@ class BlobStore:
 def _key_of(file: RemoteFile) -> str:
     """What a file is known by where its digest is not a SHA-256: another digest, or where it lies."""
     text = file.digest or f"{file.key or file.name}\n{file.size}\n{file.tag}"
+    if file.digest.startswith(_WEAK):  # Another place may have another file with that digest.
+        text = f"{file.digest}\n{file.name}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

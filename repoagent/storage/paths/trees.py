@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from repoagent.beneath import check_depth
 from repoagent.errors import InternalError, UnsafePathError
 
 __all__ = ["make_read_only", "remove_tree", "sync_tree", "tree_size"]
@@ -47,9 +48,14 @@ def tree_size(path: Path, *, shared: bool = True) -> int:
     """The size in bytes of all files below ``path``; files that vanish meanwhile count as empty.
 
     With ``shared`` false, files that have another name elsewhere (hard links) count as empty, too.
+
+    Raises:
+        UnsafePathError: there are too many directories in one another.
     """
     total = 0
-    for _directory, _names, files, fd in os.fwalk(path):
+    above = str(path).count("/")
+    for directory, _names, files, fd in os.fwalk(path):
+        check_depth(directory.count("/") - above, directory.removeprefix(f"{path}/"))
         for name in files:
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from repoagent.beneath import check_depth
 from repoagent.errors import NotFoundError, UnsafePathError
 from repoagent.storage.paths.paths import check_tree
 from repoagent.storage.repositories.filesystems import is_local
@@ -72,6 +73,7 @@ def _walk(directory: str, prefix: str, root: str, above: frozenset[tuple[int, in
             identity = (status.st_dev, status.st_ino)
             if identity in above:
                 raise UnsafePathError(f"{path!r} is a link to a directory above it")
+            check_depth(len(above), path)
             yield from _walk(entry.path, path + "/", root, above | {identity})
         elif stat.S_ISREG(status.st_mode):
             # Retrained weights have the size of the old ones, and a copy or a build may give them the old time. The

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from repoagent.beneath import check_file
+from repoagent.beneath import check_depth, check_file
 from repoagent.errors import CancelledError, UnsafePathError
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.paths.trees import tree_size
@@ -49,6 +49,7 @@ def _copy_directory(fd: int, target: Path, prefix: str, cancelled: Callable[[], 
         try:
             status = os.fstat(entry)
             if stat.S_ISDIR(status.st_mode):
+                check_depth(path.count("/") + 1, path)
                 (target / name).mkdir(mode=0o700)
                 _copy_directory(entry, target / name, path + "/", cancelled)
             else:

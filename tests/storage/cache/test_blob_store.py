@@ -308,7 +308,7 @@ def test_eight_processes_download_a_model_once(server: FileServer, child: Callab
 
 
 _MEASURED = """
-import resource, sys
+import sys
 from pathlib import Path
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.transfer.remote_files import RemoteFile
@@ -319,7 +319,8 @@ opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
 with Cache(Path(path)) as cache, cache.scope() as scope:
     file = RemoteFile("1/w", url, opener, int(size), digest=digest)
     scope.get_or_build("m", lambda target: scope.download([file], target) and None)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+# Not ru_maxrss: a child begins with that of its parent.
+print(next(line.split()[1] for line in Path("/proc/self/status").open() if line.startswith("VmHWM")), flush=True)
 """
 
 

@@ -5,6 +5,7 @@ platform registers. The program ``tpm2_unseal`` of tpm2-tools does the work; ``T
 """
 
 import logging
+import os
 import re
 import subprocess
 from typing import Final
@@ -20,6 +21,8 @@ _PROGRAM: Final = "tpm2_unseal"
 _HANDLE: Final = re.compile(r"0x81[0-9a-fA-F]{6}")
 _REGISTERS: Final = re.compile(r"sha(1|256|384|512):[0-9]{1,2}(,[0-9]{1,2}){0,23}")
 _SECONDS: Final = 30.0
+_INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR"})
+_SETTINGS: Final = ("TPM2TOOLS_", "TSS2_")
 
 
 def fetch(uri: str) -> bytes:
@@ -42,7 +45,12 @@ def _run(command: list[str], reference: str) -> bytes:
     try:
         # A fixed program; the handle and the registers have been matched as a whole.
         done = subprocess.run(  # noqa: S603
-            command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
         )
     except FileNotFoundError:
         raise UnsupportedError(f"tpm: needs the program {_PROGRAM}; install tpm2-tools") from None
@@ -55,3 +63,8 @@ def _run(command: list[str], reference: str) -> bytes:
         )
         raise UnavailableError(f"the TPM does not unseal the key reference {reference}; the log has the reason")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """What the program needs. The others may be secrets."""
+    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_SETTINGS)}

@@ -101,3 +101,15 @@ def test_a_machine_without_the_tools_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr(tpm, "_PROGRAM", "no-such-program-of-a-tpm")
     with pytest.raises(UnsupportedError, match="install tpm2-tools"):
         fetch("tpm:0x81000001")
+
+
+def test_the_program_inherits_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "tpm2_unseal"
+    program.write_text("#!/bin/sh\nenv\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("REPOAGENT_SERVE_HTTP_RESTRICTED_API", "MODEL_KEY", "TPM2TOOLS_TCTI"):
+        monkeypatch.setenv(name, "value")
+    names = {line.partition("=")[0] for line in fetch("tpm:0x81000001").decode().splitlines()}
+    assert {"PATH", "TPM2TOOLS_TCTI"} <= names
+    assert not names & {"REPOAGENT_SERVE_HTTP_RESTRICTED_API", "MODEL_KEY"}

@@ -1,0 +1,94 @@
+"""A manifest of a few megabytes can name one layer thirty thousand times: what it costs is bounded by what was sent."""
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.fetch.tests.servers import Registry, tar
+from repoagent.storage.transfer import download_files
+
+Fetch = Callable[..., dict[str, bytes]]
+Refused = Callable[..., None]
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of each file that was put somewhere."""
+    names: list[str] = []
+    place = download_files._one
+
+    def seen(file: Any, target: Path, *rest: Any) -> Any:
+        names.append(str(target / file.path))
+        return place(file, target, *rest)
+
+    monkeypatch.setattr(download_files, "_one", seen)
+    return names
+
+
+def test_a_layer_that_is_named_many_times_comes_once_and_is_not_copied(
+    fetch: Fetch, registry: Registry, tmp_path: Path, placed: list[str]
+) -> None:
+    content = os.urandom(1 << 20)
+    layer = registry.layer("many", LAYER, tar({"models/model.onnx": content}))
+    digest = registry.push("many", [layer] * 50, config="application/vnd.oci.image.config.v1+json")
+    assert fetch({"url": f"oci://{registry.host}/many@{digest}"}) == {"1/model.onnx": content}
+    assert len(placed) == 1
+    assert Path(placed[0]).is_relative_to(tmp_path / "cache"), "a copy outside of the cache"
+
+
+def test_layers_do_not_get_an_allowance_each(refused: Refused, registry: Registry) -> None:
+    """64 MiB are free for all together: a thousand small layers would unpack to 64 GB."""
+    layers = [
+        registry.layer("evil", f"{LAYER}+gzip", gzip.compress(tar({f"models/{n}": bytes(40 << 20)}))) for n in range(3)
+    ]
+    refused(layers, "unpack to more than a hundred times their size")
+
+
+def test_a_layer_that_is_named_again_unpacks_from_the_same_allowance(refused: Refused, registry: Registry) -> None:
+    layer = registry.layer("evil", f"{LAYER}+gzip", gzip.compress(tar({"models/x": bytes(10 << 20)})))
+    refused([layer] * 10, "unpack to more than a hundred times their size")
+
+
+def test_headers_that_announce_headers_are_refused(refused: Refused, registry: Registry) -> None:
+    """The library follows them by recursion."""
+    info = tarfile.TarInfo("models/x")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 2
+    header = info.tobuf(tarfile.GNU_FORMAT) + b"x".ljust(512, b"\0")
+    refused([registry.layer("evil", LAYER, header * 2000)], "not a valid archive")
+
+
+@pytest.mark.parametrize("size", [-1, -512, -513, -(1 << 40)])
+def test_a_file_of_less_than_nothing_is_refused(refused: Refused, registry: Registry, size: int) -> None:
+    """The library takes it for a position to go on from, which may lie before this one."""
+    info = tarfile.TarInfo("models/x")
+    info.size = size
+    archive = info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
+    refused([registry.layer("evil", LAYER, archive)], "not a valid archive|no file")
+
+
+def test_a_name_of_gzip_without_end_is_refused(refused: Refused, registry: Registry) -> None:
+    """The library reads it byte by byte, and a layer may have a terabyte."""
+    header = b"\x1f\x8b\x08\x08" + bytes(6)
+    refused([registry.layer("evil", f"{LAYER}+gzip", header + b"n" * (3 << 20))], "a header without end")
+
+
+def test_what_is_damaged_in_the_middle_of_a_file_is_refused(refused: Refused, registry: Registry) -> None:
+    packed = bytearray(gzip.compress(tar({"models/x": os.urandom(3 << 20)})))
+    packed[len(packed) // 2 :] = b"\xff" * (len(packed) // 2)
+    refused([registry.layer("evil", f"{LAYER}+gzip", bytes(packed))], "not a valid archive")
+
+
+def test_sizes_that_extended_headers_give_are_held_against_the_file(refused: Refused, registry: Registry) -> None:
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("models/x")
+        info.pax_headers = {"size": str(1 << 50)}
+        archive.addfile(info)
+    refused([registry.layer("evil", LAYER, output.getvalue())], "not a valid archive")
