@@ -185,10 +185,11 @@ def serve(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def serve_ports(folder: Path, flags: Sequence[str] = (), name: str = "") -> Iterator[dict[str, int]]:
-    """A `repoagent serve` of its own for the models in ``folder``; gives the port of each protocol."""
+def serve_ports(folder: Path, flags: Sequence[str] = (), name: str = "", before: str = "") -> Iterator[dict[str, int]]:
+    """A `repoagent serve` of its own for the models in ``folder``, which runs the code ``before`` first; gives the port
+    of each protocol."""
     ready = folder / f"ready{name}.json"
-    program = "from repoagent.cli.main import main; main()"
+    program = f"{before}\nfrom repoagent.cli.main import main; main()"
     command = [sys.executable, "-c", program, "serve", "--model-repository", str(folder / "models")]
     command += [
         "--http-port=0",

@@ -3,12 +3,14 @@
     python benchmarks/soak_python.py [--share 1.0] [--seed 0]
 
 A share of 1 is 100,000 requests, several at a time from each client, and up to 1,000 kills: one of a process that is
-there. Every request must get exactly one final answer: the right one, or that the process was not healthy; nobody
-else's. In the end descriptors and threads must be given back, no process may be left, and memory must not have grown.
+there. Half of the clients submit on an event loop, as the front ends do. Every request must get exactly one final
+answer: the right one, or that the process was not healthy; nobody else's. In the end descriptors and threads must be
+given back, no process may be left, and memory must not have grown.
 Exits with 1 otherwise.
 """
 
 import argparse
+import asyncio
 import gc
 import itertools
 import logging
@@ -20,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +31,7 @@ import numpy as np
 
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
@@ -108,8 +112,11 @@ class Answers:
 class Soak:
     """Clients that share a number of requests; the one whose turn it is kills a process first."""
 
-    def __init__(self, core: ServingCore, requests: int, kills: int, seed: int) -> None:
+    def __init__(
+        self, core: ServingCore, requests: int, kills: int, seed: int, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._core = core
+        self._loop = loop
         self._turns = iter(range(requests))
         self._every = max(1, requests // kills)
         self._seed = seed
@@ -138,10 +145,16 @@ class Soak:
                 self._kill(chance)
             burst = [(values[: chance.choice((1, 100, 5000, LARGEST))], Answers()) for _ in turns]
             for given, answers in burst:
-                self._core.submit(InferRequest(Asked(model, {"x": Tensor.of(given)}), answers))
+                self._submit(InferRequest(Asked(model, {"x": Tensor.of(given)}), answers), on_loop=number % 2 == 1)
             for given, answers in burst:
                 outcome = "no answer" if not answers.complete.wait(120) else judge(answers, given, EXPECTED[model])
                 self._note(model, outcome)
+
+    def _submit(self, request: InferRequest, *, on_loop: bool) -> None:
+        if on_loop:
+            self._loop.call_soon_threadsafe(self._core.submit, request)
+        else:
+            self._core.submit(request)
 
     def _note(self, model: str, outcome: str) -> None:
         with self._lock:
@@ -180,10 +193,10 @@ def soak(share: float, seed: int) -> Report:
         before = resources()
         started = time.monotonic()
         options = CoreOptions(repositories=(scratch,), control_mode=ControlMode.EXPLICIT, repoagent_directory=None)
-        with ServingCore(options) as core:
+        with ServingCore(options) as core, event_loop() as loop:
             for name in MODELS:
                 core.load(name)
-            soaking = Soak(core, requests, kills, seed)
+            soaking = Soak(core, requests, kills, seed, loop)
             memory = resident_bytes()
             soaking.run()
             report = soaking.report
@@ -195,6 +208,25 @@ def soak(share: float, seed: int) -> Report:
         report.seconds = time.monotonic() - started
         report.faults += left_over(before)
     return report
+
+
+@contextmanager
+def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """One on a thread of its own, which takes the answers of processes."""
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        with LoopReader(loop):
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="repoagent-loop")
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
 
 
 def write_model(directory: Path, code: str, config: str) -> None:

@@ -3,6 +3,7 @@
 docs/measurements/request.md has the steps behind these numbers.
 """
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ _CONFIG = """
 backend: "python"
 input { name: "x" data_type: TYPE_FP32 dims: [16] } output { name: "y" data_type: TYPE_FP32 dims: [16] }
 """
+_OWN_PROCESS = 'parameters { key: "EXECUTION" value { string_value: "process" } }'
 _VALUES = np.arange(16, dtype=np.float32)
 Ask = Callable[[], None]
 
@@ -156,6 +158,42 @@ def test_grpc_reads_and_writes_as_often_as_http(core: ServingCore, regions: Regi
         reads, writes = _each(_GrpcClient(connection, message.SerializeToString()).ask)
     assert reads <= 2 + SLACK
     assert writes <= 2 + SLACK
+
+
+def _switches() -> dict[str, int]:
+    """How often each thread of this process has waited for something."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # It has just ended.
+            fields = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+            found[task.name] = int(fields["voluntary_ctxt_switches"])
+    return found
+
+
+def test_a_request_to_a_model_s_process_wakes_the_front_end_s_loop_and_no_other_thread(
+    tmp_path: Path, regions: Regions
+) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").write_text(_MODEL)
+    (tmp_path / "m" / "config.pbtxt").write_text(_CONFIG + _OWN_PROCESS)
+    options = CoreOptions(repositories=(str(tmp_path),), control_mode=ControlMode.NONE, repoagent_directory=None)
+    with ExitStack() as stack:
+        core = stack.enter_context(ServingCore(options))
+        front = HttpFrontend(Endpoint(port=0), api_service(core, regions=regions))
+        stack.callback(front.stop)
+        front.start()
+        connection = stack.enter_context(socket.create_connection(front.bind(), timeout=60))
+        ask = _http_asker(connection, *_json())
+        for _ in range(50):
+            ask()
+        before = _switches()
+        for _ in range(COUNT):
+            ask()
+        waits = {name: count - before.get(name, 0) for name, count in _switches().items()}
+        (loop,) = [str(thread.native_id) for thread in threading.enumerate() if thread.name == "http"]
+        waits.pop(str(threading.get_native_id()))  # the client's
+    assert waits.pop(loop) <= (2 + SLACK) * COUNT  # for the request, and for the process's answer
+    assert sum(waits.values()) <= SLACK * COUNT
 
 
 def test_a_caller_that_waits_executes_on_its_own_thread_and_nothing_is_copied(core: ServingCore) -> None:

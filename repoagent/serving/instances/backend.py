@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest, OutputPlace
 from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent.storage.files.files import ModelFiles
@@ -144,6 +145,24 @@ class QueueingInstance(BackendInstance, Protocol):
         ``executed`` is called before a request is answered that was executed, with its place in ``requests`` and the
         moments (``time.monotonic_ns``) when its execution began and ended; ``returned``, from any thread, with the
         places of those that were not begun and are not going to be.
+        """
+
+    @property
+    def ready_for_loop(self) -> bool:
+        """Whether :meth:`begin_each` would probably do what it is asked to."""
+
+    def begin_each(
+        self,
+        requests: Sequence[InferRequest],
+        executed: Callable[[int, int, int], None],
+        returned: Callable[[Sequence[int]], None],
+        over: Callable[[Exception | None], None],
+        reader: LoopReader,
+    ) -> bool:
+        """As :meth:`execute_each` without waiting, on the thread of ``reader``, which reads the answers.
+
+        ``over`` is called, on any thread, when the instance can be given others, with what :meth:`execute_each` would
+        have raised. False if nothing was done: then it is not called.
         """
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.backend import QueueingInstance
 from repoagent.serving.instances.base import NativeInstance, as_repoagent_error, batch_size
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.request import InferRequest
@@ -29,39 +30,88 @@ class QueueingNativeInstance(NativeInstance):
         """How many requests :meth:`execute_each` should get at the moment."""
         return self._queue.ahead
 
+    @property
+    def ready_for_loop(self) -> bool:
+        """Whether :meth:`begin_each` is worth calling at the moment."""
+        return self._queue.ready_for_loop
+
     def execute_each(self, requests: Sequence[InferRequest], give_back: GivenBack) -> None:
         """Answer every request through its sender, each executed by itself, or give it back. Never raises."""
-        now = time.monotonic_ns()
-        given = [prepared for request in requests if (prepared := self._prepared(request, now)) is not None]
+        given = _Givens(self, requests, give_back)
+        try:
+            self._queue.execute_each(given.requests, given.executed, given.returned)
+        except Exception as error:
+            given.fail(error)
 
-        def executed(place: int, begin_ns: int, end_ns: int) -> None:
-            given[place].executed(begin_ns, end_ns)
+    def begin_each(
+        self, requests: Sequence[InferRequest], give_back: GivenBack, ended: Callable[[], None], reader: LoopReader
+    ) -> None:
+        """The same without waiting, on the thread of ``reader``. Never raises.
 
-        def returned(places: Sequence[int]) -> None:
-            give_back([given[place].restored() for place in places])
+        ``ended`` is called, on any thread, once the instance is free again; answers may come after that.
+        """
+        given = _Givens(self, requests, give_back)
+
+        def over(error: Exception | None) -> None:
+            if error is not None:
+                given.fail(error)
+            ended()
 
         try:
-            self._queue.execute_each([one.request for one in given], executed, returned)
+            begun = bool(given.requests) and self._queue.begin_each(
+                given.requests, given.executed, given.returned, over, reader
+            )
         except Exception as error:
-            failure = as_repoagent_error(error, self._model_name)
-            for one in given:
-                if not one.over:
-                    answer_error(one.request, failure, self._version)
+            over(error)
+            return
+        if not begun:
+            given.returned(range(len(given.requests)))
+            ended()
+
+
+class _Givens:
+    """Requests that were handed to an instance together; a part of :class:`QueueingNativeInstance`."""
+
+    def __init__(
+        self, instance: QueueingNativeInstance, requests: Sequence[InferRequest], give_back: GivenBack
+    ) -> None:
+        self._instance = instance
+        self._give_back = give_back
+        now = time.monotonic_ns()
+        self._given = [given for request in requests if (given := self._prepared(request, now)) is not None]
+        self.requests = [given.request for given in self._given]
 
     def _prepared(self, request: InferRequest, now_ns: int) -> "_Given | None":
         """``request`` in the form that the model gets; None if it has no such form, and is answered."""
-        given = _Given(self, request, now_ns)
-        if self._reshaper is not None:
+        instance = self._instance
+        given = _Given(instance, request, now_ns)
+        if instance._reshaper is not None:
             try:
-                reshape(request, self._reshaper)
+                reshape(request, instance._reshaper)
             except RepoAgentError as error:
-                answer_error(request, error, self._version)
+                answer_error(request, error, instance._version)
                 return None
         return given
 
+    def executed(self, place: int, begin_ns: int, end_ns: int) -> None:
+        self._given[place].executed(begin_ns, end_ns)
+
+    def returned(self, places: Sequence[int]) -> None:
+        if places:
+            self._give_back([self._given[place].restored() for place in places])
+
+    def fail(self, error: Exception) -> None:
+        """Answer all that nothing has become of."""
+        failure = as_repoagent_error(error, self._instance._model_name)
+        for one in self._given:
+            if not one.over:
+                answer_error(one.request, failure, self._instance._version)
+
 
 class _Given:
-    """A request on its way to an instance; a part of :class:`QueueingNativeInstance`."""
+    """One of them."""
+
+    __slots__ = ("_given_ns", "_inputs", "_recorder", "_returned", "_size", "_statistics", "request")
 
     def __init__(self, instance: QueueingNativeInstance, request: InferRequest, now_ns: int) -> None:
         self.request = request

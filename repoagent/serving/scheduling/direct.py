@@ -8,11 +8,11 @@ it was submitted, and a worker that is woken up takes all that waits, not one.
 import logging
 import threading
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -21,6 +21,7 @@ from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
 from repoagent.serving.scheduling.in_place import InPlace
 from repoagent.serving.scheduling.limited import new_pool
+from repoagent.serving.scheduling.line import Line
 from repoagent.serving.scheduling.refuser import Refuser
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
@@ -92,7 +93,7 @@ class DirectScheduler(InPlace):
         super().__init__(model_name, new_pool(instances), Refuser(statistics, self._clock))
         self._instances = tuple(instances)
         self._run_time = common_run_time(instance.run_time for instance in instances)
-        self._line: SimpleQueue[Entry | None] = SimpleQueue()
+        self._line = Line()
         self._waiting: dict[Entry, Entry] = {}
         """What no one has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
         self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)
@@ -136,7 +137,7 @@ class DirectScheduler(InPlace):
 
     def _enqueue(self, request: InferRequest) -> None:
         request.on_cancel = self._watcher.on_cancel
-        self._let_wait(Entry(request, 1, self._clock.now_ns()))
+        self._let_wait(Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here()))
 
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request
@@ -188,7 +189,7 @@ class DirectScheduler(InPlace):
             self._workers.append(worker)
 
     def _work(self) -> None:
-        while (entry := self._line.get()) is not None:
+        while (entry := self._line.wait()) is not None:
             if entry in self._waiting:
                 instance = self._pool.take()
                 if instance is None:
@@ -196,22 +197,22 @@ class DirectScheduler(InPlace):
                 try:
                     self._drain(instance, entry)
                 finally:
-                    self._pool.give(instance)
+                    self._let_go(instance)
             del entry  # While this thread waits, it keeps no request's tensors in memory.
 
     def _drain(self, instance: Instance, entry: Entry) -> None:
         """Execute ``entry`` and this instance's share of what waits behind it."""
-        share = 0 if self._pool.for_one else self._line.qsize() // len(self._instances)
+        share = 0 if self._pool.for_one else len(self._line) // len(self._instances)
         self._execute_waiting(instance, entry)
         for _ in range(share):
-            try:
-                following = self._line.get_nowait()
-            except Empty:
-                return
-            if following is None:  # The mark to stop is for a worker, not for an instance.
-                self._line.put(None)
+            following = self._line.take()
+            if following is None:
                 return
             self._execute_waiting(instance, following)
+
+    def _let_go(self, instance: Instance) -> None:
+        """A worker has done its share."""
+        self._pool.give(instance)
 
     def _execute_waiting(self, instance: Instance, entry: Entry) -> None:
         if self._claim(entry):
@@ -251,7 +252,7 @@ class DirectScheduler(InPlace):
         self._watcher.stop()
         self._pool.close()
         for _ in self._workers:
-            self._line.put(None)
+            self._line.dismiss()
         for worker in self._workers:
             # Bounded: a request that never ends must not hang the unload; its worker ends with it.
             worker.join(timeout=1.0)

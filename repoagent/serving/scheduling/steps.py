@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from repoagent.errors import CancelledError, OverloadedError, RepoAgentError, UnavailableError
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.statistics import FailureReason
 from repoagent.serving.requests.request import InferRequest
 
@@ -36,6 +37,8 @@ class Entry:
     deadline_ns: int = 0
     """When its time in the queue is over; 0 for never."""
     state: EntryState = EntryState.WAITING
+    reader: LoopReader | None = None
+    """The event loop that it came on, if that takes answers of processes itself."""
 
 
 @dataclass(frozen=True, slots=True)

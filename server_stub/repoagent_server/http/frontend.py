@@ -12,6 +12,7 @@ from typing import Final
 import uvloop
 
 from repoagent.limits import DEFAULT_LIMITS
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.listener import bound, ignore_new, queued
@@ -127,7 +128,7 @@ class HttpFrontend:
 
     async def _serve(self, listener: socket.socket, started: "Future[_Running]") -> None:
         loop = asyncio.get_running_loop()
-        with Pools("http") as pools, listener.dup() as own:
+        with Pools("http") as pools, listener.dup() as own, LoopReader(loop):
             service = self._make_service(loop, pools)
             service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)

@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
@@ -150,7 +151,7 @@ class GrpcFrontend:
             self._loop.close()
 
     async def _serve(self) -> None:
-        with Pools("grpc") as pools:
+        with Pools("grpc") as pools, LoopReader(self._loop):
             health_servicer = await _health()
             transport = self._transport = self._make_transport(pools, health_servicer)
             self._port.set_result(transport.bind())

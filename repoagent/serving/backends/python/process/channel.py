@@ -28,13 +28,25 @@ from repoagent.serving.backends.python.process.memory import (
     ProtocolError,
 )
 
-__all__ = ["Channel", "Kind", "Message", "PatientChannel", "Payload", "PeerGoneError", "UndeliveredError"]
+__all__ = [
+    "Channel",
+    "Kind",
+    "LongMessageError",
+    "Message",
+    "PatientChannel",
+    "Payload",
+    "PeerGoneError",
+    "UndeliveredError",
+]
 
 _HEAD: Final = struct.Struct("<BBI")
 _PACKET_BYTES: Final = 64 << 10
 _TEXT_BYTES: Final = 32 << 10
 _INLINE_BYTES: Final = 16 << 10
 """What is copied through the kernel in less time than keeping account of a block takes."""
+_BRIEF_BYTES: Final = 256 << 10
+_BRIEF_MAPPING: Final = 4 << 20
+"""Up to here a message is brief: taking it in takes no longer than a small request over the network."""
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _decode: Final = json.JSONDecoder().raw_decode
 _REMEMBERED: Final = 1024
@@ -83,6 +95,10 @@ class UndeliveredError(PeerGoneError):
     """It had gone before the message was sent: nobody has seen any of it."""
 
 
+class LongMessageError(Exception):
+    """There is a message that takes a while to read."""
+
+
 class Payload(Protocol):
     """Tensors to be written into shared memory; ``size`` is how many bytes they need."""
 
@@ -110,6 +126,8 @@ class Channel:
         self._announced: set[int] = set()
         self._buffer: Final = bytearray(_PACKET_BYTES)
         self._view: Final = memoryview(self._buffer)
+        self._kept: tuple[int, list[int]] | None = None
+        """Length and descriptors of a message that lies in the buffer and has not been read."""
         self.sent = 0
         """How many messages have been sent."""
 
@@ -141,26 +159,34 @@ class Channel:
                 self._announced &= self._arena.numbers()
             self.sent += 1
 
-    def receive(self, flags: int = 0) -> Message | None:
+    def receive(self, flags: int = 0, *, brief: bool = False) -> Message | None:
         """The next message, or None if the other side has gone.
 
         Raises:
             ProtocolError: it makes no sense.
             BlockingIOError: there is none, with ``MSG_DONTWAIT``.
+            LongMessageError: it takes a while to read, with ``brief``; it is still the next one.
         """
-        try:
-            length, ancillary, seen, _ = self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES, flags)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return None
-        if not length:
-            return None
-        descriptors = _descriptors(ancillary) if ancillary else []
+        kept, self._kept = self._kept, None
+        if kept is None:
+            try:
+                length, ancillary, seen, _ = self._socket.recvmsg_into([self._buffer], _DESCRIPTOR_BYTES, flags)
+            except BlockingIOError:
+                raise
+            except OSError:
+                return None
+            if not length:
+                return None
+            descriptors = _descriptors(ancillary) if ancillary else []
+        else:
+            (length, descriptors), seen = kept, 0
         try:
             if seen & _TRUNCATED:
                 raise ProtocolError("a message is too long")
-            return self._read(length, descriptors)
+            return self._read(length, descriptors, brief=brief)
+        except LongMessageError:
+            self._kept, descriptors = (length, descriptors), []
+            raise
         except (ValueError, TypeError, IndexError, KeyError, OSError, struct.error, RecursionError) as error:
             raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from error
         finally:
@@ -169,6 +195,8 @@ class Channel:
 
     def wait(self, seconds: float) -> bool:
         """Whether there is something to receive, or becomes within ``seconds``; the end counts."""
+        if self._kept is not None:
+            return True
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         return bool(poller.poll(seconds * 1000))
@@ -189,6 +217,9 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket; nobody may be receiving."""
+        kept, self._kept = self._kept, None
+        for descriptor in kept[1] if kept is not None else ():
+            os.close(descriptor)
         with self._lock:
             self._socket.close()
 
@@ -230,10 +261,14 @@ class Channel:
             segments.append(block.place[0])
         return block.place
 
-    def _read(self, length: int, descriptors: list[int]) -> Message:
+    def _read(self, length: int, descriptors: list[int], *, brief: bool) -> Message:
         kind, spilled, text_length = _HEAD.unpack_from(self._buffer)
         end = _HEAD.size + text_length
+        if brief and spilled:
+            raise LongMessageError
         body, place, released, dropped, opened = _decoded(str(self._view[_HEAD.size : end], "ascii"))
+        if brief and not _is_brief(place, opened):
+            raise LongMessageError
         for number, size in opened:
             self._mapping.open(number, descriptors.pop(0), size)
         for number in dropped:
@@ -253,7 +288,9 @@ class PatientChannel(Channel):
     ``on_backlog`` is called when there is something to flush.
     """
 
-    def __init__(self, sock: socket.socket, arena: Arena, mapping: Mapping, on_backlog: Callable[[], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, arena: Arena, mapping: Mapping, on_backlog: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(sock, arena, mapping)
         self._backlog: deque[tuple[bytes, list[int]]] = deque()
         self._on_backlog = on_backlog
@@ -262,13 +299,14 @@ class PatientChannel(Channel):
     def backlogged(self) -> bool:
         return bool(self._backlog)
 
-    def flush(self) -> None:
-        """Send as much as the other side takes at the moment."""
+    def flush(self, *, wait: bool = False) -> None:
+        """Send as much as the other side takes at the moment, or all."""
+        flags = 0 if wait else _DONT_WAIT
         with self._lock:
             while self._backlog:
                 data, descriptors = self._backlog[0]
                 try:
-                    _send(self._socket, [data], descriptors, _DONT_WAIT)
+                    _send(self._socket, [data], descriptors, flags)
                 except BlockingIOError:
                     return
                 except OSError:
@@ -294,6 +332,13 @@ def _send(sock: socket.socket, parts: list[Any], descriptors: list[int], flags: 
     if descriptors:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     sock.sendmsg(parts, ancillary, flags | _NO_SIGNAL)
+
+
+def _is_brief(place: list[int] | None, opened: list[list[int]]) -> bool:
+    """Whether the tensors at ``place`` are small, and no large memory has to be mapped for them."""
+    if place is not None and place[2] > _BRIEF_BYTES:
+        return False
+    return not opened or sum(size for _, size in opened) <= _BRIEF_MAPPING
 
 
 def _decoded(text: str) -> Any:

@@ -3,19 +3,22 @@
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
-from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body, response_of
+from repoagent.serving.backends.python.process.codec import response_of
+from repoagent.serving.backends.python.process.loop_port import LoopPort
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.orders import Order, Ready, is_last
 from repoagent.serving.backends.python.process.packets import Executed, Pace, Packet, Returned
 from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
 from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
 
@@ -30,6 +33,8 @@ _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PATIENCE_SECONDS: Final = 0.01
 """How long a process may be silent before what was sent ahead is asked back."""
+_FOR_THREADS: Final = 64
+"""How many orders a thread does after one that a loop could not bring to its end: those that follow are like it."""
 _SETTLING_SECONDS: Final = 1.0
 """How long an instance counts as busy while its process is started again; until then others get the requests."""
 
@@ -50,6 +55,9 @@ class ProcessInstance:
         self._packet: Packet | None = None
         """Those of the open requests that :meth:`execute` is going to answer if the process cannot."""
         self._pace = Pace(blueprint.ahead)
+        self._ports: dict[LoopReader, LoopPort] = {}
+        self._for_threads = 0
+        """How many orders threads do before loops may again."""
         self._state = threading.Condition()
         self._closing = threading.Event()
         self._given_up = ""
@@ -81,73 +89,159 @@ class ProcessInstance:
         ``execute`` takes says nothing about its answers."""
         return 1 if self._blueprint.decoupled else self._pace.ahead
 
+    @property
+    def ready_for_loop(self) -> bool:
+        """Whether an event loop should do with :meth:`begin_each`: what needs a thread keeps loops away for a while.
+
+        A decoupled model's responses come on the supervising thread, which a loop must not wait for.
+        """
+        return self._child is not None and not self._blueprint.decoupled and not self._for_threads
+
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the process. Whatever happens to it, every request is answered."""
-        self._perform([requests], lambda *_: None, None)
+        self._perform(Order([requests], self._numbers, lambda *_: None, None))
 
     def execute_each(self, requests: Sequence[InferRequest], executed: Executed, returned: Returned) -> None:
         """Hand them to the process at once, which executes one after the other.
 
         Each is answered, or comes back: if the one before takes long, or the process ends before it begins.
         """
-        self._perform([(request,) for request in requests], executed, returned)
+        self._perform(Order([(request,) for request in requests], self._numbers, executed, returned))
 
-    def _perform(
-        self, executions: Sequence[Sequence[InferRequest]], executed: Executed, returned: Returned | None
-    ) -> None:
-        numbered = [[(next(self._numbers), request) for request in requests] for requests in executions]
-        packet = Packet([[number for number, _ in execution] for execution in numbered], executed, returned)
-        self._packet = packet
-        self._open.update(entry for execution in numbered for entry in execution)
-        packer = Packer()
+    def begin_each(
+        self,
+        requests: Sequence[InferRequest],
+        executed: Executed,
+        returned: Returned,
+        over: Callable[[Exception | None], None],
+        reader: LoopReader,
+    ) -> bool:
+        """See :class:`QueueingInstance`."""
+        child = self._child
+        if child is None:
+            return False
+        order = Order([(request,) for request in requests], self._numbers, executed, returned)
+        order.over = over
+        self._admit(order)
         try:
-            bodies = [[request_body(number, request, packer) for number, request in entries] for entries in numbered]
-            child = self._exchange(packet, [_models.getEffectiveLevel(), bodies], packer)
-        except BaseException as error:
-            for number in packet.numbers:
-                self._open.pop(number, None)
-            if packet.divisible and isinstance(error, RepoAgentError | TypeError | ValueError):
-                packet.give_all_back()  # By itself, each finds out whether it was the reason.
-                return
-            raise
-        finally:
-            self._packet = None
-        if child.exited.is_set():  # Else its end, whenever that is, fails what it has not answered.
-            self._fail(packet.numbers, self._unhealthy())
+            order.write()
+            begun = child.begin(Kind.EXECUTE, order.body, order.packer)
+        except (RepoAgentError, TypeError, ValueError, OSError, PeerGoneError):
+            begun = False  # Who waits for it finds the same, and deals with it.
+        if begun:
+            self._port(reader).begin(child, order)
+        else:
+            self._withdraw(order)
+        return begun
 
-    def _exchange(self, packet: Packet, body: list[Any], packer: Packer) -> ChildProcess:
+    def _port(self, reader: LoopReader) -> LoopPort:
+        port = self._ports.get(reader)
+        if port is None:
+            port = self._ports[reader] = LoopPort(reader, self, lambda: self._ports.pop(reader, None))
+        return port
+
+    def _perform(self, order: Order) -> None:
+        if self._for_threads:
+            self._for_threads -= 1
+        self._admit(order)
+        try:
+            order.write()
+            child = self._exchange(order)
+        except BaseException as error:
+            if not self._gave_back(order, error):
+                raise
+            return
+        self.free()
+        self.settle(order, child)
+
+    def _admit(self, order: Order) -> None:
+        self._packet = order.packet
+        self._open.update(order.requests)
+
+    def _withdraw(self, order: Order) -> None:
+        """Nothing was done of it."""
+        for number in order.packet.numbers:
+            self._open.pop(number, None)
+        self._packet = None
+
+    def _gave_back(self, order: Order, error: BaseException) -> bool:
+        """Nothing was done of it, because of ``error``: by itself, each finds out whether it was the reason."""
+        self._withdraw(order)
+        gives = order.packet.divisible and isinstance(error, RepoAgentError | TypeError | ValueError)
+        if gives:
+            order.packet.give_all_back()
+        return gives
+
+    def _exchange(self, order: Order) -> ChildProcess:
         """Have some process do it; returns the one that did, or broke down over it."""
         child: ChildProcess | None = None
-        patience = _PATIENCE_SECONDS if packet.divisible else None
         while True:
             child = self._usable(child)
-            hear = partial(self._hear, child, packet)
-            try:
-                hear(child.converse(Kind.EXECUTE, body, packer, ends=_is_last, heard=hear, return_after=patience))
-                if not packet.over:
-                    raise ProtocolError("it ends without having executed all that it was given")
-            except UndeliveredError:
-                continue  # It ended while it had nothing to do; the next one will do it.
-            except (PeerGoneError, ProtocolError) as error:
-                self._broken(child, packet, error)
-            except OSError as error:
-                self._fail(
-                    packet.numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}")
-                )
-            return child
+            if self._has_done(order, child, partial(child.converse, Kind.EXECUTE, order.body, order.packer)):
+                return child
+
+    def _has_done(self, order: Order, child: ChildProcess, talk: Callable[..., Message]) -> bool:
+        """Have it done by ``talk``; False if nothing of it has reached the process."""
+        packet = order.packet
+        hear = partial(self._hear, child, packet)
+        try:
+            hear(talk(ends=is_last, heard=hear, return_after=_PATIENCE_SECONDS if packet.divisible else None))
+            if not packet.over:
+                raise ProtocolError("it ends without having executed all that it was given")
+        except UndeliveredError:
+            return False  # It ended while it had nothing to do; the next one will do it.
+        except (PeerGoneError, ProtocolError) as error:
+            self._broken(child, packet, error)
+        except OSError as error:
+            self._fail(packet.numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}"))
+        return True
+
+    def conclude(self, order: Order, child: ChildProcess, first: Message | None, fault: ProtocolError | None) -> None:
+        """Bring what a loop began to its end, on a thread of its own: whatever is out of the ordinary takes time."""
+
+        def talk(**how: Any) -> Message:
+            if fault is not None:
+                child.over()
+                raise fault
+            return child.go_on(first, **how)
+
+        self._for_threads = _FOR_THREADS
+        failure: Exception | None = None
+        try:
+            if not self._has_done(order, child, talk):
+                child = self._exchange(order)
+        except Exception as error:
+            failure = None if self._gave_back(order, error) else error
+        else:
+            self.free()
+            self.settle(order, child)
+        order.over(failure)
+
+    def settle(self, order: Order, child: ChildProcess) -> None:
+        """It is done. If the process ends later, that fails what it has not answered."""
+        if child.exited.is_set():
+            self._fail(order.packet.numbers, self._unhealthy())
+
+    def free(self) -> None:
+        """What was begun is over, and something else can be."""
+        self._packet = None
 
     def respond(self, body: list[Any], message: Message) -> None:
         """Pass a response on to whoever waits for it; one that nobody waits for any more is dropped."""
+        answer = self._answer(body, message)
+        if answer is not None:
+            answer.send()
+
+    def _answer(self, body: list[Any], message: Message) -> Ready | None:
         number, response, final = response_of(body, message.payload)
         request = self._open.pop(number, None) if final else self._open.get(number)
         if request is None:
-            return
+            return None
         if response is not None:
             response.id, response.model_name = request.asked.id, request.model_name
             response.model_version = self._blueprint.model_version
             self._fruitless = 0
-        request.rescheduled = final == RESCHEDULED
-        request.send(response, bool(final))
+        return Ready(request, response, final)
 
     def is_cancelled(self, number: int) -> bool:
         request = self._open.get(number)
@@ -214,6 +308,15 @@ class ProcessInstance:
 
     def _hear(self, child: ChildProcess, packet: Packet, message: Message) -> None:
         """Pass on what the process has done of ``packet``."""
+        answers: list[Ready] = []
+        try:
+            self.hear(child, packet, message, answers)
+        finally:
+            for answer in answers:
+                answer.send()
+
+    def hear(self, child: ChildProcess, packet: Packet, message: Message, answers: list[Ready]) -> None:
+        """See :class:`Hearing`."""
         if message.kind != Kind.DONE:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:
@@ -223,7 +326,9 @@ class ProcessInstance:
                 packet.note(number, begin, end)
                 self._pace.note(end - begin)
             for body in bodies:
-                self.respond(body, message)
+                answer = self._answer(body, message)
+                if answer is not None:
+                    answers.append(answer)
         except (TypeError, ValueError, LookupError) as error:
             raise ProtocolError(f"an answer cannot be read: {error}") from error
 
@@ -341,12 +446,6 @@ class ProcessInstance:
                 f"it could not be started again, {_ATTEMPTS} times in a row; load the model again. At last: {reason}"
             )
             self._state.notify_all()
-
-
-def _is_last(message: Message) -> bool:
-    """Whether the process has done all that it was given; what makes no sense is the end, too."""
-    body = message.body
-    return message.kind != Kind.DONE or not (isinstance(body, list) and len(body) == 4 and body[3] is False)
 
 
 def _pause(failures: int) -> float:

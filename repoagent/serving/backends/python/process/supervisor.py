@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from repoagent.serving.backends.python.process.channel import (
-    Channel,
     Kind,
     Message,
     PatientChannel,
@@ -166,21 +165,95 @@ class ChildProcess:
             if self.exited.is_set():
                 raise UndeliveredError(self.name)
             self._work.send(kind, body, payload)
-            while True:
+            return self._listen(None, ends, heard, return_after)
+
+    def begin(self, kind: Kind, body: Any, payload: Payload | None) -> bool:
+        """Give the child something to do, without waiting for anything; False if it does something else, or has ended.
+
+        Else the caller takes the answers with :meth:`answer`, and calls :meth:`over` or :meth:`go_on` in the end.
+        Raises as :meth:`converse` does.
+        """
+        if not self._exchange.acquire(blocking=False):
+            return False
+        begun = False
+        try:
+            if not self.exited.is_set():
+                self._work.send(kind, body, payload)
+                begun = True
+        finally:
+            if not begun:
+                self._exchange.release()
+        return begun
+
+    @property
+    def work_fd(self) -> int:
+        """Readable when there is an answer. Valid during an exchange."""
+        return self._work.fileno()
+
+    @property
+    def takes_slowly(self) -> bool:
+        """Whether something of what was begun has not been sent, for want of room."""
+        return self._work.backlogged
+
+    def answer(self) -> Message | None:
+        """The next answer, or None if none will come; waits for nothing.
+
+        Raises:
+            BlockingIOError: there is none yet.
+            LongMessageError: it takes a while to read.
+            ProtocolError: it makes no sense.
+        """
+        return self._work.receive(socket.MSG_DONTWAIT, brief=True)
+
+    def over(self) -> None:
+        """The exchange that was begun has ended."""
+        self._exchange.release()
+
+    def go_on(
+        self,
+        first: Message | None,
+        *,
+        ends: Callable[[Message], bool],
+        heard: Callable[[Message], None],
+        return_after: float | None,
+    ) -> Message:
+        """Bring the exchange that was begun to its end, as :meth:`converse` does. ``first`` has been received."""
+        try:
+            return self._listen(first, ends, heard, return_after)
+        finally:
+            self._exchange.release()
+
+    def _listen(
+        self,
+        first: Message | None,
+        ends: Callable[[Message], bool],
+        heard: Callable[[Message], None],
+        return_after: float | None,
+    ) -> Message:
+        self._work.flush(wait=True)
+        message = first
+        while True:
+            if message is None:
                 if return_after is not None and not self._work.wait(return_after):
                     self.tell(Kind.RETURN, None)
                     return_after = None
                 message = self._work.receive()
-                if message is None:
-                    raise PeerGoneError(self.name)
-                if ends(message):
-                    return message
-                heard(message)
+            if message is None:
+                raise PeerGoneError(self.name)
+            if ends(message):
+                return message
+            heard(message)
+            message = None
+
+    def has_handled(self, count: int) -> bool:
+        """Whether :meth:`wait_handled` would return at once."""
+        return self._handled >= count or self.exited.is_set()
 
     def wait_handled(self, count: int) -> None:
         """Wait until ``count`` messages of the side channel have been handled, or none can come any more."""
-        with self._progress:
-            self._progress.wait_for(lambda: self._handled >= count or self.exited.is_set())
+        if not self.has_handled(count):
+            with self._progress:
+                self._progress.wait_for(lambda: self.has_handled(count))
 
     def tell(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
         """Send something over the side channel; never waits. A child that has gone is told nothing."""
@@ -264,7 +337,7 @@ class ChildProcess:
             undo.callback(self._process.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
-        self._work = Channel(work[0], self.arena, self.mapping)
+        self._work = PatientChannel(work[0], self.arena, self.mapping)
         self.side = PatientChannel(side[0], self.arena, self.mapping, lambda: os.eventfd_write(self._wake, 1))
         assert self._process.stdout is not None
         assert self._process.stderr is not None

@@ -1,14 +1,27 @@
-"""What a test of processes and shared memory must not leave open."""
+"""What a test of processes and shared memory must not leave open, and a core with a model that can be held."""
 
+import asyncio
 import gc
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
+import uvloop
 
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.instances.loop_reader import LoopReader
+from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.serving.scheduling.ahead import AheadScheduler
+
+T = TypeVar("T")
 _PATIENCE = 60
 
 
@@ -42,3 +55,181 @@ def _nothing_left() -> Iterator[None]:
 def nothing_left() -> Callable[[], AbstractContextManager[None]]:
     """A ``with`` block that must leave no more descriptors open, and threads running, than it found."""
     return _nothing_left
+
+
+# Does what the numbers that it gets say.
+MODEL = """
+import os, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        assert len(requests) == 1
+        x = pb_utils.get_input_tensor_by_name(requests[0], "x")
+        what = x.as_numpy()[0]
+        if what == 1:
+            with open({pipe!r}) as pipe:
+                pipe.read()
+        if what == 2:
+            os.abort()
+        if what == 3:
+            raise RuntimeError("no luck")
+        if what == 4:
+            time.sleep(0.004)
+        y = x.as_numpy()
+        if what == 5:
+            y = np.concatenate([y, y])
+        if what == 6:
+            pb_utils.Logger.log_info("hello")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", y)], parameters={{"pid": os.getpid()}})]
+    def finalize(self):
+        open({finalized!r}, "w").close()
+"""
+CONFIG = """
+backend: "python" {more} parameters {{ key: "EXECUTION" value {{ string_value: "process" }} }}
+input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
+"""
+
+
+class Answers:
+    """A sender that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferResponse] = []
+        self.complete = threading.Event()
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        assert not self.complete.is_set(), "an answer after the final one"
+        if response is not None:
+            self.responses.append(response)
+        if final:
+            self.complete.set()
+
+    @property
+    def response(self) -> InferResponse:
+        assert self.complete.wait(60)
+        (response,) = self.responses
+        return response
+
+    @property
+    def value(self) -> float:
+        if self.response.error is not None:
+            raise self.response.error
+        return float(self.response.outputs["y"].array[0])
+
+
+class Serving:
+    """A core with the model "m", known to be quick, whose instances the test can hold."""
+
+    def __init__(self, core: ServingCore, pipe: Path, finalized: Path) -> None:
+        self.core = core
+        self.pipe = pipe
+        self.finalized = finalized
+        (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
+        self.instances: list[Any] = list(self.scheduler._instances)
+        for instance in self.instances:
+            while instance.ahead < 8:  # It was interrupted now and then.
+                instance.call(self.request(0.0))
+
+    def request(self, value: float, sender: Any = DISCARD, **fields: Any) -> InferRequest:
+        return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}, **fields), sender)
+
+    def submit(self, value: float, **fields: Any) -> Any:
+        answers = Answers()
+        request = self.request(value, answers, **fields)
+        self.core.submit(request)
+        return request, answers
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What is submitted meanwhile waits, and is handed over together afterwards."""
+        with ExitStack() as stack:
+            for _ in self.instances:
+                instance = self.scheduler._pool.take(60)
+                assert instance is not None
+                stack.callback(self.scheduler._pool.give, instance)
+            yield
+
+    def together(self, *values: float, **fields: Any) -> tuple[list[InferRequest], list[Answers]]:
+        with self.held():
+            pairs = [self.submit(value, **fields) for value in values]
+        return [request for request, _ in pairs], [answers for _, answers in pairs]
+
+    def messages(self) -> int:
+        """How many messages the first process has been sent."""
+        sent: int = self.instances[0]._inner.child._work.sent
+        return sent
+
+    def let_go(self) -> None:
+        """Let the model go on that waits."""
+        self.pipe.open("w").close()
+
+    def statistics(self) -> dict[str, Any]:
+        entry: dict[str, Any] = self.core.statistics("m", "1")["model_stats"][0]
+        return entry
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    pipe, finalized = tmp_path / "pipe", tmp_path / "finalized"
+    os.mkfifo(pipe)
+    gc.collect()
+    with ExitStack() as stack:
+
+        def start(more: str = "", **settings: str) -> Serving:
+            directory = tmp_path / "models" / "m" / "1"
+            directory.mkdir(parents=True)
+            (directory / "model.py").write_text(MODEL.format(pipe=str(pipe), finalized=str(finalized)))
+            (directory.parent / "config.pbtxt").write_text(CONFIG.format(more=more))
+            options = CoreOptions(
+                repositories=(str(tmp_path / "models"),),
+                control_mode=ControlMode.EXPLICIT,
+                repoagent_directory=None,
+                backend_config={"python": {key.replace("_", "-"): value for key, value in settings.items()}},
+            )
+            core = stack.enter_context(ServingCore(options))
+            core.load("m")
+            return Serving(core, pipe, finalized)
+
+        yield start
+
+
+class LoopThread:
+    """An event loop on a thread of its own, as the front ends have them."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._stop = asyncio.Event()
+        self.thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        with LoopReader(self.loop) as self.reader:
+            await self._stop.wait()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on the loop's thread."""
+        result: Future[T] = Future()
+        self.loop.call_soon_threadsafe(lambda: result.set_result(function()))
+        return result.result(60)
+
+    def stop(self) -> None:
+        if self.thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self.thread.join(60)
+
+
+@pytest.fixture
+def new_loop() -> Iterator[Callable[[], LoopThread]]:
+    with ExitStack() as stack:
+
+        def start() -> LoopThread:
+            loop = LoopThread()
+            stack.callback(loop.stop)
+            return loop
+
+        yield start

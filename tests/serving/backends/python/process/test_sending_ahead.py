@@ -1,10 +1,8 @@
 """Requests that a process is given at once, in a whole core: what each of them is still promised."""
 
 import gc
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,143 +10,14 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
-from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.core import CoreOptions, ServingCore
 from repoagent.serving.options import RateLimitMode
-from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
+from tests.serving.backends.python.process.conftest import CONFIG, MODEL, Answers, Serving
 
-# Does what the numbers that it gets say.
-MODEL = """
-import os, time
-import triton_python_backend_utils as pb_utils
-class TritonPythonModel:
-    def execute(self, requests):
-        assert len(requests) == 1
-        x = pb_utils.get_input_tensor_by_name(requests[0], "x")
-        what = x.as_numpy()[0]
-        if what == 1:
-            with open({pipe!r}) as pipe:
-                pipe.read()
-        if what == 2:
-            os.abort()
-        if what == 3:
-            raise RuntimeError("no luck")
-        if what == 4:
-            time.sleep(0.004)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())], parameters={{"pid": os.getpid()}})]
-    def finalize(self):
-        open({finalized!r}, "w").close()
-"""
-CONFIG = """
-backend: "python" {more} parameters {{ key: "EXECUTION" value {{ string_value: "process" }} }}
-input {{ name: "x" data_type: TYPE_FP32 dims: [-1] }} output {{ name: "y" data_type: TYPE_FP32 dims: [-1] }}
-"""
 UNHEALTHY = r"Stub process 'm_0' is not healthy\."
-
-
-class Answers:
-    """A sender that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-        self.complete = threading.Event()
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        assert not self.complete.is_set(), "an answer after the final one"
-        if response is not None:
-            self.responses.append(response)
-        if final:
-            self.complete.set()
-
-    @property
-    def response(self) -> InferResponse:
-        assert self.complete.wait(60)
-        (response,) = self.responses
-        return response
-
-    @property
-    def value(self) -> float:
-        if self.response.error is not None:
-            raise self.response.error
-        return float(self.response.outputs["y"].array[0])
-
-
-class Serving:
-    """A core with the model "m", known to be quick, whose instances the test can hold."""
-
-    def __init__(self, core: ServingCore, pipe: Path, finalized: Path) -> None:
-        self.core = core
-        self.pipe = pipe
-        self.finalized = finalized
-        (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
-        self.instances: list[Any] = list(self.scheduler._instances)
-        for instance in self.instances:
-            while instance.ahead < 8:  # It was interrupted now and then.
-                instance.call(self.request(0.0))
-
-    def request(self, value: float, sender: Any = DISCARD, **fields: Any) -> InferRequest:
-        return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}, **fields), sender)
-
-    def submit(self, value: float, **fields: Any) -> Any:
-        answers = Answers()
-        request = self.request(value, answers, **fields)
-        self.core.submit(request)
-        return request, answers
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """What is submitted meanwhile waits, and is handed over together afterwards."""
-        with ExitStack() as stack:
-            for _ in self.instances:
-                instance = self.scheduler._pool.take(60)
-                assert instance is not None
-                stack.callback(self.scheduler._pool.give, instance)
-            yield
-
-    def together(self, *values: float, **fields: Any) -> tuple[list[InferRequest], list[Answers]]:
-        with self.held():
-            pairs = [self.submit(value, **fields) for value in values]
-        return [request for request, _ in pairs], [answers for _, answers in pairs]
-
-    def messages(self) -> int:
-        """How many messages the first process has been sent."""
-        sent: int = self.instances[0]._inner.child._work.sent
-        return sent
-
-    def let_go(self) -> None:
-        """Let the model go on that waits."""
-        self.pipe.open("w").close()
-
-    def statistics(self) -> dict[str, Any]:
-        entry: dict[str, Any] = self.core.statistics("m", "1")["model_stats"][0]
-        return entry
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
-    pipe, finalized = tmp_path / "pipe", tmp_path / "finalized"
-    os.mkfifo(pipe)
-    gc.collect()
-    with ExitStack() as stack:
-
-        def start(more: str = "", **settings: str) -> Serving:
-            directory = tmp_path / "models" / "m" / "1"
-            directory.mkdir(parents=True)
-            (directory / "model.py").write_text(MODEL.format(pipe=str(pipe), finalized=str(finalized)))
-            (directory.parent / "config.pbtxt").write_text(CONFIG.format(more=more))
-            options = CoreOptions(
-                repositories=(str(tmp_path / "models"),),
-                control_mode=ControlMode.EXPLICIT,
-                repoagent_directory=None,
-                backend_config={"python": {key.replace("_", "-"): value for key, value in settings.items()}},
-            )
-            core = stack.enter_context(ServingCore(options))
-            core.load("m")
-            return Serving(core, pipe, finalized)
-
-        yield start
-
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,135 @@
+"""Descriptors that an event loop reads for others, until it ends."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import uvloop
+
+from repoagent.serving.instances.loop_reader import LoopReader
+
+
+class Source:
+    """Keeps what it reads, and what it learns."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.read: list[bytes] = []
+        self.abandonments = 0
+        self.something = asyncio.Event()
+
+    def readable(self) -> None:
+        self.read.append(self._socket.recv(100))
+        self.something.set()
+
+    def abandoned(self) -> None:
+        self.abandonments += 1
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> asyncio.Runner:
+    return asyncio.Runner(loop_factory=request.param)
+
+
+def test_a_loop_is_a_reader_on_its_own_thread_alone_and_until_it_ends(runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        with LoopReader(asyncio.get_running_loop()) as reader:
+            assert LoopReader.here() is reader
+            elsewhere: list[LoopReader | None] = []
+            thread = threading.Thread(target=lambda: elsewhere.append(LoopReader.here()))
+            thread.start()
+            thread.join(60)
+            assert elsewhere == [None]
+        assert LoopReader.here() is None
+
+    with runner:
+        runner.run(run())
+
+
+def test_what_is_watched_is_read_even_if_its_owner_closes_it(runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        with LoopReader(asyncio.get_running_loop()) as reader, there:
+            source = Source(here.dup())
+            own = reader.watch(here.fileno(), source)
+            here.close()
+            there.send(b"a")
+            await asyncio.wait_for(source.something.wait(), 60)
+            reader.forget(own)
+            reader.forget(own)
+            there.send(b"b")
+            await asyncio.sleep(0)
+            source._socket.close()
+        assert (source.read, source.abandonments) == ([b"a"], 0)
+
+    with runner:
+        runner.run(run())
+
+
+def test_what_is_watched_stays_as_it_was_for_those_who_wait_for_it(runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        with here, there, LoopReader(asyncio.get_running_loop()) as reader:
+            reader.watch(here.fileno(), Source(here))
+            assert os.get_blocking(here.fileno())
+
+    with runner:
+        runner.run(run())
+
+
+def test_the_end_of_the_loop_closes_every_descriptor_and_says_so(runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        with here, there:
+            before = os.listdir("/proc/self/fd")
+            source = Source(here)
+            with LoopReader(asyncio.get_running_loop()) as reader:
+                reader.watch(here.fileno(), source)
+            assert len(os.listdir("/proc/self/fd")) == len(before)
+            assert source.abandonments == 1
+
+    with runner:
+        runner.run(run())
+
+
+def test_every_call_that_was_posted_is_made_even_if_the_loop_ends_first(runner: asyncio.Runner) -> None:
+    made: list[int] = []
+    posted: list[bool] = []
+
+    async def run() -> None:
+        with LoopReader(asyncio.get_running_loop()) as reader:
+            thread = threading.Thread(
+                target=lambda: posted.extend(reader.post(partial(made.append, number)) for number in (1, 2))
+            )
+            thread.start()
+            thread.join(60)
+        posted.append(reader.post(partial(made.append, 3)))
+
+    with runner:
+        runner.run(run())
+    assert posted == [True, True, False]
+    assert made == [1, 2]
+
+
+def test_a_call_that_fails_does_not_keep_others_from_being_made(
+    runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("no luck")
+
+    async def run() -> None:
+        with LoopReader(asyncio.get_running_loop()) as reader:
+            calls: list[Callable[[], None]] = [fail, lambda: made.append(1)]
+            assert all(reader.post(call) for call in calls)
+            await asyncio.sleep(0)
+            assert made == [1]
+
+    with runner:
+        runner.run(run())
+    assert "a call on an event loop failed" in caplog.text
