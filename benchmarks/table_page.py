@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from table_load import Case, Sample
+from table_load import Case
+from table_rounds import Sample
 
 __all__ = ["Table", "show", "write"]
 

@@ -16,10 +16,25 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-__all__ = ["START_SECONDS", "Missing", "Server", "check", "mlserver", "repoagent", "running", "triton", "write_model"]
+__all__ = [
+    "START_SECONDS",
+    "Missing",
+    "NotStarted",
+    "Server",
+    "check",
+    "free_ports",
+    "mlserver",
+    "output",
+    "repoagent",
+    "running",
+    "triton",
+    "wait_until_ready",
+    "write_model",
+]
 
 HERE = Path(__file__).parent
 START_SECONDS = 120.0
+READY = "/v2/models/identity/ready"
 IDENTITY = """
 import triton_python_backend_utils as pb_utils
 
@@ -38,6 +53,10 @@ instance_group { count: 1 kind: KIND_CPU }
 
 class Missing(Exception):
     """A peer is not installed; the text is how to get it."""
+
+
+class NotStarted(SystemExit):
+    """A server ended before it was ready, or took too long; the text is the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +80,7 @@ def write_model(repository: Path) -> None:
 
 @contextmanager
 def repoagent(name: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """This project, as it is installed here."""
-    write_model(folder / "models")
+    """This project, as it is installed here, over ``folder/models``."""
     ready = folder / "ready.json"
     program = "from repoagent.cli.main import main; main()"
     command = [sys.executable, "-c", program, "serve", "--model-repository", str(folder / "models")]
@@ -80,12 +98,14 @@ def repoagent(name: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[Se
 
 @contextmanager
 def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
-    """The stock server in the wheel nvidia-pytriton, installed in ``environment``; it needs no GPU."""
+    """The stock server in the wheel nvidia-pytriton, installed in ``environment``, over ``folder/models``.
+
+    It needs no GPU.
+    """
     site = next(environment.glob("lib/python3*/site-packages"), environment)
     home = site / "pytriton" / "tritonserver"
     if not home.is_dir():
         raise Missing("nvidia-pytriton is not installed; `make bench-table` does it")
-    write_model(folder / "models")
     backends = folder / "backends"
     shutil.copytree(home / "backends", backends)
     version = re.sub(r".*python(3\.\d+).*", r"\1", str(site))
@@ -102,7 +122,7 @@ def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
         "CUDA_VISIBLE_DEVICES": "",
     }
     with running(command, folder / "log", variables) as process:
-        wait_until_ready(process, folder / "log", ports[0])
+        wait_until_ready(process, folder / "log", ports[0], READY)
         text = (folder / "log").read_text(errors="replace")
         found = re.search(r"server_version\s*\|\s*([\d.]+)", text)
         wheel = next(site.glob("nvidia_pytriton-*.dist-info")).name.split("-")[1].removesuffix(".dist")
@@ -125,7 +145,7 @@ def mlserver(name: str, folder: Path, environment: Path) -> Iterator[Server]:
     (folder / "settings.json").write_text(json.dumps({**numbers, "parallel_workers": 0, "debug": False}))
     variables = {**os.environ, "PYTHONPATH": str(HERE)}
     with running([str(program), "start", str(folder)], folder / "log", variables) as process:
-        wait_until_ready(process, folder / "log", ports[0])
+        wait_until_ready(process, folder / "log", ports[0], READY)
         version = output([str(environment / "bin" / "python"), "-c", "import mlserver; print(mlserver.__version__)"])
         yield Server(name, f"MLServer {version.strip()}", ports[0], ports[1], process.pid)
 
@@ -147,12 +167,15 @@ def running(
                 process.wait()
 
 
-def wait_until_ready(process: "subprocess.Popen[bytes]", log: Path, port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def wait_until_ready(
+    process: "subprocess.Popen[bytes]", log: Path, port: int, path: str, seconds: float = START_SECONDS
+) -> None:
+    """Return when ``path`` answers with 200."""
+    deadline = time.monotonic() + seconds
     while True:
         check(process, log, deadline)
         try:
-            with urlopen(f"http://127.0.0.1:{port}/v2/models/identity/ready", timeout=5) as answer:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
                 if answer.status == 200:
                     return
         except (URLError, OSError):
@@ -161,7 +184,7 @@ def wait_until_ready(process: "subprocess.Popen[bytes]", log: Path, port: int) -
 
 def check(process: "subprocess.Popen[bytes]", log: Path, deadline: float) -> None:
     if process.poll() is not None or time.monotonic() > deadline:
-        raise SystemExit(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-4000:]}")
+        raise NotStarted(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-4000:]}")
     time.sleep(0.05)
 
 

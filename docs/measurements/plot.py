@@ -27,6 +27,7 @@ UNITS: Final = {
     "http": "% of the echo's requests per second",
     "inprocess": "µs added to a call, p50",
     "language_models": "tokens per second, by requests at once",
+    "llm_peers": "tokens per second, by requests at once",
     "many_models": "milliseconds per model, by the number of models",
     "python_models": "requests per second, by size",
     "rolling_restart": "lost requests, by requests sent",

@@ -1,0 +1,147 @@
+"""The servers that llm_peers.py compares: one checkpoint, each in a session of its own, on a free port.
+
+All answer OpenAI's ``/v1/completions`` over the same model, on all cores, sixteen sequences at once and no cache of
+prompts. ``fp32`` is float32 everywhere. ``short`` is what each of them serves fastest of eight and sixteen bits without
+a calibration: eight-bit weights, and bfloat16 for vLLM.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor_llamacpp import write_gguf
+from executor_ours import LENGTH
+from llm_folder import make_repository
+from table_servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
+
+__all__ = ["ENGINES", "OURS", "PRECISIONS", "Wanted"]
+
+SEQUENCES = 16
+START_SECONDS = 600.0
+"""vLLM compiles the model first."""
+OURS = "repoagent"
+PRECISIONS = ("fp32", "short")
+HERE = Path(__file__).parent
+PORT = "{port}"
+#: Without the first vLLM leaves one core to its front end.
+VLLM_ENVIRONMENT = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+LLAMA = """
+import sys, time, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.port = sys.argv[1], int(sys.argv[2])
+params.n_parallel, params.n_ctx = {sequences}, {context}
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(sys.argv[3])
+params.n_batch = params.n_ubatch = 512
+server = xllamacpp.Server(params)
+while True:
+    time.sleep(60)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to start: the model of ``checkpoint`` at a precision, with the Python that the engine is installed for."""
+
+    folder: Path
+    checkpoint: Path
+    python: str
+    precision: str
+
+
+Start = Callable[[Wanted], AbstractContextManager[Server]]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def ours(wanted: Wanted) -> Iterator[Server]:
+    """The backend ``llm``, as it is installed here."""
+    parameters = {"max_seq_len": str(LENGTH), "enable_kv_cache_reuse": "false"}
+    make_repository(wanted.folder, wanted.checkpoint, parameters, {"fp32": "fp32", "short": "int8"}[wanted.precision])
+    with repoagent(OURS, wanted.folder, ["--allow-openai=true"]) as server:
+        yield server
+
+
+@contextmanager
+def llama(wanted: Wanted) -> Iterator[Server]:
+    """llama.cpp's server, in xllamacpp."""
+    version = installed(wanted.python, "xllamacpp")
+    model = gguf_file(wanted.checkpoint, {"fp32": "F32", "short": "Q8_0"}[wanted.precision])
+    program = LLAMA.format(sequences=SEQUENCES, context=SEQUENCES * LENGTH)
+    with peer("llama.cpp", version, wanted, ["-c", program, str(model), PORT, str(cores())]) as server:
+        yield server
+
+
+@contextmanager
+def openvino(wanted: Wanted) -> Iterator[Server]:
+    """The pipeline of openvino-genai, behind llm_openvino.py."""
+    version = installed(wanted.python, "openvino-genai")
+    model = gguf_file(wanted.checkpoint, {"fp32": "F16", "short": "Q8_0"}[wanted.precision])
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    properties = json.dumps(exact if wanted.precision == "fp32" else {})
+    arguments = [str(HERE / "llm_openvino.py"), str(model), PORT, str(cores()), str(SEQUENCES), properties]
+    with peer("openvino-genai", version, wanted, arguments) as server:
+        yield server
+
+
+@contextmanager
+def vllm(wanted: Wanted) -> Iterator[Server]:
+    """vLLM on the CPU."""
+    version = installed(wanted.python, "vllm-cpu")
+    kind = {"fp32": "float32", "short": "bfloat16"}[wanted.precision]
+    arguments = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", PORT]
+    arguments += ["--model", str(wanted.checkpoint), "--served-model-name", "m", "--dtype", kind]
+    arguments += ["--max-model-len", str(LENGTH), "--max-num-seqs", str(SEQUENCES), "--no-enable-prefix-caching"]
+    with peer("vLLM", version, wanted, arguments, VLLM_ENVIRONMENT) as server:
+        yield server
+
+
+def gguf_file(checkpoint: Path, kind: str) -> Path:
+    """The checkpoint with its tokenizer as a gguf file, written once."""
+    path = checkpoint.parent / f"{kind}.gguf"
+    if not path.exists():
+        try:
+            write_gguf(checkpoint, path, kind, tokenizer=json.loads((checkpoint / "tokenizer.json").read_text()))
+        except ImportError as error:
+            raise Missing("gguf is not installed; `make bench-table-llm` does it") from error
+    return path
+
+
+@contextmanager
+def peer(
+    name: str, version: str, wanted: Wanted, arguments: Sequence[str], environment: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """A program of the engine's Python, once it is ready; ``PORT`` in its arguments becomes a free port."""
+    (port,) = free_ports(1)
+    command = [wanted.python, *(str(port) if argument == PORT else argument for argument in arguments)]
+    log = wanted.folder / "log"
+    with running(command, log, os.environ | (environment or {})) as process:
+        wait_until_ready(process, log, port, "/health", START_SECONDS)
+        yield Server(name, version, port, 0, process.pid)
+
+
+def installed(python: str, package: str) -> str:
+    """The name and version of ``package`` in the environment of that Python.
+
+    Raises:
+        Missing: there is none.
+    """
+    program = f"from importlib.metadata import version; print(version({package!r}))"
+    version = output([python, "-c", program]).strip() if Path(python).exists() else ""
+    if not version:
+        raise Missing(f"{package} is not installed in {Path(python).parents[1]}; `make bench-table-llm` does it")
+    return f"{package} {version}"
+
+
+ENGINES: dict[str, tuple[str, Start]] = {
+    OURS: ("", ours),
+    "llama.cpp": ("xllamacpp/bin/python", llama),
+    "openvino-genai": ("openvino/bin/python", openvino),
+    "vLLM": ("vllm/bin/python", vllm),
+}
+"""By name: the Python of its environment, below the directory of these, and how it is started."""
