@@ -58,7 +58,7 @@ Texts = Sequence[str]
 
 def open_executor(folder: Path) -> Executor:
     """The executor as the backend opens it, and as it is fastest by itself."""
-    config = ExecutorConfig(kv_cache_config=KvCacheConfig(enable_block_reuse=False))
+    config = ExecutorConfig(enable_chunked_context=True, kv_cache_config=KvCacheConfig(enable_block_reuse=False))
     options = RunnerOptions(threads=len(os.sched_getaffinity(0)), max_seq_len=LENGTH)
     vars(config)["runner_options"] = options
     return Executor(folder, ModelType.DECODER_ONLY, config)

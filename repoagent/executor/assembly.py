@@ -131,6 +131,7 @@ def _limits(info: RunnerInfo, config: ExecutorConfig) -> Limits:
         max_sequences=info.max_sequences,
         max_tokens=most,
         max_tokens_generating=min(most, _tokens_generating(config)),
+        beginners_wait=config.max_num_tokens is None and getattr(config, "max_num_tokens_generating", None) is None,
     )
 
 

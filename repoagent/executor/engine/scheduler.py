@@ -30,7 +30,8 @@ class Limits:
     """What the scheduler keeps to.
 
     ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests wait for their next
-    tokens, or other executors for their turns. A prompt that is read whole may exceed them.
+    tokens, or other executors for their turns. A prompt that is read whole may exceed them. ``beginners_wait``: those
+    that have one token wait as those that have none.
     """
 
     policy: CapacitySchedulerPolicy
@@ -40,6 +41,7 @@ class Limits:
     max_sequences: int
     max_tokens: int
     max_tokens_generating: int
+    beginners_wait: bool = False
 
 
 @dataclass(slots=True)
@@ -111,10 +113,17 @@ class Scheduler:
                     reading.append((task, sequence, tokens))
         if not reading:
             return works
-        # While no one generates no one waits: what came together is read together, and goes on together.
-        awaited = bool(works) or contended
-        budget = self._limits.max_tokens_generating - len(works) if awaited else self._limits.max_tokens
-        return works + self._read(reading, budget)
+        awaited = contended or any(map(self._waits, works))
+        budget = self._limits.max_tokens_generating if awaited else self._limits.max_tokens
+        return works + self._read(reading, budget - len(works))
+
+    def _waits(self, work: Work) -> bool:
+        """Whether a request that generates is not to be held up by prompts.
+
+        While no one generates no one waits: what came together is read together, and goes on together. Of a burst the
+        first may have been read before the others came; it loses no more than if they had come at once.
+        """
+        return work.sequence.generated > 1 or not self._limits.beginners_wait
 
     def add(self, task: Task) -> None:
         """Let a request wait for its turn."""
