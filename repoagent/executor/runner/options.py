@@ -5,11 +5,11 @@ from typing import Final
 
 from repoagent.executor.types.errors import CheckError
 
-__all__ = ["DEFAULT_SEQ_LEN", "RunnerOptions"]
+__all__ = ["DEFAULT_SEQ_LEN", "MOST_GRAPH_BYTES", "RunnerOptions"]
 
 DEFAULT_SEQ_LEN: Final = 2048
 """Tokens that a sequence may hold where no one says."""
-_MOST_GRAPH_BYTES: Final = (1 << 31) - 1
+MOST_GRAPH_BYTES: Final = (1 << 31) - 1
 """What protobuf can read."""
 
 
@@ -36,7 +36,7 @@ class RunnerOptions:
     yielding: bool = False
     mixed: bool = False
     own_weights: bool = False
-    max_graph_bytes: int = _MOST_GRAPH_BYTES
+    max_graph_bytes: int = MOST_GRAPH_BYTES
 
     def __post_init__(self) -> None:
         """Check the numbers."""

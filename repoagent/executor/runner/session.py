@@ -43,7 +43,9 @@ def make_session(spec: DecoderSpec, options: RunnerOptions, *, mixed: bool = Fal
     if spec.weights:
         _add_weights(settings, spec)
     most = options.max_graph_bytes
-    operated = surgery.operate(spec, options.extra_outputs, lora=options.lora, mixed=mixed, most_bytes=most)
+    operated = surgery.operate(
+        spec, options.extra_outputs, lora=options.lora, mixed=mixed, own_weights=options.own_weights, most_bytes=most
+    )
     with ExitStack() as opened:
         if options.own_weights and spec.graph is None:
             _take_weights(settings, spec, operated.outside, opened)

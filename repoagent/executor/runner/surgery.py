@@ -19,6 +19,8 @@ from repoagent.beneath import open_beneath, read_up_to
 from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.mixed_surgery import mix_runs
+from repoagent.executor.runner.options import MOST_GRAPH_BYTES
+from repoagent.executor.runner.outside_files import hold_inner_tensors, outside_files
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.runner.window_surgery import limit_windows
 from repoagent.executor.types.errors import CheckError, DecoderError, text_of
@@ -60,12 +62,13 @@ def operate(
     *,
     lora: bool = False,
     mixed: bool = False,
+    own_weights: bool = False,
     most_bytes: int | None = None,
 ) -> Operated:
     """The graph of ``spec`` with our inputs and outputs, and ``extra_outputs`` by name.
 
     ``lora``: let its linear layers take adapters. ``mixed``: let a run carry rows and longer pieces (see mix_runs).
-    ``most_bytes``: of its file.
+    ``own_weights``: what a session could not take from files in memory is in the graph. ``most_bytes``: of its file.
     """
     model = _load(spec, most_bytes)
     try:
@@ -74,12 +77,9 @@ def operate(
         raise
     except Exception as error:  # nodes without the inputs of their kind, tensors without dimensions: what there may be
         raise DecoderError(f"{spec.place}: the graph is not one of a decoder: {text_of(error)}") from error
-    return Operated(bytes(model.SerializeToString()), _outside_files(model.graph))
-
-
-def _outside_files(graph: Any) -> frozenset[str]:
-    entries = (entry for item in graph.initializer for entry in item.external_data)
-    return frozenset(entry.value for entry in entries if entry.key == "location")
+    if own_weights and spec.graph is None:
+        hold_inner_tensors(model, spec, MOST_GRAPH_BYTES - model.ByteSize())
+    return Operated(bytes(model.SerializeToString()), outside_files(model.graph))
 
 
 def _change(graph: Any, spec: DecoderSpec, extra_outputs: Sequence[str], *, lora: bool, mixed: bool) -> None:
