@@ -132,6 +132,37 @@ def test_a_bad_value_is_a_client_error_with_the_executors_text(http: httpx.Clien
     }
 
 
+_UNSPEAKABLE = {"at once": "日{3}", "later": "12日"}
+
+
+@pytest.mark.parametrize("guide", _UNSPEAKABLE.values(), ids=_UNSPEAKABLE)
+@pytest.mark.parametrize("path", ["sums/generate", "sums/generate_stream", "plain/infer"])
+def test_a_guide_that_no_token_spells_is_a_client_error(http: httpx.Client, path: str, guide: str) -> None:
+    wishes = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": guide}
+    body: dict[str, Any] = {"text_input": _PROMPT, **wishes}
+    if path.endswith("infer"):
+        tensors = [{"name": name, "shape": [1, 1], "datatype": "BYTES", "data": [text]} for name, text in body.items()]
+        body = {"inputs": tensors}
+    response = http.post(f"/v2/models/{path}", json=body)
+    assert response.status_code == 400
+    assert "choosing a token failed" in json.loads(response.text.removeprefix("data: "))["error"]
+
+
+@pytest.mark.parametrize("guide", _UNSPEAKABLE.values(), ids=_UNSPEAKABLE)
+def test_over_grpc_too_it_is_a_client_error(grpc: Any, guide: str) -> None:
+    texts = {"text_input": _PROMPT, "guided_decoding_guide_type": "regex", "guided_decoding_guide": guide}
+    with pytest.raises(InferenceServerException, match="choosing a token failed") as caught:
+        grpc.infer("plain", [_input(name, text.encode(), "BYTES", [1, 1]) for name, text in texts.items()])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_after_the_first_piece_it_is_an_event(http: httpx.Client) -> None:
+    guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "12日"}
+    *pieces, last = _events(http, **guide)
+    assert "".join(piece["text_output"] for piece in pieces) == "12"
+    assert "choosing a token failed" in last["error"]
+
+
 @pytest.mark.parametrize("path", ["sums/generate", "sums/generate_stream", "plain/infer"])
 def test_a_request_without_a_prompt_is_a_client_error_that_names_it(http: httpx.Client, path: str) -> None:
     tensor = {"name": "max_tokens", "shape": [1, 1], "datatype": "INT32", "data": [3]}

@@ -24,6 +24,7 @@ from repoagent.executor import (
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.kv_cache import KVCacheEventManager, KVCacheRemovedData
 from repoagent.executor.runner.fake import FakeRunner
+from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError
 
 LIMIT = timedelta(seconds=120)
 PROMPT = [1, 2, 3]
@@ -56,6 +57,7 @@ def _said(executor: Executor, prompt: list[int] = PROMPT, count: int = 5, **opti
 
 def _refusal(executor: Executor, **options: Any) -> str:
     (response,) = _ask(executor, PROMPT, 3, **options)
+    assert isinstance(response.error, CheckError | UnsupportedFeatureError)  # the fault of the request
     return response.error_msg
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import NOTHING_FOLLOWS, log_softmax
+from repoagent.executor.engine.drawing import log_softmax, nothing_follows
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.words import ends_with_any
@@ -90,7 +90,7 @@ class BeamGroup:
         candidates = self._candidates(task, ready, [sequence_rows[-1] for sequence_rows in rows], width)
         running = self._sort_out(task, ready, candidates, length, width)
         if not running and not self._finished:
-            raise EngineError(NOTHING_FOLLOWS)
+            raise nothing_follows(*(sequence_rows[-1] for sequence_rows in rows))
         self._over = self._at_limit or not running or self._decided(running[0], length, task.max_new_tokens)
         if running and (self._at_limit or not self._over):
             self._follow(runner, running)

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from repoagent.executor.types.errors import CheckError, EngineError
+
 __all__ = [
     "BLOCK",
-    "NOTHING_FOLLOWS",
     "Limits",
     "distribution",
     "draw",
@@ -23,6 +24,7 @@ __all__ = [
     "draw_plain",
     "likeliest",
     "log_softmax",
+    "nothing_follows",
 ]
 
 Row = npt.NDArray[np.float32]
@@ -34,8 +36,7 @@ _HEAD: Final = 256
 _TRIES: Final = 8
 #: Tokens of a block; a row's running sums are taken of blocks first.
 BLOCK: Final = 256
-#: Why a request fails when its row of logits leaves no choice.
-NOTHING_FOLLOWS: Final = "no token can follow: every logit is -inf, or one is infinite or not a number"
+_NOTHING_FOLLOWS: Final = "no token can follow: every logit is -inf, or one is infinite or not a number"
 _LOG2_E: Final = np.float32(np.log2(np.e))
 
 
@@ -46,6 +47,12 @@ class Limits:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+
+
+def nothing_follows(*rows: Row) -> CheckError | EngineError:
+    """Why a request fails whose rows of logits leave no choice: its own bans, if each token of them is banned."""
+    banned = all(np.isneginf(row).all() for row in rows)
+    return CheckError(_NOTHING_FOLLOWS) if banned else EngineError(_NOTHING_FOLLOWS)
 
 
 def log_softmax(row: Row) -> Row:

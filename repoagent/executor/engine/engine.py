@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from repoagent.errors import InvalidArgumentError
 from repoagent.executor.engine.blocks import BlockBudget
 from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.engine.cache import SequenceCache
@@ -25,7 +26,7 @@ from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.turns import Seat
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
-from repoagent.executor.types.errors import text_of
+from repoagent.executor.types.errors import CheckError, text_of
 from repoagent.executor.types.result import Response
 
 __all__ = ["Engine"]
@@ -302,7 +303,7 @@ class Engine:
                 if task.drafts:
                     self._drafting.settle(task, item.sequences[0], self._counts)
             except BaseException as error:  # a grammar, or a fault in choosing: fails this request only
-                self._fail([task], f"choosing a token failed: {text_of(error)}")
+                self._refuse(task, f"choosing a token failed: {text_of(error)}", error)
                 continue
             self._note_token(task, now)
             chosen.append(task)
@@ -340,6 +341,14 @@ class Engine:
         for task in tasks:
             self._drop(task)
         self._outgoing += [Response(task.id, text, task.request.client_id) for task in tasks]
+
+    def _refuse(self, task: Task, text: str, error: BaseException) -> None:
+        """Answer a request with an error, which is its own fault if ``error`` is one of an argument."""
+        if not isinstance(error, InvalidArgumentError):
+            self._fail([task], text)
+            return
+        self._drop(task)
+        self._outgoing.append(Response.refused(task.id, task.request.client_id, CheckError(text)))
 
     def _drop(self, task: Task) -> None:
         self._live.pop(task.id, None)

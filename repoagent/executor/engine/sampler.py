@@ -6,15 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import (
-    NOTHING_FOLLOWS,
-    Limits,
-    distribution,
-    draw,
-    draw_from,
-    log_softmax,
-)
-from repoagent.executor.types.errors import EngineError
+from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_from, log_softmax, nothing_follows
 from repoagent.executor.types.sampling import SamplingConfig
 
 __all__ = ["Sampler"]
@@ -91,7 +83,7 @@ class Sampler:
         try:
             token = draw(row, self._limits, self._next_random, self._scratch)
         except IndexError:  # no running sum reaches what is no number
-            raise EngineError(NOTHING_FOLLOWS) from None
+            raise nothing_follows(row) from None
         _check_drawn(row, token)
         self._move_top_p(token)
         return token
@@ -134,4 +126,4 @@ def _largest(row: npt.NDArray[np.float32]) -> int:
 
 def _check_drawn(row: npt.NDArray[np.float32], token: int) -> None:
     if not row[token] > -np.inf:
-        raise EngineError(NOTHING_FOLLOWS)
+        raise nothing_follows(row)

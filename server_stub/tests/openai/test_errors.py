@@ -67,6 +67,18 @@ def test_an_error_of_the_backend_is_a_clients_error(http: httpx.Client) -> None:
     assert response.json()["error"]["message"].startswith("logit_bias")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_no_token_spells_is_a_clients_error(stream: bool, http: httpx.Client) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"const": "日本"}}}
+    body = {"model": "sums", "messages": user("x"), "response_format": form, "max_tokens": 40, "stream": stream}
+    response = http.post("/v1/chat/completions", json=body)
+    assert response.status_code == (200 if stream else 400)
+    *_, last = [line for line in response.text.splitlines() if line]
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "choosing a token failed" in error["message"]
+
+
 def _used_blocks(model: str) -> float:
     series = REGISTRY.series("nv_trt_llm_kv_cache_block_metrics")
     return sum(
