@@ -79,8 +79,9 @@ def _in_a_branch(graph: Any, folder: Path) -> None:
     graph.node.insert(0, helper.make_node("Constant", [], ["yes"], value=flag))
 
 
-def _misplace(graph: Any, **entries: str) -> None:
-    """Let the weight in a branch lie elsewhere."""
+def _misplaced(graph: Any, folder: Path, **entries: str) -> None:
+    """The same, with other words for where the weight lies."""
+    _in_a_branch(graph, folder)
     (node,) = (node for node in graph.node if node.op_type == "If")
     for branch in node.attribute:
         for key, value in entries.items():
@@ -96,14 +97,14 @@ def test_a_place_that_is_not_one_is_refused(
     decoder_folder: MakeFolder, tmp_path: Path, entries: dict[str, str]
 ) -> None:
     folder = copy_folder(decoder_folder(), tmp_path / "decoder")
-    change_graph(folder, lambda graph: (_in_a_branch(graph, folder), _misplace(graph, **entries)))
+    change_graph(folder, lambda graph: _misplaced(graph, folder, **entries))
     with pytest.raises(DecoderError):
         open_executor(folder, own_weights=True)
 
 
 def test_a_weight_in_a_branch_is_not_read_from_outside(decoder_folder: MakeFolder, tmp_path: Path) -> None:
     folder = copy_folder(decoder_folder(), tmp_path / "decoder")
-    change_graph(folder, lambda graph: (_in_a_branch(graph, folder), _misplace(graph, location="../outside")))
+    change_graph(folder, lambda graph: _misplaced(graph, folder, location="../outside"))
     (folder / "apart.bin").rename(tmp_path / "outside")
     with pytest.raises(UnsafePathError, match=r"contains '\.\.'"):
         open_executor(folder, own_weights=True)
