@@ -174,7 +174,9 @@ class Executor:
         for request_id, request in zip(ids, requests, strict=True):
             try:
                 tasks.append(parts.intake.task(request, request_id))
-            except Exception as error:  # an id that was given out must be answered, whatever is wrong with its request
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # an id that was given out must be answered, whatever a library raises
                 refused.append(Response.refused(request_id, request.client_id, error))
         parts.board.post(refused)
         parts.inbox.put(tasks)

@@ -60,6 +60,8 @@ class ResponseBoard:
         with self._changed:
             self._check()
             self._wait(lambda: self._count > 0, timeout)
+            if len(self._posted) == self._count:  # nothing is left that was sorted for someone else
+                return self._take_posted()
             self._sort()
             taken = [entry for request_id in list(self._ready) for entry in self._drain(request_id)]
             taken.sort(key=itemgetter(0))
@@ -97,6 +99,13 @@ class ResponseBoard:
             self._sorted += 1
         self._posted.clear()
 
+    def _take_posted(self) -> list[Response]:
+        taken, self._posted, self._count = self._posted, [], 0
+        for response in taken:
+            if response.is_last:
+                del self._ready[response.request_id]
+        return taken
+
     def _drain(self, request_id: int) -> list[tuple[int, Response]]:
         waiting = self._ready.get(request_id)
         if not waiting:
@@ -104,8 +113,7 @@ class ResponseBoard:
         taken = list(waiting)
         waiting.clear()
         self._count -= len(taken)
-        last = taken[-1][1]
-        if last.has_error() or last.result.is_final:
+        if taken[-1][1].is_last:
             del self._ready[request_id]
         return taken
 

@@ -127,7 +127,7 @@ class Response:
         self._error: RepoAgentError | None = None
 
     @classmethod
-    def refused(cls, request_id: int, client_id: int | None, error: Exception) -> "Response":
+    def refused(cls, request_id: int, client_id: int | None, error: BaseException) -> "Response":
         """An error response to a request that was not taken. For the executor."""
         response = cls(request_id, text_of(error), client_id)
         response._error = error if isinstance(error, RepoAgentError) else None
@@ -149,6 +149,22 @@ class Response:
     def client_id(self) -> int | None:
         """The id that the request brought along."""
         return self._client_id
+
+    @property
+    def streamed_tokens(self) -> tuple[list[int], FinishReason] | None:
+        """New tokens and why they are the last, where a stream has nothing else and no one has asked for its result.
+
+        For those who have many streams: to make a ``Result`` takes longer than all else that is done with it.
+        """
+        return self._outcome[:2] if isinstance(self._outcome, tuple) else None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its request gets no other one after it."""
+        outcome = self._outcome
+        if isinstance(outcome, tuple):
+            return outcome[1] is not FinishReason.NOT_FINISHED
+        return isinstance(outcome, str) or outcome.is_final
 
     def has_error(self) -> bool:
         """Whether this response carries an error text."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from repoagent.serving.requests.request import InferResponse
 from repoagent.serving.requests.tensor import Tensor
-from repoagent_server.codec.datatypes import BY_TYPE
+from repoagent_server.codec.datatypes import BY_TYPE, JsonKind
 from repoagent_server.codec.infer_response import json_values
 from repoagent_server.codec.json_text import Fragment, dumps
 
@@ -25,6 +25,11 @@ def write_generate(response: InferResponse) -> bytes:
     return dumps(document)
 
 
-def _value(tensor: Tensor) -> Fragment:
-    values = json_values(BY_TYPE[tensor.data_type], tensor)
-    return Fragment(dumps(values)[1:-1]) if tensor.array.size == 1 else values
+def _value(tensor: Tensor) -> Any:
+    info = BY_TYPE[tensor.data_type]
+    if tensor.array.size != 1:
+        return json_values(info, tensor)
+    if info.json is JsonKind.STRING:  # what streams have in each of their pieces
+        text = tensor.array.item()
+        return text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+    return Fragment(dumps(json_values(info, tensor))[1:-1])

@@ -1,6 +1,7 @@
 """``/v1/chat/completions``: responses and the chunks of a stream."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from repoagent_server.openai.choice import Choice, Delta
@@ -36,7 +37,7 @@ class ChatForm:
     ) -> dict[str, Any]:
         return {"index": choice.index, "delta": delta, "logprobs": log_probs, "finish_reason": reason}
 
-    def _listed(self, log_probs: list[Any]) -> dict[str, Any] | None:
+    def _listed(self, log_probs: Sequence[Any]) -> dict[str, Any] | None:
         return {"content": log_probs, "refusal": None} if self._log_probs else None
 
     def choice(self, choice: Choice, deltas: list[Delta]) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def _call(call: CallPiece) -> dict[str, Any]:
     return {"index": call.index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
-def _joined(pieces: list[CallPiece]) -> list[dict[str, Any]]:
+def _joined(pieces: Sequence[CallPiece]) -> list[dict[str, Any]]:
     """Whole calls."""
     found: dict[int, dict[str, Any]] = {}
     for piece in pieces:

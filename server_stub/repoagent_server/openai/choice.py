@@ -1,5 +1,6 @@
 """One choice of a response: a text as it grows, without what ends it, and the calls in it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +11,13 @@ from repoagent_server.openai.tools import Tools
 __all__ = ["Choice", "Delta"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delta:
     """What a piece of text adds."""
 
     content: str = ""
-    calls: list[CallPiece] = field(default_factory=list)
-    log_probs: list[Any] = field(default_factory=list)
+    calls: Sequence[CallPiece] = ()
+    log_probs: Sequence[Any] = ()
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Choice:
         if self.tools.names and self.tools.named is None:
             self._finder = ToolCalls(self.tools.names, parallel=self.tools.parallel)
 
-    def take(self, text: str, log_probs: list[Any], reason: str) -> Delta:
+    def take(self, text: str, log_probs: Sequence[Any], reason: str) -> Delta:
         """The next piece of the model's text; ``reason``: why it is the last one, or empty."""
         if self.reason is not None:
             return Delta()

@@ -37,7 +37,7 @@ class CompletionForm:
     def _echo(self, choice: Choice) -> str:
         return self._echoes[choice.index // self._count]
 
-    def _choice(self, choice: Choice, text: str, log_probs: list[Any]) -> dict[str, Any]:
+    def _choice(self, choice: Choice, text: str, log_probs: Sequence[Any]) -> dict[str, Any]:
         return {
             "index": choice.index,
             "text": text,
@@ -45,7 +45,7 @@ class CompletionForm:
             "finish_reason": choice.reason,
         }
 
-    def _table(self, choice: Choice, log_probs: list[Any]) -> dict[str, Any]:
+    def _table(self, choice: Choice, log_probs: Sequence[Any]) -> dict[str, Any]:
         """Log-probabilities in the older form: a list of each kind."""
         offset = self._offsets.get(choice.index, 0)
         offsets = []

@@ -1,6 +1,7 @@
 """The responses of a model, read as texts."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from repoagent.serving.requests.request import InferResponse
@@ -11,7 +12,7 @@ __all__ = ["Piece", "pieces_of"]
 _TEXT = "text_output"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """More of the text of number ``sequence``. ``reason`` is not empty if it is the last."""
 
@@ -20,15 +21,13 @@ class Piece:
     reason: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
-    log_probs: list[Any] = field(default_factory=list)
+    log_probs: Sequence[Any] = ()
 
 
 def pieces_of(response: InferResponse) -> list[Piece]:
     """What a response brings: one text, or one of each sequence."""
-    outputs = response.outputs
-    texts = [] if _TEXT not in outputs else outputs[_TEXT].array.ravel().tolist()
-    reasons = [] if "finish_reason" not in outputs else outputs["finish_reason"].array.ravel().tolist()
-    log_probs = [] if "token_log_probs" not in outputs else outputs["token_log_probs"].array.ravel().tolist()
+    texts, reasons = _elements(response, _TEXT), _elements(response, "finish_reason")
+    log_probs = _elements(response, "token_log_probs")
     first = _number(response, "sequence_index")
     read, made = _number(response, "num_input_tokens"), _number(response, "num_output_tokens")
     return [
@@ -38,15 +37,23 @@ def pieces_of(response: InferResponse) -> list[Piece]:
             _text(reasons[place]) if place < len(reasons) else "",
             read,
             0 if place else made,
-            [] if place else [loads(entry) for entry in log_probs],
+            () if place else [loads(entry) for entry in log_probs],
         )
         for place, text in enumerate(texts)
     ]
 
 
+def _elements(response: InferResponse, name: str) -> list[Any]:
+    tensor = response.outputs.get(name)
+    if tensor is None:
+        return []
+    array = tensor.array
+    return [array.item()] if array.size == 1 else array.ravel().tolist()
+
+
 def _number(response: InferResponse, name: str) -> int:
     tensor = response.outputs.get(name)
-    return 0 if tensor is None or not tensor.array.size else int(tensor.array.flat[0])
+    return 0 if tensor is None or not tensor.array.size else int(tensor.array.item(0))
 
 
 def _text(value: bytes | str) -> str:

@@ -1,6 +1,6 @@
 """Text from tokens that come one by one, in pieces that never cut a character."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
@@ -13,19 +13,21 @@ _LARGEST: Final = 3
 
 
 class Detokenizer:
-    """The text of one sequence behind its prompt, whose own text is ``known``.
+    """The text of one sequence behind its prompt, whose own text ``prompt_text`` makes if it is needed.
 
     The last tokens are decoded again with each new one, and what the text grew by is new: by itself a token does not
     know whether its text begins with a space. Where the text ends in the middle of a character, its end waits until
     the character is complete or can never be.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], known: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], prompt_text: Callable[[], str]) -> None:
         self._tokenizer = tokenizer
         self._tokens = list(prompt)
-        self._known = known
+        self._prompt_text = prompt_text
+        self._known: str | None = None
+        """The text of the tokens that are only there to be read with new ones; None: that of the prompt."""
         self._new = len(self._tokens)
-        """Where the tokens begin that have not been returned, or only in part. Those before them are ``known``."""
+        """Where the tokens begin that have not been returned, or only in part. Those before them are known."""
         self._fresh = True
         """Whether nothing has come yet."""
         self._told = 0
@@ -33,12 +35,22 @@ class Detokenizer:
 
     def feed(self, tokens: Sequence[int], *, final: bool = False) -> str:
         """The text that more tokens add; at the end also what still waits."""
+        if len(tokens) < 2 and self._new == len(self._tokens):  # nothing waits
+            text = self._tokenizer.whole_text(tokens[0]) if tokens else ""
+            if text is not None:
+                self._begin_with(tokens, text)
+                return text
         whole, self._fresh = final and self._fresh, False
         if len(tokens) < 2 or whole or _UNKNOWN not in self._tokenizer.decode([*self._tokens, *tokens]):
             return self._feed(tokens, final=final)
         # One by one: a whole character together with a part of the next one may look as if both were broken.
         pieces = [self._feed((token,), final=False) for token in tokens[:-1]]
         return "".join(pieces) + self._feed(tokens[-1:], final=final)
+
+    def _begin_with(self, tokens: Sequence[int], text: str) -> None:
+        """What comes next is read with ``tokens``, which need nothing before them, or with what there is."""
+        if tokens:
+            self._fresh, self._tokens, self._known, self._new = False, list(tokens), text, len(tokens)
 
     def _feed(self, tokens: Sequence[int], *, final: bool) -> str:
         self._tokens += tokens
@@ -52,8 +64,9 @@ class Detokenizer:
 
     def _grown(self) -> str:
         text = self._tokenizer.decode(self._tokens)
-        if text.startswith(self._known):
-            return text[len(self._known) :]
+        known = self._prompt_text() if self._known is None else self._known
+        if text.startswith(known):
+            return text[len(known) :]
         # Bytes that fit nowhere spoil the character before them, which has been returned: they are read by themselves.
         return self._tokenizer.decode(self._tokens[self._new :])
 

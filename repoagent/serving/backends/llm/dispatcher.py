@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.errors import UnavailableError
 from repoagent.executor import Executor, IterationStats, Response
 from repoagent.executor.types.errors import ExecutorStoppedError
 from repoagent.serving.backends.llm.generation import Generation
@@ -21,6 +21,7 @@ __all__ = ["Dispatcher"]
 
 _PERIOD: Final = 0.1
 """Seconds after which it looks at the statistics."""
+_PATIENCE: Final = timedelta(seconds=_PERIOD)
 
 
 class Dispatcher:
@@ -55,10 +56,10 @@ class Dispatcher:
             self._changed.notify()
         try:  # Not under the lock: to read a grammar takes a while, and others are answered meanwhile.
             ids = self._executor.enqueue_requests([generation.request for generation in generations])
-        except RepoAgentError as error:
+        except BaseException as error:
             ours = [self._let_go(generation) for generation in generations]
             if any(ours):
-                reply.fail(error)
+                reply.fail(as_repoagent_error(error, self._model_name))
         else:
             reply.begin(partial(self._cancel, ids))
 
@@ -83,8 +84,8 @@ class Dispatcher:
 
     def _run(self) -> None:
         with suppress(ExecutorStoppedError):  # By close, or it broke down.
-            while self._wait():
-                for response in self._executor.await_responses(timedelta(seconds=_PERIOD)):
+            while (self._pending and not self._closed) or self._wait():
+                for response in self._executor.await_responses(_PATIENCE):
                     self._hand_on(response)
                 if time.monotonic() - self._shown >= _PERIOD:
                     self._show()
@@ -111,17 +112,18 @@ class Dispatcher:
         generation = self._pending.get(response.client_id)
         if generation is None:
             return  # It ended at a word of its text, and is cancelled.
-        final = response.has_error() or response.result.is_final
-        if self._taken(generation, response) or final:
+        if self._taken(generation, response) or response.is_last:
             self._let_go(generation)
             if not response.has_error():
                 self._metrics.count(len(generation.request.input_token_ids), generation.generated)
-            if not final:
+            if not response.is_last:
                 self._cancel([response.request_id])
 
     def _taken(self, generation: Generation, response: Response) -> bool:
         """Let ``generation`` have a response; True if it wants no more."""
         try:
+            if (streamed := response.streamed_tokens) is not None:
+                return generation.take_tokens(*streamed)
             if not response.has_error():
                 return generation.take(response.result)
             generation.reply.fail(response.error)

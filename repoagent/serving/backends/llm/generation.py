@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
@@ -23,6 +24,10 @@ _REASONS: Final = {
     FinishReason.END_ID: "stop",
     FinishReason.STOP_WORDS: "stop",
     FinishReason.LENGTH: "length",
+}
+_FAILURES: Final[Mapping[FinishReason, tuple[type[RepoAgentError], str]]] = {
+    FinishReason.CANCELLED: (CancelledError, "request cancelled"),
+    FinishReason.TIMED_OUT: (UnavailableError, "Request timeout expired"),
 }
 
 
@@ -48,7 +53,6 @@ class Generation:
         self._row = row
         self._tokenizer = tokenizer
         self._form = form
-        self._prompt_text = tokenizer.decode(request.input_token_ids)
         config = request.sampling_config
         self._beams = config.beam_width > 1
         self.sequences = 1 if self._beams else config.num_return_sequences or 1
@@ -61,12 +65,9 @@ class Generation:
 
     def take(self, result: Result) -> bool:
         """Send what ``result`` adds; True if nothing more is to come."""
-        if (error := _failure(result)) is not None:
-            self.reply.fail(error)
+        if any(self._fails(reason) for reason in result.finish_reasons):
             return True
-        outputs = self._outputs.get(result.sequence_index)
-        if outputs is None:
-            outputs = self._outputs[result.sequence_index] = TextOutputs(self._output, whole=self._beams)
+        outputs = self._of(result.sequence_index)
         if outputs.done:  # At a word of its text; the executor does not know yet.
             return False
         outputs.add(result)
@@ -75,29 +76,67 @@ class Generation:
         self._ended += outputs.done
         over = self._ended == self.sequences
         if outputs.done or (self._form.stream and _has_news(result, outputs)):
-            self.reply.send(self._row, self._values(result, outputs), last=over)
+            values = self._texts(outputs)
+            self._add_values(values, result, outputs)
+            self.reply.send(self._row, values, last=over)
             outputs.forget()
         return over
+
+    def take_tokens(self, tokens: Sequence[int], reason: FinishReason) -> bool:
+        """The same as ``take`` for what most results of streams are, but faster: of one text, and nothing else."""
+        if self._fails(reason):
+            return True
+        outputs = self._of(0)
+        output = outputs.add_tokens(tokens, reason)
+        self.generated += len(tokens)
+        if outputs.done or (self._form.stream and output.text):
+            self.reply.send(self._row, self._texts(outputs), last=outputs.done)
+            outputs.forget()
+        return outputs.done
+
+    def _fails(self, reason: FinishReason) -> bool:
+        """Whether the text ends by an error; then that has been sent."""
+        if (failure := _FAILURES.get(reason)) is None:
+            return False
+        kind, text = failure
+        self.reply.fail(kind(text))
+        return True
+
+    def _of(self, sequence: int) -> TextOutputs:
+        outputs = self._outputs.get(sequence)
+        if outputs is None:
+            outputs = self._outputs[sequence] = TextOutputs(self._output, whole=self._beams)
+        return outputs
 
     def _output(self) -> TextOutput:
         # Beams are compared with each other at their ends: there the executor decides alone where these are.
         words = () if self._beams else self._form.stop_words
         return TextOutput(
-            Detokenizer(self._tokenizer, self.request.input_token_ids, self._prompt_text), StopWords(words)
+            Detokenizer(self._tokenizer, self.request.input_token_ids, lambda: self._prompt_text), StopWords(words)
         )
 
-    def _values(self, result: Result, outputs: TextOutputs) -> dict[str, Any]:
+    @cached_property
+    def _prompt_text(self) -> str:
+        """Many answers need no text of their prompt, and that of a long one takes a while to make."""
+        return self._tokenizer.decode(self.request.input_token_ids)
+
+    def _texts(self, outputs: TextOutputs) -> dict[str, Any]:
+        """The values of every response."""
         form = self._form
         prompt = self._prompt_text if form.with_prompt else ""
         values: dict[str, Any] = {"text_output": [prompt + output.text for output in outputs.texts]}
-        if self.sequences > 1:
-            values["sequence_index"] = [result.sequence_index]
         if form.finish_reason:
             values["finish_reason"] = [_REASONS[output.reason] for output in outputs.texts]
         if form.input_tokens:
             values["num_input_tokens"] = [len(self.request.input_token_ids)]
         if form.output_tokens:
             values["num_output_tokens"] = [outputs.tokens]
+        return values
+
+    def _add_values(self, values: dict[str, Any], result: Result, outputs: TextOutputs) -> None:
+        """Those that only some have."""
+        if self.sequences > 1:
+            values["sequence_index"] = [result.sequence_index]
         if result.cum_log_probs is not None:
             values["cum_log_probs"] = result.cum_log_probs
             values["output_log_probs"] = outputs.log_probs()
@@ -109,7 +148,6 @@ class Generation:
             values["generation_logits"] = self._logits(outputs)
         if result.request_perf_metrics is not None:
             values.update(performance(result.request_perf_metrics))
-        return values
 
     def _tokens(self, output: TextOutput) -> list[str]:
         return token_log_probs(self._tokenizer, output.token_ids, output.log_probs, output.alternatives)
@@ -119,15 +157,6 @@ class Generation:
         in_pieces = self.request.streaming
         logits = outputs.logits(axis=0 if in_pieces else 1)
         return logits.swapaxes(0, 1) if in_pieces and not self._form.stream else logits
-
-
-def _failure(result: Result) -> RepoAgentError | None:
-    reasons = result.finish_reasons
-    if FinishReason.CANCELLED in reasons:
-        return CancelledError("request cancelled")
-    if FinishReason.TIMED_OUT in reasons:
-        return UnavailableError("Request timeout expired")
-    return None
 
 
 def _has_news(result: Result, outputs: TextOutputs) -> bool:

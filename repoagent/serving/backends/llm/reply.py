@@ -61,6 +61,4 @@ class Reply:
 
 
 def _texts(values: list[str]) -> Array:
-    array = np.empty(len(values), np.object_)
-    array[:] = [text.encode() for text in values]
-    return array
+    return np.array([text.encode() for text in values], np.object_)

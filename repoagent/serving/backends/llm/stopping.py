@@ -19,6 +19,8 @@ class StopWords:
 
     def cut(self, piece: str) -> tuple[str, bool]:
         """``piece`` up to the end of the first word that ends in it, and whether there is one."""
+        if not self._words:
+            return piece, False
         text = self._before + piece
         ends = [place + len(word) for word in self._words if (place := text.find(word)) >= 0]
         if ends:

@@ -27,24 +27,23 @@ class TextOutput:
         self._probs_seen = 0
         self.reason = FinishReason.NOT_FINISHED
 
-    def add(
-        self,
-        tokens: Sequence[int],
-        log_probs: Sequence[float],
-        reason: FinishReason,
-        alternatives: Sequence[list[tuple[int, float]]] = (),
-    ) -> None:
-        """Take new tokens; the text ends here if one of its words does. ``log_probs`` are those of all so far."""
+    def add(self, tokens: Sequence[int], reason: FinishReason) -> None:
+        """Take new tokens; the text ends here if one of its words does."""
         ended = reason is not FinishReason.NOT_FINISHED
         piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
         self.text += piece
         self.tokens += len(tokens)
+        self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
+
+    def add_log_probs(
+        self, tokens: Sequence[int], log_probs: Sequence[float], alternatives: Sequence[list[tuple[int, float]]]
+    ) -> None:
+        """Take what has come with new tokens. ``log_probs`` are those of all so far."""
         if alternatives:
             self.token_ids += tokens
             self.alternatives += alternatives
         self.log_probs += log_probs[self._probs_seen :]
         self._probs_seen = len(log_probs)
-        self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
 
     def forget(self) -> None:
         """What there is has been sent."""
@@ -73,11 +72,21 @@ class TextOutputs:
         for output, tokens, row, reason, others in zip(
             self.texts, result.output_token_ids, log_probs, result.finish_reasons, alternatives, strict=True
         ):
-            output.add(tokens, row, reason, others)
+            output.add(tokens, reason)
+            output.add_log_probs(tokens, row, others)
         ended = all(output.reason is not FinishReason.NOT_FINISHED for output in self.texts)
         self.done = result.is_final if self._whole else ended
         if result.generation_logits is not None:
             self._logits.append(result.generation_logits)
+
+    def add_tokens(self, tokens: Sequence[int], reason: FinishReason) -> TextOutput:
+        """The same for new tokens of the one text, which come alone; returns that."""
+        if not self.texts:
+            self.texts = [self._make()]
+        output = self.texts[0]
+        output.add(tokens, reason)
+        self.done = output.reason is not FinishReason.NOT_FINISHED
+        return output
 
     @property
     def tokens(self) -> int:

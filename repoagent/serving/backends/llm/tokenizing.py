@@ -19,6 +19,7 @@ TOKENIZER_NAME: Final = "tokenizer.json"
 _PANIC: Final = "PanicException"
 """Libraries in Rust raise it. It is no ``Exception``: uncaught it ends the thread that all requests of a model need."""
 _MOST_TEXTS: Final = 1 << 16
+_UNKNOWN: Final = "\ufffd"
 _FEW: Final = 64
 """Tokens whose text is made sooner than other threads could be let run."""
 
@@ -38,7 +39,9 @@ class Tokenizer:
         self._add_special = add_special
         self._skip_special = skip_special
         self._texts: dict[int, str] = {}
-        self._decodes_slowly = inner.decoder is not None and b"Regex" in inner.decoder.__getstate__()
+        decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
+        self._decodes_slowly = b"Regex" in decoder
+        self._joins_texts = decoder.startswith((b'{"type":"ByteLevel"', b'{"type":"Fuse"'))
 
     @classmethod
     def load(
@@ -123,6 +126,13 @@ class Tokenizer:
             if len(self._texts) < _MOST_TEXTS:
                 self._texts[token] = text
         return text
+
+    def whole_text(self, token: int) -> str | None:
+        """What one token adds to a text that ends with a whole character; None if that depends on its neighbours."""
+        if not self._joins_texts:
+            return None  # a space may go or come before it
+        text = self.decode_one(token)
+        return None if _UNKNOWN in text else text
 
     def vocabulary(self, size: int) -> list[str]:
         """The file's names of the tokens by id, at most ``size``; empty where an id is not used."""

@@ -17,7 +17,7 @@ TEXTS = ["hello world", " two  spaces ", "naïve café", "日本語 and 🙂🙃
 
 def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], steps: Any = None) -> list[str]:
     """The pieces of ``tokens`` behind ``prompt``, fed one by one or as many at a time as ``steps`` says."""
-    detokenizer = Detokenizer(tokenizer, prompt, tokenizer.decode(prompt))
+    detokenizer = Detokenizer(tokenizer, prompt, lambda: tokenizer.decode(prompt))
     told, rest = [], list(tokens)
     while rest:
         count = 1 if steps is None else steps()
