@@ -20,7 +20,8 @@ _LIST_OF_MAGIC: Final = ", ".join(sorted(repr(magic.decode()) for magic in _MAGI
 Capability = tuple[int, int]
 """A GPU's compute capability, such as (8, 9)."""
 
-# The bits of the set of GPUs in a plan's header, from the lowest. The next one has no name in the interface.
+# The bits of the set of GPUs in a plan's header, from the lowest. A plan for all has one more, whose GPUs the interface
+# does not name.
 _CAPABILITIES: Final[tuple[Capability, ...]] = ((7, 5), (8, 0), (8, 6), (8, 9), (12, 0), (12, 1))
 
 
@@ -33,6 +34,8 @@ class PlanHeader:
     version: tuple[int, ...] | None
     """Major, minor, patch, build; None where the place is not known."""
     capabilities: frozenset[Capability] | None
+    others: bool = False
+    """Whether it was built for further GPUs, whose compute capabilities are not known."""
 
     @classmethod
     def of(cls, plan: Any) -> "PlanHeader":
@@ -56,7 +59,7 @@ class PlanHeader:
             raise InvalidArgumentError(f"the plan is {how}: it has {len(view)} bytes, and its header states {size}")
         bits = int.from_bytes(view[32:36], "little")
         named = frozenset(one for place, one in enumerate(_CAPABILITIES) if bits >> place & 1)
-        return cls(flavour, size, tuple(view[24:28]), named)
+        return cls(flavour, size, tuple(view[24:28]), named, bits >> len(_CAPABILITIES) != 0)
 
     def __str__(self) -> str:
         version = "" if self.version is None else f" {_dotted(self.version)}"
@@ -83,8 +86,10 @@ def judge(header: PlanHeader, *, flavour: Flavour, version: str, capabilities: I
             f"the plan was built with {flavour.title} {_dotted(header.version)}, and here is version {version}; a plan "
             f"runs with the version that built it: {_REMEDY}"
         )
-    if header.capabilities is not None and here and not here <= header.capabilities:
-        lacking = _listed(here - header.capabilities)
+    # Of GPUs that are not known here, a plan for further ones may run on them: then the library decides.
+    judged = here & set(_CAPABILITIES) if header.others else here
+    if header.capabilities is not None and not judged <= header.capabilities:
+        lacking = _listed(judged - header.capabilities)
         raise UnsupportedError(
             f"the plan was built for GPUs of compute capability {_listed(header.capabilities)}, and here is one of "
             f"{lacking}: {_REMEDY}"

@@ -15,6 +15,9 @@ TENSORRT = """
 __version__ = "11.1.0.106"
 class ILogger:
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
+class ICudaEngine:
+    def get_aliased_input_tensor(self, name):
+        pass
 class Runtime:
     def __init__(self, logger):
         {runtime}
@@ -98,6 +101,12 @@ def test_a_machine_without_gpus(machine: Machine) -> None:
     machine.tensorrt()
     machine.cuda("cudaError_t.cudaSuccess, 0")
     assert "CUDA lists no GPU" in probe().problem
+
+
+def test_a_version_without_what_engines_need_is_too_old(machine: Machine) -> None:
+    machine.tensorrt(code='__version__ = "10.14.1.48"\nclass ICudaEngine: pass')
+    machine.cuda(ONE_GPU)
+    assert probe().problem.startswith("TensorRT 10.14.1.48 is too old: TensorRT 10.15 or newer is needed")
 
 
 def test_without_cuda_bindings_the_package_is_named(machine: Machine, tmp_path: Path) -> None:

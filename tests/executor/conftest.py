@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from repoagent.engines.standin import StandInPlatform
 from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.executor.runner.options import RunnerOptions
@@ -16,6 +15,7 @@ from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.tensorrt import TensorRtRunner
+from tests.engines.platforms import allocations, new_platform
 from tests.executor.plan_folders import plan_folder
 from tests.executor.reference import Reference
 
@@ -85,19 +85,20 @@ def decoder_plan(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.Tem
 def open_plan(decoder_plan: MakeFolder) -> Iterator[Callable[..., TensorRtRunner]]:
     """``open_plan(kind, precision, *profiles, **options)``: a runner over the stand-in, with 64 tokens a sequence."""
     opened: list[TensorRtRunner] = []
+    platform = new_platform()
 
     def make(
         kind: str = "llama", precision: Precision = Precision.FP32, *profiles: Any, name: str = "", **options: Any
     ) -> TensorRtRunner:
         settings = {"max_sequences": 4, **options}
         folder = decoder_plan(kind, precision, 65, *profiles, name=name)
-        opened.append(TensorRtRunner(folder, RunnerOptions(**settings), platform=StandInPlatform()))
+        opened.append(TensorRtRunner(folder, RunnerOptions(**settings), platform=platform))
         return opened[-1]
 
     yield make
     for runner in opened:
         runner.close()
-        assert runner._device.allocations == 0  # type: ignore[attr-defined]
+    assert allocations(platform) == 0
 
 
 @pytest.fixture

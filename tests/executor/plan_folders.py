@@ -9,6 +9,7 @@ from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.engines.standin import StandInPlan
 from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec, read_spec
+from tests.engines.platforms import content_of
 
 __all__ = ["plan_folder", "prefill_and_decode"]
 
@@ -21,7 +22,7 @@ def plan_folder(checkpoint: Path, folder: Path, precision: Precision, capacity: 
     plan = StandInPlan(model, profiles, aliases=_aliases(spec))
     for file in folder.glob("model.onnx*"):
         file.unlink()
-    (folder / "model.plan").write_bytes(plan.to_bytes())
+    (folder / "model.plan").write_bytes(content_of(plan))
     values = json.loads((folder / CONFIG_NAME).read_text())
     values["model"]["decoder"]["filename"] = "model.plan"
     (folder / CONFIG_NAME).write_text(json.dumps(values))

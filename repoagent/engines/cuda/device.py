@@ -1,15 +1,18 @@
 """A GPU: memory, streams, events, graphs."""
 
 import ctypes
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from repoagent.engines.cuda.calls import checked, runtime
+from repoagent.engines.cuda.calls import checked, released, runtime
 from repoagent.engines.protocol import Bytes, Event, Graph, Stream
-from repoagent.errors import UnsupportedError
+from repoagent.errors import UnavailableError, UnsupportedError
 
 __all__ = ["CudaDevice"]
+
+_MOST_BYTES: Final = 1 << 62
+"""CUDA takes sizes of 64 bits; the sizes of a plan may have any product."""
 
 
 class CudaStream:
@@ -30,7 +33,7 @@ class CudaStream:
     def close(self) -> None:
         if self._stream is not None:
             self._stream = None
-            checked(runtime.cudaStreamDestroy(self.handle), "free a stream")
+            released(runtime.cudaStreamDestroy(self.handle), "free a stream")
 
 
 class CudaEvent:
@@ -50,22 +53,24 @@ class CudaEvent:
     def close(self) -> None:
         if self._event is not None:
             self._event = None
-            checked(runtime.cudaEventDestroy(self.handle), "free an event")
+            released(runtime.cudaEventDestroy(self.handle), "free an event")
 
 
 class CudaGraph:
-    """A captured run."""
+    """A captured run on ``device``."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, device: "CudaDevice") -> None:
+        self._device = device
         self._executable: Any = checked(runtime.cudaGraphInstantiate(graph, 0), "make a graph")
 
     def launch(self, stream: Stream) -> None:
+        self._device.use()
         checked(runtime.cudaGraphLaunch(self._executable, stream.handle), "launch a graph")
 
     def close(self) -> None:
         if self._executable is not None:
             executable, self._executable = self._executable, None
-            checked(runtime.cudaGraphExecDestroy(executable), "free a graph")
+            released(runtime.cudaGraphExecDestroy(executable), "free a graph")
 
 
 class CudaHostMemory:
@@ -80,11 +85,15 @@ class CudaHostMemory:
         if self.address:
             address, self.address = self.address, 0
             self.data = np.empty(0, np.uint8)
-            checked(runtime.cudaFreeHost(address), "free page-locked memory")
+            released(runtime.cudaFreeHost(address), "free page-locked memory")
 
 
 class CudaDevice:
-    """See :class:`~repoagent.engines.protocol.Device`. Each call makes the GPU the calling thread's own first."""
+    """See :class:`~repoagent.engines.protocol.Device`.
+
+    What allocates, creates or computes makes the GPU the calling thread's own first. Copies and events need not: CUDA
+    takes them from any thread, and each call lets other threads of Python go first.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -94,14 +103,15 @@ class CudaDevice:
         checked(runtime.cudaSetDevice(self.index), f"use GPU {self.index}")
 
     def allocate(self, size: int) -> int:
+        _refuse_absurd(size)
         self.use()
         return int(checked(runtime.cudaMalloc(max(1, size)), f"allocate {size} bytes on GPU {self.index}"))
 
     def free(self, address: int) -> None:
-        self.use()
-        checked(runtime.cudaFree(address), "free memory")
+        released(runtime.cudaFree(address), "free memory")
 
     def allocate_host(self, size: int) -> CudaHostMemory:
+        _refuse_absurd(size)
         self.use()
         return CudaHostMemory(size)
 
@@ -114,18 +124,13 @@ class CudaDevice:
         return CudaEvent()
 
     def copy_in(self, target: int, source: int, size: int, stream: Stream) -> None:
-        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
+        _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
 
     def copy_out(self, target: int, source: int, size: int, stream: Stream) -> None:
-        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
+        _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost, stream)
 
     def copy_within(self, target: int, source: int, size: int, stream: Stream) -> None:
-        self._copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice, stream)
-
-    def _copy(self, target: int, source: int, size: int, kind: Any, stream: Stream) -> None:
-        if size:
-            self.use()
-            checked(runtime.cudaMemcpyAsync(target, source, size, kind, stream.handle), f"copy {size} bytes")
+        _copy(target, source, size, runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice, stream)
 
     def zero(self, target: int, size: int, stream: Stream) -> None:
         if size:
@@ -140,11 +145,22 @@ class CudaDevice:
     def end_capture(self, stream: Stream) -> Graph:
         status, graph = runtime.cudaStreamEndCapture(stream.handle)
         if int(status) != 0 or graph is None:
+            runtime.cudaGetLastError()
             raise UnsupportedError(f"the run cannot be captured as a CUDA graph: {status.name}")
         try:
-            return CudaGraph(graph)
+            return CudaGraph(graph, self)
         finally:
-            runtime.cudaGraphDestroy(graph)
+            released(runtime.cudaGraphDestroy(graph), "free what was captured")
 
     def close(self) -> None:
         """Nothing: what was made is closed by its owner."""
+
+
+def _copy(target: int, source: int, size: int, kind: Any, stream: Stream) -> None:
+    if size:
+        checked(runtime.cudaMemcpyAsync(target, source, size, kind, stream.handle), f"copy {size} bytes")
+
+
+def _refuse_absurd(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise UnavailableError(f"{size} bytes are more than any GPU has; build the plan for smaller shapes")

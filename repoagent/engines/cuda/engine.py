@@ -1,14 +1,15 @@
 """Engines and contexts of TensorRT."""
 
+import threading
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
 
 from repoagent.engines.bindings import trt
 from repoagent.engines.cuda.device import CudaDevice
 from repoagent.engines.cuda.logger import TensorRtLog
 from repoagent.engines.elements import ElementType
 from repoagent.engines.protocol import GrowingOutput, Profile, Shape, ShapeRange, Stream, TensorSpec
-from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 
 __all__ = ["TensorRtContext", "TensorRtEngine"]
 
@@ -34,26 +35,33 @@ class TensorRtEngine:
         self._log = log
         self._make_context = make_context or _new_context
         self._on_close = on_close
+        self._lock = threading.Lock()
         self.name = engine.name
         self.tensors = tuple(_spec(engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors))
         self.profiles = tuple(_profile(engine, self.tensors, at) for at in range(engine.num_optimization_profiles))
         self.memory_needed = engine.device_memory_size_v2
 
     def new_context(self) -> "TensorRtContext":
-        if self._engine is None:
-            raise InternalError("the engine is closed")
-        self._device.use()
-        self._log.clear()
-        context = self._make_context(self._engine)
+        with self._lock:  # Instances are made on several threads, and nothing promises that the library allows that.
+            if self._engine is None:
+                raise InternalError("the engine is closed")
+            self._device.use()
+            self._log.clear()
+            context = self._make_context(self._engine)
         if context is None:
             raise InternalError(f"TensorRT cannot make an execution context: {self._log.reason()}")
         return TensorRtContext(context, self._device, self._log)
 
     def close(self) -> None:
-        if self._engine is not None:
+        with self._lock:
+            if self._engine is None:
+                return
             if self._on_close is not None:
                 self._on_close()
-            self._engine = None
+            with suppress(RepoAgentError):
+                self._device.use()  # The library frees its memory where it goes.
+            # What was made of the engine goes before it.
+            self._make_context, self._on_close, self._engine = _new_context, None, None
 
 
 def _new_context(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
@@ -61,16 +69,20 @@ def _new_context(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
 
 
 def _spec(engine: trt.ICudaEngine, name: str) -> TensorSpec:
-    if engine.get_tensor_format(name) != trt.TensorFormat.LINEAR:
-        raise UnsupportedError(
-            f"tensor '{name}' of the plan has the format {engine.get_tensor_format_desc(name)}; build the plan with "
-            "linear formats at its inputs and outputs"
-        )
+    for profile in range(engine.num_optimization_profiles):
+        if engine.get_tensor_format(name, profile) != trt.TensorFormat.LINEAR:
+            raise UnsupportedError(
+                f"tensor '{name}' of the plan has the format {engine.get_tensor_format_desc(name, profile)} in profile "
+                f"{profile}; build the plan with linear formats at its inputs and outputs"
+            )
+    kind = engine.get_tensor_dtype(name).name
+    if kind not in ElementType.__members__:
+        raise UnsupportedError(f"tensor '{name}' of the plan has elements of type {kind}, which is not known here")
     is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
     return TensorSpec(
         name,
         is_input,
-        ElementType[engine.get_tensor_dtype(name).name],
+        ElementType[kind],
         tuple(engine.get_tensor_shape(name)),
         engine.get_tensor_location(name) == trt.TensorLocation.HOST,
         None if is_input else engine.get_aliased_input_tensor(name) or None,
@@ -94,10 +106,16 @@ class TensorRtContext:
     """See :class:`~repoagent.engines.protocol.Context`."""
 
     def __init__(self, context: trt.IExecutionContext, device: CudaDevice, log: TensorRtLog) -> None:
-        self._context: Final = context
+        self._opened: trt.IExecutionContext | None = context
         self._device = device
         self._log = log
         self._allocators: dict[str, _Allocator] = {}
+
+    @property
+    def _context(self) -> trt.IExecutionContext:
+        if self._opened is None:
+            raise InternalError("the execution context is closed")
+        return self._opened
 
     def use_profile(self, index: int, stream: Stream) -> None:
         self._device.use()
@@ -111,16 +129,28 @@ class TensorRtContext:
             raise InvalidArgumentError(f"input '{name}' cannot have shape {list(shape)}: {self._log.reason()}")
 
     def bind(self, name: str, address: int) -> None:
+        self._log.clear()
         if not self._context.set_tensor_address(name, address):
-            raise InternalError(f"TensorRT cannot find '{name}' at {address:#x}")
+            raise InternalError(f"TensorRT cannot find '{name}' at {address:#x}: {self._log.reason()}")
 
     def grow(self, name: str, output: GrowingOutput) -> None:
+        known = self._allocators.get(name)
+        if known is not None:
+            known.output = output
+            return
+        # The context keeps every allocator that it was ever given: one per output, for all runs.
         allocator = self._allocators[name] = _Allocator(output)
+        self._log.clear()
         if not self._context.set_output_allocator(name, allocator):
-            raise InternalError(f"TensorRT takes no allocator for output '{name}'")
+            raise InternalError(f"TensorRT takes no allocator for output '{name}': {self._log.reason()}")
 
     def shape_of(self, name: str) -> Shape:
-        return tuple(self._context.get_tensor_shape(name))
+        self._log.clear()
+        shape = self._context.get_tensor_shape(name)
+        try:
+            return tuple(shape)
+        except ValueError as error:  # Dims of a negative number: how the library reports a failure here.
+            raise InternalError(f"TensorRT cannot infer the shape of '{name}': {self._log.reason()}") from error
 
     def max_bytes(self, name: str) -> int:
         size: int = self._context.get_max_output_size(name)
@@ -129,12 +159,20 @@ class TensorRtContext:
     def enqueue(self, stream: Stream) -> None:
         self._device.use()
         self._log.clear()
-        if not self._context.execute_async_v3(stream.handle):
+        done = self._context.execute_async_v3(stream.handle)
+        failures = [allocator.take_failure() for allocator in self._allocators.values()]
+        for failure in filter(None, failures):  # It says more than what the library makes of it.
+            raise failure
+        if not done:
             raise InternalError(f"TensorRT cannot run the plan: {self._log.reason()}")
-        for allocator in self._allocators.values():
-            allocator.check()
 
     def close(self) -> None:
+        if self._opened is None:
+            return
+        with suppress(RepoAgentError):
+            self._device.use()  # The library frees its memory where it goes.
+        # The context first: it may still know its allocators.
+        self._opened = None
         self._allocators.clear()
 
 
@@ -143,13 +181,13 @@ class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, output: GrowingOutput) -> None:
         trt.IOutputAllocator.__init__(self)
-        self._output = output
+        self.output = output
         self._failure: Exception | None = None
 
     def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
         """Called by TensorRT; 0 for a failure."""
         try:
-            return self._output.reallocate(size)
+            return self.output.reallocate(size)
         except Exception as error:
             self._failure = error
             return 0
@@ -160,10 +198,9 @@ class _Allocator(trt.IOutputAllocator):  # type: ignore[misc, unused-ignore]
 
     def notify_shape(self, tensor_name: str, shape: trt.Dims) -> None:
         """Called by TensorRT when the shape is known."""
-        self._output.notify(tuple(shape))
+        self.output.notify(tuple(shape))
 
-    def check(self) -> None:
-        """Raise what could not be raised in a call of TensorRT's."""
+    def take_failure(self) -> Exception | None:
+        """What could not be raised in a call of TensorRT's, once."""
         failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        return failure

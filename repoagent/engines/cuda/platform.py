@@ -1,6 +1,5 @@
 """The GPUs of this machine with the TensorRT that is installed."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from repoagent.engines.cuda.device import CudaDevice
 from repoagent.engines.cuda.engine import TensorRtEngine
 from repoagent.engines.cuda.logger import TensorRtLog
 from repoagent.engines.flavours import Flavour
-from repoagent.engines.plan_header import PlanHeader, judge
+from repoagent.engines.plan_header import HEADER_SIZE, PlanHeader, judge
 from repoagent.engines.probing import Findings
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError
@@ -28,8 +27,6 @@ class CudaPlatform:
         self.title = f"{FLAVOUR.title} {trt.__version__} with {', '.join(gpu.name for gpu in findings.gpus)}"
         self._devices = {index: CudaDevice(index) for index in self._gpus}
         self._log = TensorRtLog()
-        self._lock = threading.Lock()
-        self._runtimes: dict[bool, trt.Runtime] = {}
 
     def check_plan(self, plan: Any, device: int) -> None:
         capability = self._gpu(device).capability
@@ -50,9 +47,10 @@ class CudaPlatform:
         device = self.device(options.device)
         device.use()
         self._log.clear()
-        engine = self._runtime(options.host_code_allowed).deserialize_cuda_engine(plan)
+        runtime = self._new_runtime(options.host_code_allowed)
+        engine = runtime.deserialize_cuda_engine(plan)
         if engine is None:
-            raise InternalError(f"TensorRT cannot open the plan: {self._log.reason()}")
+            raise InternalError(f"TensorRT cannot open the plan: {self._log.reason()}{_judgement(runtime, plan)}")
         if FLAVOUR is Flavour.RTX and options.runtime_cache:
             from repoagent.engines.cuda.runtime_cache import with_runtime_cache
 
@@ -60,13 +58,23 @@ class CudaPlatform:
             return TensorRtEngine(engine, device, self._log, make, write)
         return TensorRtEngine(engine, device, self._log)
 
-    def _runtime(self, host_code_allowed: bool) -> trt.Runtime:
-        """One per setting: it decides for every plan that the runtime opens later."""
-        with self._lock:
-            runtime = self._runtimes.get(host_code_allowed)
-            if runtime is None:
-                runtime = trt.Runtime(self._log)
-                if host_code_allowed:
-                    runtime.engine_host_code_allowed = True
-                self._runtimes[host_code_allowed] = runtime
-            return runtime
+    def _new_runtime(self, host_code_allowed: bool) -> trt.Runtime:
+        """One per engine, which keeps it: nothing promises that several threads may use one at once."""
+        try:
+            runtime = trt.Runtime(self._log)
+        except Exception as error:  # "factory function returned nullptr" among them
+            raise InternalError(f"TensorRT cannot make a runtime: {self._log.reason()} ({error})") from error
+        if host_code_allowed:
+            runtime.engine_host_code_allowed = True
+        return runtime
+
+
+def _judgement(runtime: Any, plan: Any) -> str:
+    """What TensorRT for RTX has against a plan, by its header; TensorRT has no such call."""
+    head = bytes(memoryview(plan)[:HEADER_SIZE])
+    if FLAVOUR is not Flavour.RTX or len(head) < HEADER_SIZE:
+        return ""
+    kinds: Any = trt
+    _, bits = runtime.get_engine_validity(head)
+    named = [name for name, kind in kinds.EngineInvalidityDiagnostics.__members__.items() if int(bits) & int(kind)]
+    return f" ({', '.join(named)})" if named else ""

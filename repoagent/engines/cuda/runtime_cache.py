@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from repoagent.engines.bindings import trt
@@ -24,18 +23,34 @@ def with_runtime_cache(
     """
     config = engine.create_runtime_config()
     cache = config.create_runtime_cache()
-    with suppress(FileNotFoundError):
-        if path.stat().st_size <= _MOST_BYTES and not cache.deserialize(path.read_bytes()):
-            logger.info("the runtime cache %s is of another version or GPU, and is made again", path)
-    config.set_runtime_cache(cache)
+    kept = _read(path)
+    if kept and not cache.deserialize(kept):
+        logger.info("the runtime cache %s is of another version or GPU, and is made again", path)
+    if not config.set_runtime_cache(cache):
+        logger.warning("TensorRT for RTX takes no runtime cache: what it compiles is not kept")
 
     def make(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
         return engine.create_execution_context(config)
 
     def write() -> None:
+        data = cache.serialize()
         try:
-            replace_file(path, bytes(cache.serialize()))
+            if data is not None:
+                replace_file(path, bytes(data))
         except OSError as error:
             logger.warning("the runtime cache %s cannot be written: %s", path, error)
 
     return make, write
+
+
+def _read(path: Path) -> bytes:
+    """What was kept; nothing if that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        logger.warning("the runtime cache %s cannot be read: %s", path, error)
+        return b""
+    return data if len(data) <= _MOST_BYTES else b""

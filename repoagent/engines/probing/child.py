@@ -29,6 +29,7 @@ def main(write: int) -> None:
     flavour, version = FLAVOUR.value, str(trt.__version__)
     step("asking CUDA for GPUs")
     gpus, problem = _gpus()
+    problem = problem or _too_old(trt, f"{FLAVOUR.title} {version}")
     if not problem:
         step(f"making a runtime of {FLAVOUR.title}")
         problem = _runtime_problem(trt)
@@ -62,6 +63,13 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         name = properties.name.decode(errors="replace")
         gpus.append(Gpu(index, name, capability, int(properties.totalGlobalMem)))
     return tuple(gpus), ""
+
+
+def _too_old(trt: Any, title: str) -> str:
+    """Outputs in the memory of an input came with TensorRT 10.15, and are the newest that engines need."""
+    if hasattr(getattr(trt, "ICudaEngine", None), "get_aliased_input_tensor"):
+        return ""
+    return f"{title} is too old: TensorRT 10.15 or newer is needed, or TensorRT for RTX 1.7"
 
 
 def _runtime_problem(trt: Any) -> str:

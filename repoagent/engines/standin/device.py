@@ -12,9 +12,10 @@ import numpy as np
 from repoagent.engines.protocol import Bytes, Event, Graph, Stream
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 
-__all__ = ["StandInDevice", "StandInStream", "view"]
+__all__ = ["ALIGNMENT", "StandInDevice", "StandInStream", "view"]
 
-_ALIGNMENT: Final = 256
+ALIGNMENT: Final = 256
+"""Of every address on the device that TensorRT is given."""
 _POISON: Final = 0xCD
 """What new memory is filled with, so that a read before the first write shows."""
 
@@ -44,6 +45,11 @@ class StandInStream:
     def length(self) -> int:
         """How much work was ever enqueued."""
         return self._done + len(self._work)
+
+    @property
+    def capturing(self) -> bool:
+        """Whether work is captured instead of done."""
+        return self._captured is not None
 
     def enqueue(self, work: Work) -> None:
         """Do ``work`` later, or capture it."""
@@ -237,7 +243,7 @@ class StandInDevice:
 
 
 def _aligned(size: int) -> tuple[Bytes, int]:
-    memory = np.empty(max(1, size) + _ALIGNMENT, np.uint8)
-    skipped = -memory.ctypes.data % _ALIGNMENT
+    memory = np.empty(max(1, size) + ALIGNMENT, np.uint8)
+    skipped = -memory.ctypes.data % ALIGNMENT
     block = memory[skipped : skipped + size] if size else memory[skipped : skipped + 1][:0]
     return block, memory.ctypes.data + skipped

@@ -9,7 +9,7 @@ import numpy as np
 
 from repoagent.engines.elements import ElementType
 from repoagent.engines.protocol import EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
-from repoagent.engines.standin.device import StandInDevice, StandInStream, view
+from repoagent.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
 from repoagent.engines.standin.plan import StandInPlan
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
 
@@ -91,6 +91,8 @@ class StandInContext:
         self._growing: dict[str, GrowingOutput] = {}
         self._kept: OrderedDict[Any, Binding] = OrderedDict()
         self._plain = not any(spec.on_host for spec in engine.tensors)
+        self._settled: Any = None
+        """The profile and shapes of the last run: what a change of them leaves to do cannot be captured."""
 
     def use_profile(self, index: int, stream: Stream) -> None:
         self._profile = self._engine.profiles[index]
@@ -109,6 +111,8 @@ class StandInContext:
         self._shapes[name] = shape
 
     def bind(self, name: str, address: int) -> None:
+        if address % ALIGNMENT and not self._specs[name].on_host:
+            raise InternalError(f"'{name}' cannot lie at {address:#x}, which is not a multiple of {ALIGNMENT}")
         self._addresses[name] = address
 
     def grow(self, name: str, output: GrowingOutput) -> None:
@@ -133,7 +137,17 @@ class StandInContext:
         if any(-1 in shape for shape in self._shapes.values()):
             open_ones = [name for name, shape in self._shapes.items() if -1 in shape]
             raise InternalError(f"the shapes of {', '.join(open_ones)} were not set")
+        self._check_capture(stream)
         stream.enqueue(self._execution())
+
+    def _check_capture(self, stream: StandInStream) -> None:
+        now = (id(self._profile), dict(self._shapes))
+        if not stream.capturing:
+            self._settled = now
+        elif self._settled != now:
+            raise InternalError("the shapes have changed since the last run, so this one cannot be captured")
+        elif self._growing or any(spec.on_host for spec in self._outputs):
+            raise InternalError("outputs of the host, or of unknown shapes, cannot be captured")
 
     def _execution(self) -> Callable[[], None]:
         """What this execution does, with the shapes and addresses of now; shape tensors are read now."""

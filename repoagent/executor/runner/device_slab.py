@@ -1,8 +1,9 @@
 """The KV cache on a device: the same layout and bookkeeping as a slab on the host."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,17 @@ from repoagent.executor.runner.slab import SlabRows
 
 __all__ = ["DeviceSlab"]
 
+_ALIGNMENT: Final = 256
+"""Of every address on the device that TensorRT is given."""
+_DESK: Final = -1
+"""The place of a row that lies, for a while, where TensorRT takes its address."""
+
 
 class DeviceSlab(SlabRows):
     """Device memory [layer, key or value, row, KV head, token, head size], zeroed.
 
-    A plane is what one layer keeps of keys or values. What is moved is a row of each plane, as a whole: copies of parts
-    would be one per head.
+    A plane is what one layer keeps of keys or values; it begins where TensorRT takes an address. What is moved is a row
+    of each plane, as a whole: copies of parts would be one per head.
     """
 
     def __init__(
@@ -44,17 +50,39 @@ class DeviceSlab(SlabRows):
         self._dtype = np.dtype(dtype)
         self._token_bytes = head_size * self._dtype.itemsize
         self._row_bytes = kv_heads * tokens * self._token_bytes
-        self._base = device.allocate(self._planes * rows * self._row_bytes)
-        device.zero(self._base, self._planes * rows * self._row_bytes, stream)
+        self._plane_bytes = -(-rows * self._row_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._base = device.allocate(self._planes * self._plane_bytes)
+        device.zero(self._base, self._planes * self._plane_bytes, stream)
         self._staging = device.allocate_host(self._planes * self._row_bytes)
-        self._scratch = 0
+        self._scratch = self._desk = 0
+        self._desk_bytes = -(-self._row_bytes // _ALIGNMENT) * _ALIGNMENT
 
     def address(self, layer: int, part: int, row: int) -> int:
-        """Where a row begins, in the keys (0) or values (1) of a layer."""
+        """Where a row begins, in the keys (0) or values (1) of a layer; row 0, or what :meth:`reachable` gave."""
         return self._at(2 * layer + part, row)
 
+    @contextmanager
+    def reachable(self, row: int) -> Iterator[int]:
+        """A place for :meth:`address` that TensorRT takes, whatever the size of a row: where ``row`` lies meanwhile."""
+        if row * self._row_bytes % _ALIGNMENT == 0:
+            yield row
+            return
+        if not self._desk:
+            self._desk = self._device.allocate(self._planes * self._desk_bytes)
+        self._move(row, _DESK)
+        try:
+            yield _DESK
+        finally:
+            self._move(_DESK, row)
+
+    def _move(self, source: int, target: int) -> None:
+        for plane in range(self._planes):
+            self._device.copy_within(self._at(plane, target), self._at(plane, source), self._row_bytes, self._stream)
+
     def _at(self, plane: int, row: int) -> int:
-        address: int = self._base + (plane * len(self.lengths) + row) * self._row_bytes
+        address: int = self._desk + plane * self._desk_bytes
+        if row != _DESK:
+            address = self._base + plane * self._plane_bytes + row * self._row_bytes
         return address
 
     def _wipe(self, row: int, start: int) -> None:
@@ -65,8 +93,7 @@ class DeviceSlab(SlabRows):
             self._written[row] = 0
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        for plane in range(self._planes):
-            self._device.copy_within(self._at(plane, target), self._at(plane, source), self._row_bytes, self._stream)
+        self._move(source, target)
         self.lengths[target] = stop
         self._written[target] = self._written[source]
 
@@ -122,8 +149,8 @@ class DeviceSlab(SlabRows):
 
     def close(self) -> None:
         """Free the memory; nothing that was enqueued uses it."""
-        for address in (self._base, self._scratch):
+        for address in (self._base, self._scratch, self._desk):
             if address:
                 self._device.free(address)
-        self._base = self._scratch = 0
+        self._base = self._scratch = self._desk = 0
         self._staging.close()

@@ -41,7 +41,8 @@ _DTYPES: Final = {ElementType.FLOAT: np.float32, ElementType.HALF: np.float16}
 class _Size:
     """What a run is bound to: rows of the cache, columns, rows of logits."""
 
-    row: int
+    place: int
+    """Where the first of its rows is found; see DeviceSlab.address."""
     batch: int
     width: int
     asked: int
@@ -82,6 +83,7 @@ class TensorRtRunner:
             self._pairs = {name: Pair(self._device) for name in (*_INPUTS, spec.logits)}
             self._slab = self._new_slab()
             opened.callback(self._slab.close)
+            opened.callback(self._settle)
             self._bound: _Size | None = None
             self._opened = opened.pop_all()
 
@@ -162,6 +164,11 @@ class TensorRtRunner:
         """See ModelRunner."""
         self._opened.close()
 
+    def _settle(self) -> None:
+        """What was enqueued may still use the memory that goes now."""
+        with suppress(RepoAgentError):
+            self._stream.synchronize()
+
     def _close_buffers(self) -> None:
         for pair in self._pairs.values():
             pair.close()
@@ -204,7 +211,7 @@ class TensorRtRunner:
         tokens = np.zeros((batch, 1), np.int64)
         tokens[where, 0] = [segment.tokens[0] for segment in segments]
         asked = [place for place, part in enumerate(parts) if part.stop > part.start]
-        found = self._run(0, tokens, [where[place] for place in asked])
+        found = self._run(0, tokens, [where[place] for place in asked], 0)
         for line, place in enumerate(asked):
             logits[parts[place]] = found[line]
         self._slab.lengths[where] += 1
@@ -214,22 +221,27 @@ class TensorRtRunner:
         row, tokens = self._slab.row(segment.seq), segment.tokens.astype(np.int64)[None]
         most = self._limits.tokens if segment.logits is not Logits.ALL else self._limits.tokens_with_logits
         total = tokens.shape[1]
-        for start in range(0, total, most):
-            chunk = tokens[:, start : start + most]
-            width, last = chunk.shape[1], start + chunk.shape[1] == total
-            if segment.logits is Logits.ALL:
-                logits[start : start + width] = self._run(row, chunk, range(width))
-            elif segment.logits is Logits.LAST and last:
-                logits[:] = self._run(row, chunk, [width - 1])
-            else:
-                self._run(row, chunk, [])
-            self._slab.lengths[row] += width
+        with self._slab.reachable(row) as place:
+            for start in range(0, total, most):
+                chunk = tokens[:, start : start + most]
+                width, last = chunk.shape[1], start + chunk.shape[1] == total
+                if segment.logits is Logits.ALL:
+                    logits[start : start + width] = self._run(row, chunk, range(width), place)
+                elif segment.logits is Logits.LAST and last:
+                    logits[:] = self._run(row, chunk, [width - 1], place)
+                else:
+                    self._run(row, chunk, [], place)
+                self._slab.lengths[row] += width
 
-    def _run(self, row: int, tokens: npt.NDArray[np.int64], asked: Sequence[int]) -> npt.NDArray[Any]:
-        """Run ``tokens`` [rows, columns] behind what rows from ``row`` on hold; logits of the places ``asked``."""
+    def _run(self, row: int, tokens: npt.NDArray[np.int64], asked: Sequence[int], place: int) -> npt.NDArray[Any]:
+        """Run ``tokens`` [rows, columns] behind what rows from ``row`` on hold, which lie at ``place``.
+
+        Returns:
+            The logits of the tokens ``asked``.
+        """
         batch, width = tokens.shape
         # A plan runs for one row of logits at least.
-        size = _Size(row, batch, width, max(1, len(asked)))
+        size = _Size(place, batch, width, max(1, len(asked)))
         self._bind(size)
         lengths = self._slab.lengths[row : row + batch]
         index = np.zeros(size.asked, np.int64)
@@ -278,7 +290,7 @@ class TensorRtRunner:
                 context.bind(name, pair.address)
         for layer in range(spec.layers):
             for part, (past, present) in enumerate(zip(spec.past(layer), spec.present(layer), strict=True)):
-                address = self._slab.address(layer, part, size.row)
+                address = self._slab.address(layer, part, size.place)
                 context.bind(past, address)
                 context.bind(present, address)
         self._bound = size

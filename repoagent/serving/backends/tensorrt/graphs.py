@@ -49,20 +49,27 @@ class GraphRule:
         )
 
     def capture(self, device: Device, stream: Stream, context: Context) -> Graph | None:
-        """What ``context`` does as a graph; None if it cannot be captured, which is logged once."""
+        """What ``context`` has just done, as a graph; None if it cannot be captured, which is logged once.
+
+        Only behind a run of the same shapes: the first run after they have changed does more than later ones.
+
+        Raises:
+            InternalError: that run has failed.
+        """
         stream.synchronize()
-        device.begin_capture(stream)
         problem: RepoAgentError | None = None
         try:
-            context.enqueue(stream)
-        except RepoAgentError as error:
-            problem = error
-        try:  # Also after a failure: a stream that still captures executes nothing more.
-            graph = device.end_capture(stream)
+            device.begin_capture(stream)
+            try:
+                context.enqueue(stream)
+            except RepoAgentError as error:
+                problem = error
+            graph = device.end_capture(stream)  # Also after a failure: a stream that captures executes nothing.
+            if problem is None:
+                return graph
+            graph.close()
         except RepoAgentError as error:
             problem = problem or error
-        if problem is None:
-            return graph
         self._given_up = True
         logger.warning("model '%s' runs without CUDA graphs: %s", self._model_name, problem)
         return None

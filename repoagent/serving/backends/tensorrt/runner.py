@@ -18,8 +18,8 @@ from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tens
 
 __all__ = ["Begun", "TensorRtRunner"]
 
-_WARM: Final = 1
-"""Runs of a layout before it is captured: the first one may still allocate, which cannot be captured."""
+_ONCE: Final = 1
+"""Runs of a layout that are not worth a graph."""
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +189,7 @@ class TensorRtRunner:
             self._shaped = shapes
 
     def _bind(self, slot: Slot, layout: Layout) -> None:
-        if self._bound is layout:
+        if self._bound is layout or layout.graph is not None:  # A graph has its shapes and addresses in it.
             return
         self._use(layout.profile, layout.shapes)
         for name, address in layout.addresses:
@@ -231,14 +231,10 @@ class TensorRtRunner:
         if layout.graph is not None:
             layout.graph.launch(self._compute)
             return
-        if self._graphs is None or layout.runs <= _WARM or not self._graphs.wants(layout.shapes):
-            self._context.enqueue(self._compute)
-            return
-        layout.graph = self._graphs.capture(self._device, self._compute, self._context)
-        if layout.graph is None:
-            self._context.enqueue(self._compute)
-        else:
-            layout.graph.launch(self._compute)
+        self._context.enqueue(self._compute)
+        graphs = self._graphs if layout.repeats and layout.runs > _ONCE else None
+        if graphs is not None and graphs.wants(layout.shapes):
+            layout.graph = graphs.capture(self._device, self._compute, self._context)
 
     def _fetch_grown(self, slot: Slot, names: Sequence[str]) -> None:
         """Copy the outputs whose shapes are known only now."""
@@ -253,16 +249,20 @@ class TensorRtRunner:
     def _recover(self, slot: Slot) -> None:
         """A run failed: what was enqueued of it ends before its buffers are used again."""
         self._bound = self._shaped = None
-        for stream in (self._way_in, self._compute, self._way_out):
-            with suppress(RepoAgentError):  # The failure itself, once more.
-                stream.synchronize()
+        self._settle()
         self._free.append(slot)
+
+    def _settle(self) -> None:
+        for stream in (self._way_in, self._compute, self._way_out):
+            with suppress(RepoAgentError):  # The failure of a run, once more.
+                stream.synchronize()
 
     def close(self) -> None:
         """Free the buffers, the streams and the context; no run is on its way."""
         if self._closed:
             return
         self._closed = True
+        self._settle()
         for slot in self._slots:
             slot.close()
         self._context.close()

@@ -43,6 +43,9 @@ class Layout:
     outputs: Mapping[str, Transfer]
     addresses: Sequence[tuple[str, int]]
     """What the context is bound to."""
+    repeats: bool
+    """Whether a run is the same work on the device each time. Outputs of the host are made while it is enqueued, and
+    memory for outputs of unknown shapes is asked for meanwhile: of both a graph has nothing."""
     runs: int = 0
     graph: Graph | None = None
 
@@ -105,6 +108,7 @@ class Slot:
                 for spec in (*self._inputs, *self._outputs)
                 if spec.is_input or -1 not in made[spec.name]
             ],
+            repeats=not any(spec.on_host or -1 in made[spec.name] for spec in self._outputs),
         )
         self._layouts[key] = layout
         if len(self._layouts) > _LAYOUTS:

@@ -6,17 +6,19 @@ from typing import Any
 
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.engines.standin import StandInPlan, StandInPlatform
+from repoagent.engines.standin import StandInPlan
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.backends.tensorrt.model import TensorRtModel
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.storage import MemoryFiles
+from tests.engines.platforms import content_of, new_platform
 
-__all__ = ["GPU", "files_of", "load", "plan", "rows", "runner", "through_onnxruntime"]
+__all__ = ["GPU", "close_all", "files_of", "load", "plan", "rows", "runner", "through_onnxruntime"]
 
 GPU = InstanceSpec("m_0", "GPU")
+_opened: list[Any] = []
 
 
 def rows(least: int, most: int, **dims: Sequence[int]) -> Profile:
@@ -28,7 +30,7 @@ def plan(
     model: bytes, *profiles: Profile, on_host: Sequence[str] = (), aliases: Mapping[str, str] | None = None
 ) -> bytes:
     """A plan of the stand-in."""
-    return StandInPlan(model, profiles, frozenset(on_host), aliases or {}).to_bytes()
+    return content_of(StandInPlan(model, profiles, frozenset(on_host), aliases or {}))
 
 
 def files_of(content: bytes, name: str = "model.plan") -> MemoryFiles:
@@ -40,16 +42,32 @@ def files_of(content: bytes, name: str = "model.plan") -> MemoryFiles:
     return MemoryFiles({f"1/{name}": content}, refuse)
 
 
-def load(content: bytes, text: str = "", platform: StandInPlatform | None = None) -> tuple[ModelConfig, TensorRtModel]:
+def load(content: bytes, text: str = "", platform: Any = None) -> tuple[ModelConfig, TensorRtModel]:
     """The plan as the server loads it, the configuration completed from it."""
-    backend, files = TensorRtBackend(platform=platform or StandInPlatform()), files_of(content)
+    backend, files = TensorRtBackend(platform=platform or new_platform()), files_of(content)
     config = normalize(read_text('backend: "tensorrt" ' + text), model_name="m", gpus=None)
     backend.auto_complete(config, files, 1)
-    config = normalize(config, gpus=backend.gpus())
-    return config, backend.load(config, files, 1)
+    config = normalize(config, gpus=backend.gpus()[:1])
+    model = backend.load(config, files, 1)
+    create = model.create_instance
+
+    def recorded(spec: InstanceSpec) -> TensorRtRunner:
+        _opened.append(create(spec))
+        made: TensorRtRunner = _opened[-1]
+        return made
+
+    _opened.append(model)
+    model.create_instance = recorded  # type: ignore[method-assign]
+    return config, model
 
 
-def runner(content: bytes, text: str = "", platform: StandInPlatform | None = None) -> TensorRtRunner:
+def close_all() -> None:
+    """Close what was loaded, instances before their models."""
+    while _opened:
+        _opened.pop().close()
+
+
+def runner(content: bytes, text: str = "", platform: Any = None) -> TensorRtRunner:
     """An instance of it."""
     return load(content, text, platform)[1].create_instance(GPU)
 

@@ -1,0 +1,1 @@
+"""Stands before the package of this name; see ``cuda/bindings/runtime.py``."""

@@ -1,0 +1,45 @@
+"""The module that calls CUDA and TensorRT, executed: over imitations of their interfaces, in a process of its own.
+
+It shows that calls, arguments, results, threads, handles and the order of ends are right as far as the documentation
+goes. It shows nothing about CUDA and TensorRT themselves: see docs/gpu.md.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines.platforms import INTERFACES
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+TWICE = [
+    "tests/serving/backends/tensorrt/test_runner.py",
+    "tests/executor/runner/test_tensorrt.py",
+    "tests/engines/gpu",
+]
+ONLY_HERE = "tests/engines/interfaces/over"
+
+
+def run_tests(*names: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([str(Path(__file__).parent / "packages"), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, INTERFACES: "1", "REPOAGENT_TENSORRT": "tensorrt"}
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS"):
+        environment.pop(name, None)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("name", [*TWICE, ONLY_HERE])
+def test_what_holds_over_the_stand_in_holds_over_the_interfaces(name: str) -> None:
+    done = run_tests(name)
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert " passed" in done.stdout
