@@ -64,9 +64,15 @@ def main(events_fd: int, parent: int) -> None:
     except MemoryError:
         line = error_line(ErrorCode.INTERNAL, "there is not enough memory for the conversion", "")
     except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        line = error_line(ErrorCode.INTERNAL, text, "".join(traceback.format_exception(error)))
+        line = error_line(ErrorCode.INTERNAL, _text(error), "".join(traceback.format_exception(error)))
     events.send(line)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # An exception may be of any class, and fail to be a text.
+        return f"{type(error).__name__}, which has no text"
 
 
 def _end_with(parent: int) -> None:

@@ -32,7 +32,7 @@ from repoagent.loader.converting.messages import BuildOrder
 from repoagent.loader.converting.placing import link_or_copy, move, refuse_existing, refuse_special
 from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
 from repoagent.loader.converting.registry import Converters, option_values
-from repoagent.loader.converting.running import build_in_child
+from repoagent.loader.converting.running import build_in_child, took_too_long
 
 __all__ = ["LoadConversion", "Place", "Reporter"]
 
@@ -212,7 +212,14 @@ class LoadConversion:
     def _build(self, directory: Path, digests: Mapping[str, str]) -> None:
         if self._is_cancelled():
             raise CancelledError("the conversion was given up: the load was cancelled")
-        started = datetime.now(UTC)
+        started, begun = datetime.now(UTC), time.monotonic()
+
+        def proceed() -> None:
+            if self._is_cancelled():
+                raise CancelledError("the conversion was given up: the load was cancelled")
+            if self._converter.in_child and 0 < self._load.build_seconds < time.monotonic() - begun:
+                raise took_too_long(self._label, self._load.build_seconds)
+
         try:
             self._product = self._build_in_child(directory) if self._converter.in_child else self._build_here(directory)
         except CancelledError:
@@ -220,7 +227,8 @@ class LoadConversion:
         except RepoAgentError as error:
             raise error_of(error.code, f"{self._source.label}: {error.message}") from error
         refuse_special(directory)
-        write_statement(directory, self._pair, self._converter.version, self._plan, digests, self._product, started)
+        version = self._converter.version
+        write_statement(directory, self._pair, version, self._plan, digests, self._product, started, proceed)
 
     def _build_here(self, directory: Path) -> Product:
         job = ConversionJob(self._source.directory, directory, self._plan.settings, self._progress, self._is_cancelled)

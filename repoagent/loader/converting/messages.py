@@ -14,6 +14,7 @@ __all__ = [
     "FailureEvent",
     "ProgressEvent",
     "error_line",
+    "one_line",
     "parse",
     "product_line",
     "progress_line",
@@ -90,17 +91,16 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
         body = json.loads(line)
         if "progress" in body:
             done, total, what = body["progress"]
-            return ProgressEvent(int(done), None if total is None else int(total), _line(what, _WHAT_CHARACTERS))
+            return ProgressEvent(int(done), None if total is None else int(total), one_line(what, _WHAT_CHARACTERS))
         if "code" in body:
-            return FailureEvent(
-                error_of(ErrorCode(body["code"]), _line(body["message"], _NOTE_CHARACTERS)), str(body["trace"])
-            )
-        notes = [_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
+            trace = "\n".join(one_line(line, _NOTE_CHARACTERS) for line in str(body["trace"]).splitlines())
+            return FailureEvent(error_of(ErrorCode(body["code"]), one_line(body["message"], _NOTE_CHARACTERS)), trace)
+        notes = [one_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
         return Product(dict(body["annotations"]), tuple(notes))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"a line of a converter's process cannot be read: {error}") from error
 
 
-def _line(text: object, most: int) -> str:
+def one_line(text: object, most: int) -> str:
     """``text`` as one line of a report or a log: a model may have put its names into it."""
     return "".join(one if one.isprintable() else " " for one in str(text)[:most])

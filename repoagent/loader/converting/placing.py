@@ -1,6 +1,10 @@
 """Putting a kept result into the repository of a load."""
 
+import errno
+import os
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from repoagent.errors import InvalidArgumentError, UnsafePathError
@@ -9,14 +13,39 @@ __all__ = ["link_or_copy", "move", "refuse_existing", "refuse_special"]
 
 
 def refuse_special(directory: Path) -> None:
-    """Raise if a converter left anything but plain files and directories.
+    """Raise if a converter left anything but plain files and directories, with names that can be written down.
+
+    A file with a second name is refused as well: changed or wiped there, it would be changed here.
 
     Raises:
         UnsafePathError: so it did; reading it could lead elsewhere, or never end.
     """
-    for path in directory.rglob("*"):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise UnsafePathError(f"the converter made {path.name}, which is a link or a special file")
+    for path, status in _entries(directory):
+        name = path.name
+        if not name.isprintable():
+            raise UnsafePathError(f"the converter made {name!a}, whose name is not plain text")
+        plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if not (plain or stat.S_ISDIR(status.st_mode)):
+            raise UnsafePathError(f"the converter made {name}, which is a link or a special file")
+
+
+def _entries(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything below ``directory``, without following a link.
+
+    Raises:
+        UnsafePathError: a path is longer than the system takes.
+    """
+    pending = [directory]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as found:
+                entries = [(Path(one.path), one.stat(follow_symlinks=False)) for one in found]
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            raise UnsafePathError("the converter made directories that are too deep to be read") from error
+        yield from entries
+        pending += [path for path, status in entries if stat.S_ISDIR(status.st_mode)]
 
 
 def refuse_existing(target: Path, names: tuple[str, ...], label: str) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +19,7 @@ _PREDICATE: Final = "https://slsa.dev/provenance/v1"
 _BUILD_TYPE: Final = "urn:repoagent:conversion:v1"
 _BUILDER: Final = "urn:repoagent:converter"
 _MOST_BYTES: Final = 16 << 20
+_BUFFER_BYTES: Final = 1 << 20
 
 
 def statement_name(plan: ConversionPlan) -> str:
@@ -34,8 +35,9 @@ def write_statement(
     digests: Mapping[str, str],
     product: Product,
     started: datetime,
+    proceed: Callable[[], None],
 ) -> None:
-    """Describe the result that lies in ``directory``.
+    """Describe the result that lies in ``directory``. ``proceed`` is called again and again, and may raise.
 
     Raises:
         InternalError: the converter did not make what its plan names.
@@ -46,7 +48,7 @@ def write_statement(
         raise InternalError(f"the converter from '{pair[0]}' to '{pair[1]}' made {made}, but not {plan.output}")
     statement = {
         "_type": _STATEMENT,
-        "subject": [_subject(directory, name, plan, product) for name in files],
+        "subject": [_subject(directory, name, plan, product, proceed) for name in files],
         "predicateType": _PREDICATE,
         "predicate": {
             "buildDefinition": {
@@ -87,10 +89,15 @@ def read_product(directory: Path, plan: ConversionPlan) -> Product:
         raise InternalError(f"{path.name}, the statement beside a kept result, cannot be read: {error}") from error
 
 
-def _subject(directory: Path, name: str, plan: ConversionPlan, product: Product) -> dict[str, Any]:
+def _subject(
+    directory: Path, name: str, plan: ConversionPlan, product: Product, proceed: Callable[[], None]
+) -> dict[str, Any]:
+    digest = hashlib.sha256()
     with (directory / name).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    described: dict[str, Any] = {"name": name, "digest": {"sha256": digest}}
+        while data := file.read(_BUFFER_BYTES):
+            digest.update(data)
+            proceed()
+    described: dict[str, Any] = {"name": name, "digest": {"sha256": digest.hexdigest()}}
     if name == plan.output:
         described["annotations"] = dict(product.annotations)
     return described

@@ -16,10 +16,10 @@ from typing import Final
 from repoagent.api.converters import Product, Progressing
 from repoagent.errors import CancelledError, InternalError, UnsupportedError
 from repoagent.limits import Limits
-from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, parse
+from repoagent.loader.converting.messages import LINE_BYTES, BuildOrder, FailureEvent, ProgressEvent, one_line, parse
 from repoagent.storage.secrets.environment import child_environment
 
-__all__ = ["build_in_child"]
+__all__ = ["build_in_child", "took_too_long"]
 
 logger = logging.getLogger("repoagent.loader")
 
@@ -27,6 +27,7 @@ _TICK_SECONDS: Final = 0.05
 _CHUNK: Final = 1 << 16
 _TAIL_BYTES: Final = 1 << 14
 _TAIL_LINES: Final = 10
+_TAIL_CHARACTERS: Final = 2000
 
 
 def build_in_child(
@@ -99,6 +100,14 @@ def _start(order: BuildOrder, scratch: Path, label: str, write_end: int) -> "sub
             )
     except OSError as error:
         raise InternalError(f"{label} cannot be started: {error.strerror or error}") from error
+
+
+def took_too_long(label: str, seconds: int) -> InternalError:
+    """Why a build was ended after so many ``seconds``."""
+    flag = Limits.flag("build_seconds")
+    return InternalError(
+        f"{label} was ended: it took more than {seconds} s. Raise {flag} if it needs longer (0 for no limit)"
+    )
 
 
 class _Watch:
@@ -194,11 +203,7 @@ class _Watch:
         if self._cancelled():
             raise CancelledError(f"{self._label} was ended: the load was cancelled")
         if time.monotonic() >= self._deadline:
-            flag = Limits.flag("build_seconds")
-            raise InternalError(
-                f"{self._label} was ended: it took more than {self._seconds} s. Raise {flag} if it needs longer (0 for "
-                "no limit)"
-            )
+            raise took_too_long(self._label, self._seconds)
 
     def _death(self, status: int) -> str:
         if status == -signal.SIGKILL:
@@ -207,7 +212,8 @@ class _Watch:
             how = f"crashed with {_signal_name(-status)}"
         else:
             how = f"ended with status {status} and without a result"
-        last = "\n".join(self._tail.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])
+        lines = self._tail.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+        last = one_line(" | ".join(line.strip() for line in lines), _TAIL_CHARACTERS)
         return f"{self._label} {how}: {last}" if last else f"{self._label} {how}"
 
 

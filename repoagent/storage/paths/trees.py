@@ -1,6 +1,7 @@
 """Whole directory trees: removing them without following a link, measuring, syncing, making them read-only."""
 
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ __all__ = ["make_read_only", "remove_tree", "sync_tree", "tree_size"]
 
 _MANY: Final = 64
 """Files above which the whole filesystem is synced at once."""
+_DEEP: Final = 64
+"""Levels that any walk can go down: each takes a frame of Python and a file descriptor."""
+_TOO_DEEP: Final = frozenset({errno.EMFILE, errno.ENAMETOOLONG})
 
 
 def remove_tree(path: Path, *, wipe: bool = False, keep: str | None = None) -> None:
@@ -33,15 +37,56 @@ def remove_tree(path: Path, *, wipe: bool = False, keep: str | None = None) -> N
     """
     if not path.exists():
         return
-    failures: list[OSError] = []
-    for directory, name, fd in _bottom_up(path, failures):
-        if not (keep == name and Path(directory) == path):
-            _attempt(failures, partial(_remove_entry, name, fd, wipe))
+    failures = _remove_below(path, wipe, keep)
+    if failures is None or any(failure.errno in _TOO_DEEP for failure in failures):
+        _lift(path)
+        failures = _remove_below(path, wipe, keep) or []
     if keep is not None and not failures:
         _attempt(failures, (path / keep).unlink)
     _attempt(failures, lambda: os.rmdir(path))
     if failures and path.exists():
         raise InternalError(f"could not remove {path}: {failures[0]} (and {len(failures) - 1} more errors)")
+
+
+def _remove_below(path: Path, wipe: bool, keep: str | None) -> list[OSError] | None:
+    """What could not be removed; None where the tree is deeper than a walk can go."""
+    failures: list[OSError] = []
+    try:
+        for directory, name, fd in _bottom_up(path, failures):
+            if not (keep == name and Path(directory) == path):
+                _attempt(failures, partial(_remove_entry, name, fd, wipe))
+    except RecursionError:
+        return None
+    return failures
+
+
+def _lift(path: Path) -> None:
+    """Move directories that lie deep to the top, so that a walk reaches everything."""
+    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while _lift_from(top, top, _DEEP):
+            pass
+    finally:
+        os.close(top)
+
+
+def _lift_from(top: int, fd: int, levels: int) -> bool:
+    """Whether a directory so many levels below ``fd`` was moved."""
+    moved = False
+    for name in os.listdir(fd):
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            continue
+        if not levels:
+            os.rename(name, f".deep-{status.st_ino}", src_dir_fd=fd, dst_dir_fd=top)
+            moved = True
+            continue
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            moved |= _lift_from(top, inner, levels - 1)
+        finally:
+            os.close(inner)
+    return moved
 
 
 def tree_size(path: Path, *, shared: bool = True) -> int:

@@ -169,6 +169,53 @@ class Piping(Upper):
         return Product()
 
 
+class Leaving(Upper):
+    """Leaves what no result should have; the option ``then`` is what."""
+
+    def build(self, source: Path, target: Path, options: Mapping[str, Any], *_: Any) -> Product:
+        (target / "model.upper").write_text("ABC")
+        getattr(self, f"_{options['then']}")(target, options)
+        return Product()
+
+    def _hard_link(self, target: Path, options: Mapping[str, Any]) -> None:
+        (target / "model.upper").unlink()
+        (target / "model.upper").hardlink_to(options["mark"])
+
+    def _two_names(self, target: Path, options: Mapping[str, Any]) -> None:
+        (target / "copy").hardlink_to(target / "model.upper")
+
+    def _sparse(self, target: Path, options: Mapping[str, Any]) -> None:
+        os.truncate(target / "model.upper", 1 << 42)
+
+    def _deep(self, target: Path, options: Mapping[str, Any]) -> None:
+        os.chdir(target)
+        for _ in range(1500):
+            os.mkdir("down")
+            os.chdir("down")
+        Path("file").write_text("far away")
+
+    def _odd_name(self, target: Path, options: Mapping[str, Any]) -> None:
+        Path(os.fsdecode(os.fsencode(target) + b"/\xff\n\x1b[31m")).write_text("odd")
+
+    def _gigabyte(self, target: Path, options: Mapping[str, Any]) -> None:
+        line = b"x" * (1 << 20)
+        for _ in range(1 << 10):
+            os.write(1, line)
+
+    def _odd_error(self, target: Path, options: Mapping[str, Any]) -> None:
+        class Odd(BaseException):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        raise Odd
+
+    def _surrogates(self, target: Path, options: Mapping[str, Any]) -> None:
+        raise ValueError("\udcff\ud800 \u202e")
+
+    def _system_exit(self, target: Path, options: Mapping[str, Any]) -> None:
+        sys.exit("enough")
+
+
 class Outside(Upper):
     """Names an input that is not the model's."""
 
@@ -197,6 +244,7 @@ CONVERTERS = {
         "nothing": "Nothing",
         "linking": "Linking",
         "piping": "Piping",
+        "leaving": "Leaving",
         "outside": "Outside",
         "unfit": "Unfit",
         "half": "Half",

@@ -69,3 +69,19 @@ def test_syncing_and_making_read_only_walk_the_whole_tree(tmp_path: Path, write_
     (tmp_path / "m" / "link").symlink_to("a")
     with pytest.raises(UnsafePathError, match="'link'"):
         make_read_only(root)
+
+
+@pytest.mark.parametrize("levels", [70, 1500])
+def test_a_tree_deeper_than_a_walk_can_go_is_removed(tmp_path: Path, levels: int) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for level in range(levels):
+        os.mkdir("down", dir_fd=here)
+        os.close(os.open(f"file{level}", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        below = os.open("down", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    remove_tree(top)
+    assert list(tmp_path.iterdir()) == []
