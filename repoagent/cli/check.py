@@ -3,21 +3,25 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from repoagent.cli.interrupt import interrupt_flag
+from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent.cli.progress import progress_line
+from repoagent.cli.settings import PAIR, merge_settings
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
+    from repoagent.cli.completion import Examined
     from repoagent.loader.chain import LoadedChain
+    from repoagent.serving.options import CoreOptions
     from repoagent.storage import ModelSource
 
 __all__ = ["check"]
@@ -30,39 +34,39 @@ __all__ = ["check"]
 @click.option("--workspace-directory", type=click.Path(path_type=Path), help="Where loads keep private directories.")
 @click.option("--cache-directory", type=click.Path(path_type=Path), help="Where results are kept between loads.")
 @click.option("--model-config-name", help="Read configs/NAME.pbtxt where the model has it.")
+@click.option("--allow-config-variables", multiple=True, metavar="NAME", help="A variable that config.pbtxt may use.")
+@click.option("--cache-quota-bytes", type=click.IntRange(0), default=0, help="The largest size of the cache; 0: any.")
+@click.option("--repository-timeout", type=click.IntRange(1), default=15, help="Seconds that a remote store has.")
+@click.option("--confidential-directory", type=click.Path(path_type=Path), help="Memory filesystem for plaintext.")
 @click.option("--allow-swap", is_flag=True, help="Allow confidential plaintext in memory that may be swapped.")
 @click.option("--allow-exec-keys", is_flag=True, help="Allow key references that run programs (exec:COMMAND).")
+@click.option(
+    "--complete-config",
+    is_flag=True,
+    help="Complete and check the configuration too. Backends read the model's files; a Python model's code may run.",
+)
+@click.option("--disable-auto-complete-config", is_flag=True, help="Check it as it is, completed from no file.")
+@click.option(
+    "--backend-config",
+    type=PAIR,
+    multiple=True,
+    metavar="BACKEND,SETTING=VALUE",
+    help="Setting of a backend; may be given again.",
+)
+@limit_flags
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def check(
-    model_dir: str,
-    repoagent_directory: Path | None,
-    agent_policy: Path | None,
-    workspace_directory: Path | None,
-    cache_directory: Path | None,
-    model_config_name: str | None,
-    allow_swap: bool,
-    allow_exec_keys: bool,
-    as_json: bool,
-) -> None:
+def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -> None:
     """Parse the model at MODEL_DIR (a directory or a URL), run its agents, and print the load report.
 
-    The agents run as for a load that is followed by an unload; no backend is started. Exits 1 if the model is refused.
+    The agents run as for a load that is followed by an unload; nothing is served. Flags that `repoagent serve` has mean
+    the same here. Exits 1 if the model is refused.
     """
+    from repoagent.cli.completion import examine
     from repoagent.loader.plugins import PluginManager
     from repoagent.serving.assembly import open_loader
-    from repoagent.serving.options import CoreOptions
 
-    defaults = CoreOptions(repositories=())
-    options = CoreOptions(
-        repositories=(),
-        repoagent_directory=repoagent_directory or defaults.repoagent_directory,
-        agent_policy=agent_policy,
-        workspace_directory=workspace_directory,
-        cache_directory=cache_directory,
-        model_config_name=model_config_name,
-        allow_swap=allow_swap,
-        allow_exec_keys=allow_exec_keys,
-    )
+    options = _options(values)
+    examined: list[Examined] = []
     # The report has what agents say on purpose; only what surprised them is worth a traceback besides.
     logging.getLogger("repoagent.loader").addFilter(lambda record: record.exc_info is not None)
     with ExitStack() as resources:
@@ -75,6 +79,8 @@ def check(
             source.fingerprint()  # looks at every file, as a server does before it loads one
             chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
             _require_version(chain)
+            if complete_config or options.strict_model_config:
+                examined = examine(options, plugins, loader, chain)
         except RepoAgentError as error:
             if line:
                 line.clear()
@@ -87,9 +93,33 @@ def check(
         chain.unload_complete()
         if line:
             line.clear()
-        _show(chain.report, as_json)
+        _show(chain.report, as_json, examined)
     if not as_json:
         click.echo(f"{source.name}: ok")
+
+
+def _options(values: dict[str, Any]) -> "CoreOptions":
+    from repoagent.config.variables import config_variables
+    from repoagent.serving.options import CoreOptions
+
+    defaults = CoreOptions(repositories=())
+    return CoreOptions(
+        repositories=(),
+        repoagent_directory=values["repoagent_directory"] or defaults.repoagent_directory,
+        agent_policy=values["agent_policy"],
+        workspace_directory=values["workspace_directory"],
+        cache_directory=values["cache_directory"],
+        cache_quota_bytes=values["cache_quota_bytes"] or None,
+        confidential_directory=values["confidential_directory"],
+        config_variables=config_variables(values["allow_config_variables"]),
+        model_config_name=values["model_config_name"],
+        strict_model_config=values["disable_auto_complete_config"],
+        repository_timeout_seconds=values["repository_timeout"],
+        allow_swap=values["allow_swap"],
+        allow_exec_keys=values["allow_exec_keys"],
+        backend_config=merge_settings(values["backend_config"]),
+        limits=take_limits(values),
+    )
 
 
 def _require_version(chain: "LoadedChain") -> None:
@@ -122,11 +152,14 @@ def _source(model_dir: str, filesystems: Mapping[str, str]) -> "ModelSource":
     return source
 
 
-def _show(report: "LoadReport | None", as_json: bool) -> None:
+def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[Examined]" = ()) -> None:
     if report is None:
         return
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
+        shown = report.to_dict()
+        if examined:
+            shown["versions"] = [one.to_dict() for one in examined]
+        click.echo(json.dumps(shown, indent=2))
         return
-    for line in report.lines():
+    for line in (*report.lines(), *(line for one in examined for line in one.lines())):
         click.echo(printable(line))

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import click
+
 from repoagent.limits import Limits
-from repoagent_server.flags.values import number
 
 __all__ = ["limit_flags", "take_limits"]
 
@@ -15,8 +16,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def limit_flags(command: _F) -> _F:
     """Give ``command`` the flags."""
     for one in reversed(fields(Limits)):
-        command = number(
-            Limits.flag(one.name), default=one.default, low=one.metadata["least"], help=one.metadata["help"]
+        kind = click.IntRange(one.metadata["least"], None)
+        command = click.option(
+            Limits.flag(one.name), type=kind, default=one.default, show_default=True, help=one.metadata["help"]
         )(command)
     return command
 

@@ -1,7 +1,7 @@
 """Making the served versions of a model from what the agents left behind: all of them, or none."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -269,8 +269,40 @@ class ModelBuilder:
             self.ensembles.load_members(model, config)
         return config
 
+    def examine(self, model: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, str]:
+        """The configuration of one version as a load would complete and check it; nothing is executed.
+
+        Returns:
+            The configuration, and why this machine cannot execute the model; empty if nothing is known against it.
+
+        Raises:
+            RepoAgentError: a load would refuse the configuration anywhere.
+        """
+        name = ModelId.of(model).name
+        _refuse_unsupported(name, config)
+        if is_ensemble(config):
+            config = normalize(config, model_name=name)
+            check(config, model_name=name, complete=True)
+            self.admit(name, config)
+            return config, ""
+        config, backend = self._identify(name, config, files, version)
+        gpus: Sequence[int] | None
+        try:
+            gpus, problem = backend.gpus(), ""
+        except UnsupportedError as error:
+            gpus, problem = None, str(error)
+        config = self._finish(name, config, backend, files, version, gpus)
+        check(config, model_name=name, complete=gpus is not None, gpus=gpus)
+        check_limits(config, self.limits)
+        return config, problem
+
     def _complete(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         """The configuration with nothing left open, and the backend that it names or that its files imply."""
+        config, backend = self._identify(name, config, files, version)
+        gpus = backend.gpus()  # First: where nothing can be executed, nothing need be read.
+        return self._finish(name, config, backend, files, version, gpus), backend
+
+    def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
         if not config.backend and is_checkpoint(names):
@@ -281,12 +313,22 @@ class ModelBuilder:
                 f"({', '.join(names) or 'it is empty'}) identifies the kind of the model"
             )
         self.admit(name, config)
-        backend = self.registry.get(config.backend)
+        return config, self.registry.get(config.backend)
+
+    def _finish(
+        self,
+        name: str,
+        config: ModelConfig,
+        backend: Backend,
+        files: ModelFiles,
+        version: int,
+        gpus: Sequence[int] | None,
+    ) -> ModelConfig:
         if not self.strict:
             backend.auto_complete(config, files, version)
-        config = normalize(config, files=names, gpus=backend.gpus())
+        config = normalize(config, files=files.names(str(version)), gpus=gpus)
         self.admit(name, config)
-        return config, backend
+        return config
 
 
 def _refuse_unsupported(name: str, config: ModelConfig) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from repoagent.cli.settings import PAIR, BackendSetting, merge_settings
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.scheduling.rate_limiter import EVERY_DEVICE, RateLimiterResource
 from repoagent_server.handlers.forwarding import HeaderForwarding
@@ -48,26 +49,7 @@ class _Level(click.IntRange):
         return super().convert(words.get(str(value).lower(), value), param, ctx)
 
 
-BackendSetting = tuple[str, str, str]
-"""The name of a backend ("" for all), of a setting, and its value."""
-
 _RESOURCE: Final = re.compile(r"(?P<name>[^:]+):(?P<count>[0-9]+)(?::(?P<device>[0-9]+))?", re.ASCII)
-_PAIR: Final = re.compile(r"(?:(?P<backend>[^,=]*),)?(?P<setting>[^,=]+)=(?P<value>.*)", re.DOTALL)
-
-
-class _Pair(click.ParamType):  # type: ignore[type-arg]
-    """``BACKEND,SETTING=VALUE``, or ``SETTING=VALUE`` for all backends."""
-
-    name = "setting"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> BackendSetting:
-        if isinstance(value, tuple):
-            return value
-        match = _PAIR.fullmatch(str(value))
-        if match is None:
-            # Not repeated, as it may be a secret.
-            self.fail("the value is not of the form <backend>,<setting>=<value>", param, ctx)
-        return match["backend"] or "", match["setting"], match["value"]
 
 
 class _HeaderPattern(click.ParamType):  # type: ignore[type-arg]
@@ -101,7 +83,6 @@ class _Resource(click.ParamType):  # type: ignore[type-arg]
 BOOLEAN: Final = _Boolean()
 HEADER_PATTERN: Final = _HeaderPattern()
 LEVEL: Final = _Level(0)
-PAIR: Final = _Pair()
 RESOURCE: Final = _Resource()
 
 
@@ -124,11 +105,3 @@ def number(
 ) -> Callable[[_F], _F]:
     """An option that takes a whole number from ``low`` to ``high``."""
     return click.option(*names, type=click.IntRange(low, high), default=default, show_default=True, help=help)
-
-
-def merge_settings(settings: tuple[BackendSetting, ...]) -> dict[str, dict[str, str]]:
-    """Settings by backend and name; the last value wins."""
-    merged: dict[str, dict[str, str]] = {}
-    for backend, name, value in settings:
-        merged.setdefault(backend, {})[name] = value
-    return merged

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
@@ -13,7 +14,6 @@ from repoagent_server.flags.former_flags import former_trace_flags, take_former_
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
 from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
 from repoagent_server.flags.http_tls_flags import http_tls_flags, take_http_tls
-from repoagent_server.flags.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
 from repoagent_server.flags.trace_flags import trace_settings

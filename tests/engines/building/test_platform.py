@@ -111,8 +111,9 @@ def test_what_the_library_refuses_has_its_first_reason(
 ) -> None:
     platform = platform_of(8, 9)
     monkeypatch.setattr(platform.device(0), "use", lambda: None)
-    with pytest.raises(InternalError, match=f"TensorRT cannot open the plan: .*{reason}"):
+    with pytest.raises(InternalError, match=f"TensorRT cannot open the plan: .*{reason}") as caught:
         platform.open(content, EngineOptions())
+    assert ("(MALFORMED_ENGINE)" in str(caught.value)) is (content != b"")
     # What one call has left is not the reason of the next one.
     with pytest.raises(InternalError, match=r"TensorRT cannot open the plan: .*kEXPECTED_MAGIC_TAG"):
         platform.open(b"other" * 100, EngineOptions())
@@ -130,11 +131,12 @@ def test_what_an_allocator_raises_is_kept_for_the_call_that_can_raise_it(platfor
             raise AssertionError
 
     allocator = _Allocator(Full())
-    allocator.check()
+    assert allocator.take_failure() is None
     assert allocator.reallocate_output_async("y", 0, 10, 256, 0) == 0
-    with pytest.raises(UnavailableError, match="there are no 10 bytes"):
-        allocator.check()
-    allocator.check()
+    failure = allocator.take_failure()
+    assert isinstance(failure, UnavailableError)
+    assert "there are no 10 bytes" in str(failure)
+    assert allocator.take_failure() is None
 
 
 def test_the_probe_finds_the_library_and_no_driver(platform_of: Any, no_driver: None) -> None:
