@@ -50,11 +50,13 @@ def options(command: click.Command) -> list[click.Option]:
 
 
 def undocumented(command: click.Command, text: str) -> list[str]:
-    """The options of which no spelling is in ``text``."""
+    """The options of which no spelling is in ``text``; one line may stand for all limits of ``serve``."""
+    limits = "`--limit-...`" in text
     return [
         option.opts[0]
         for option in options(command)
-        if not any(re.search(rf"(?<![\w-]){spelling}(?![\w-])", text) for spelling in option.opts)
+        if not (limits and option.opts[0].startswith("--limit-"))
+        and not any(re.search(rf"(?<![\w-]){spelling}(?![\w-])", text) for spelling in option.opts)
     ]
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Final
 
 from repoagent.engines.bindings import trt
+from repoagent.public_text import printable
 
 __all__ = ["TensorRtLog"]
 
@@ -27,8 +28,7 @@ class TensorRtLog(trt.ILogger):  # type: ignore[misc, unused-ignore]
 
     def log(self, severity: trt.ILogger.Severity, msg: str) -> None:
         """Called by TensorRT. What is raised here is lost."""
-        # A plan may have put its names into it: one line, whatever they are.
-        text = "".join(one if one.isprintable() else " " for one in msg[:_MOST_CHARACTERS])
+        text = printable(msg[:_MOST_CHARACTERS])  # A plan may have put its names into it.
         if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
             self._note(text)
             logger.error("TensorRT: %s", text)

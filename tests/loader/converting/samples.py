@@ -172,9 +172,9 @@ class Piping(Upper):
 class Leaving(Upper):
     """Leaves what no result should have; the option ``then`` is what."""
 
-    def build(self, source: Path, target: Path, options: Mapping[str, Any], *_: Any) -> Product:
-        (target / "model.upper").write_text("ABC")
-        getattr(self, f"_{options['then']}")(target, options)
+    def build(self, job: ConversionJob) -> Product:
+        (job.target / "model.upper").write_text("ABC")
+        getattr(self, f"_{job.settings['then']}")(job.target, job.settings)
         return Product()
 
     def _hard_link(self, target: Path, options: Mapping[str, Any]) -> None:

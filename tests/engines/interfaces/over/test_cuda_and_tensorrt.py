@@ -134,7 +134,7 @@ def test_an_error_of_the_librarys_own_thread_is_the_reason_too() -> None:
     thread = threading.Thread(target=log.log, args=(log.ERROR, "of a thread\nI1123 a line of its own"))
     thread.start()
     thread.join()
-    assert log.reason() == "of a thread I1123 a line of its own"
+    assert log.reason() == "of a thread\\nI1123 a line of its own"
     log.clear()
     assert log.reason() == "TensorRT gave no reason"
 

@@ -6,6 +6,7 @@ Failures are None or False and a line to the logger, as in the real one. ``test_
 with the list that was read from the real one.
 """
 
+# ruff: noqa: A002 - the names of parameters are the real ones
 import enum
 from typing import Any
 
@@ -243,7 +244,7 @@ class BuilderFlag(enum.Enum):
 
 
 class INetworkDefinition:
-    model = b""
+    _model = b""
 
 
 class IOptimizationProfile:
@@ -274,8 +275,8 @@ class OnnxParser:
     def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
         self._network = network
 
-    def parse(self, model: bytes) -> bool:
-        self._network.model = model
+    def parse(self, model: bytes, path: str = "") -> bool:
+        self._network._model = model
         return True
 
 
@@ -296,4 +297,4 @@ class Builder:
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> bytes | None:
         profiles = [Profile(one.shapes, one.values) for one in config._profiles]
         on_host = frozenset(name for one in profiles for name in one.values)
-        return HEAD + StandInPlan(network.model, profiles, on_host).to_bytes()
+        return HEAD + StandInPlan(network._model, profiles, on_host).to_bytes()
