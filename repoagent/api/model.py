@@ -1,13 +1,15 @@
 """What an agent sees of the model it is called for. These are protocols; the loader implements them."""
 
 import subprocess
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from repoagent.api.actions import ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
+from repoagent.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -44,6 +46,25 @@ class Parameters(Mapping[str, str]):
     def get_all(self, key: str) -> list[str]:
         """Every value given for ``key``, in order; none if it is not there."""
         return [value for name, value in self._pairs if name == key]
+
+    def check(self, known: Collection[str], *, once: Collection[str] = ()) -> None:
+        """Refuse parameters that an agent does not have.
+
+        Args:
+            known: Every key that it has.
+            once: Those of them that may be given only once.
+
+        Raises:
+            InvalidArgumentError: a key is not known, with the closest one that is, or is given too often.
+        """
+        for key in self:
+            if key not in known:
+                close = get_close_matches(key, known, 1)
+                hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+                raise InvalidArgumentError(f"unknown parameter '{key}'{hint}")
+            count = len(self.get_all(key))
+            if key in once and count > 1:
+                raise InvalidArgumentError(f"parameter '{key}' is given {count} times, expected once")
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Parameters):

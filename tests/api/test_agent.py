@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import repoagent.api
-from repoagent.api import Action, Agent, ArtifactType, Parameters
+from repoagent.api import Action, Agent, ArtifactType, InvalidArgumentError, Parameters
 
 
 class Recording(Agent):
@@ -110,3 +110,21 @@ def test_importing_it_brings_nothing_heavy() -> None:
     code = f"import sys, repoagent.api; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        ([("modes", "x")], "unknown parameter 'modes'; did you mean 'mode'?"),
+        ([("colour", "x")], "unknown parameter 'colour'; known: mode, file"),
+        ([("mode", "a"), ("file", "b"), ("mode", "c")], "parameter 'mode' is given 2 times, expected once"),
+    ],
+)
+def test_parameters_that_an_agent_does_not_have_are_refused(pairs: list[tuple[str, str]], text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refusal:
+        Parameters(pairs).check(("mode", "file"), once=("mode",))
+    assert str(refusal.value) == text
+
+
+def test_parameters_that_it_has_are_not() -> None:
+    Parameters([("file", "a"), ("mode", "b"), ("file", "c")]).check(("mode", "file"), once=("mode",))

@@ -1,11 +1,10 @@
 """What the parameters of an agent entry ask for: the agent's own, and those of a converter."""
 
-import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from repoagent.api import AgentModel, ConverterOption, InvalidArgumentError, UnsafePathError
+from repoagent.api import AgentModel, InvalidArgumentError, Parameters, UnsafePathError
 
 __all__ = ["CHECKPOINT", "PARAMETERS", "Options", "check_file_name", "parse_parameters"]
 
@@ -44,7 +43,7 @@ def parse_parameters(given: Mapping[str, str], model: AgentModel) -> Options:
     target = given.get("to", _DEFAULT_TARGET)
     source = given.get("from") or _source_of(target, model.converters)
     converter = model.converter(source, target)
-    _check_names(given, converter.options)
+    Parameters(given.items()).check([*PARAMETERS, *converter.options])
     keep = given.get("keep_original", "false").lower()
     if keep not in _BOOLEANS:
         expected = ", ".join(_BOOLEANS)
@@ -62,15 +61,6 @@ def _source_of(target: str, converters: Collection[tuple[str, str]]) -> str:
     """ONNX, or else the only format that can be converted to ``target``."""
     sources = [source for source, other in converters if other == target]
     return sources[0] if len(sources) == 1 else _DEFAULT_SOURCE
-
-
-def _check_names(given: Iterable[str], options: Mapping[str, ConverterOption]) -> None:
-    known = [*PARAMETERS, *options]
-    for key in given:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(known)}"
-            raise InvalidArgumentError(f"unknown parameter '{key}'; {hint}")
 
 
 def check_file_name(name: str, source: str) -> None:

@@ -45,7 +45,7 @@ def test_the_source_is_onnx_or_the_only_one_there_is(given: dict[str, str], sour
     ("key", "value", "text"),
     [
         ("lvl", "all", "unknown parameter 'lvl'; did you mean 'level'?"),
-        ("nonsense", "", "unknown parameter 'nonsense'; expected one of: to, from, input, keep_original, level"),
+        ("nonsense", "", "unknown parameter 'nonsense'; known: to, from, input, keep_original, level"),
         (
             "keep_original",
             "si",

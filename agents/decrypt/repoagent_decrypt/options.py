@@ -42,9 +42,8 @@ def parse_parameters(parameters: Parameters, *, demanded: bool = False, most_wor
         InvalidArgumentError: an unknown one, a bad value, no key at all, or a key instead of a reference to one. A
             value that may be a secret is never repeated.
     """
+    parameters.check(PARAMETERS)
     for key, value in parameters.items():
-        if key not in PARAMETERS:
-            raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
         if holds_secret_key(value) or (key in _REFERENCES and not _REFERENCE.fullmatch(value)):
             raise InvalidArgumentError(
                 f"the parameter '{key}' must be a reference to a key, such as 'file:/run/secrets/age.key', and never a "

@@ -47,7 +47,7 @@ def test_a_key_in_place_of_a_reference_is_refused_and_not_repeated(pair: tuple[s
     ("pairs", "text"),
     [
         ([], "no key"),
-        ([("identify", "env:X")], "unknown parameter 'identify'; known are files, identity"),
+        ([("identify", "env:X")], "unknown parameter 'identify'; did you mean 'identity'?"),
         ([("identity", "env:X"), ("max_work_factor", "23")], "from 1 to 22"),
         ([("identity", "env:X"), ("max_work_factor", "many")], "from 1 to 22"),
         ([("identity", "env:X"), ("files", "../*.age")], "inside the model"),

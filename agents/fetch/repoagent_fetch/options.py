@@ -1,7 +1,6 @@
 """The parameters of the agent, checked."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
@@ -36,8 +35,7 @@ def parse_parameters(parameters: Parameters) -> Options:
     Raises:
         InvalidArgumentError: a parameter is unknown, is given twice, or has a value that is not allowed.
     """
-    for name in parameters:
-        _check_name(name, len(parameters.get_all(name)))
+    parameters.check(PARAMETERS, once=_ONCE)
     url = parameters.get("url", "")
     if not url:
         raise InvalidArgumentError(
@@ -69,15 +67,6 @@ def plain_path(path: str, what: str) -> str:
     if any(part in {"", ".", ".."} for part in path.split("/")) or "\0" in path:
         raise InvalidArgumentError(f"parameter '{what}' has {path[:200]!r}; expected a plain relative path")
     return path
-
-
-def _check_name(name: str, count: int) -> None:
-    if name not in PARAMETERS:
-        close = get_close_matches(name, PARAMETERS, 1)
-        hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(PARAMETERS)}"
-        raise InvalidArgumentError(f"unknown parameter '{name}'{hint}")
-    if name in _ONCE and count > 1:
-        raise InvalidArgumentError(f"parameter '{name}' is given {count} times, expected once")
 
 
 def _pair(text: str, what: str, between: str) -> tuple[str, str]:

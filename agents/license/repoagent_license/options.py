@@ -33,9 +33,7 @@ def parse_parameters(parameters: Parameters) -> Options:
         InvalidArgumentError: an unknown one, a bad value, or a combination that is not possible.
         UnsafePathError: ``license`` leads out of the model.
     """
-    for key in parameters:
-        if key not in PARAMETERS:
-            raise InvalidArgumentError(f"unknown parameter '{key}'; known are {', '.join(PARAMETERS)}")
+    parameters.check(PARAMETERS)
     options = Options(
         url=_url(parameters["url"]) if "url" in parameters else None,
         license=_path(parameters["license"]) if "license" in parameters else None,

@@ -31,7 +31,7 @@ def test_good_parameters_are_read(pairs: list[tuple[str, str]]) -> None:
         ([("url", "https://x"), ("license", "l")], "give one of the parameters 'url' and 'license'"),
         ([("license", "l")], "the license's key is missing"),
         ([("license", "l"), KEY, ("trust_root", "v")], "give one of 'trust_root' and 'public_key'"),
-        ([("lizenz", "l")], "unknown parameter 'lizenz'; known are license"),
+        ([("lizenz", "l")], "unknown parameter 'lizenz'; did you mean 'license'?"),
         ([("url", "http://example.com")], "must begin with https://"),
         ([("url", "file:///etc/passwd")], "must begin with https://"),
         ([("url", "https://me:secret@example.com")], "holds a user name or password"),

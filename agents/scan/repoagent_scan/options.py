@@ -1,7 +1,6 @@
 """The parameters of the agent, checked."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
@@ -44,8 +43,7 @@ def parse_parameters(parameters: Parameters) -> Options:
     Raises:
         InvalidArgumentError: a parameter is unknown, is given twice, or has a value that is not allowed.
     """
-    for name in parameters:
-        _check_name(name, len(parameters.get_all(name)))
+    parameters.check(PARAMETERS, once=_ONCE)
     return Options(
         formats=ACCEPTED | {_format(value) for value in parameters.get_all("allow")},
         files=tuple(parameters.get_all("allow_file")),
@@ -53,15 +51,6 @@ def parse_parameters(parameters: Parameters) -> Options:
         audit=_audit(parameters.get("modelaudit") or Audit.AUTO),
         timeout=_seconds(parameters.get("timeout") or "600"),
     )
-
-
-def _check_name(name: str, count: int) -> None:
-    if name not in PARAMETERS:
-        close = get_close_matches(name, PARAMETERS, 1)
-        hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(PARAMETERS)}"
-        raise InvalidArgumentError(f"unknown parameter '{name}'{hint}")
-    if name in _ONCE and count > 1:
-        raise InvalidArgumentError(f"parameter '{name}' is given {count} times, expected once")
 
 
 def _format(value: str) -> Format:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Final
 
 from repoagent.api import InvalidArgumentError, Parameters
@@ -42,8 +41,7 @@ def parse_parameters(parameters: Parameters) -> Options:
     Raises:
         InvalidArgumentError: a parameter is unknown, is given twice, or has a value that is not allowed.
     """
-    for name in parameters:
-        _check_name(name, len(parameters.get_all(name)))
+    parameters.check(PARAMETERS, once=_ONCE)
     unsigned = parameters.get_all("unsigned")
     options = Options(
         trust_roots=tuple(parameters.get_all("trust_root")),
@@ -65,15 +63,6 @@ def parse_parameters(parameters: Parameters) -> Options:
         )
     check_identity(options.identity, options.issuer)
     return options
-
-
-def _check_name(name: str, count: int) -> None:
-    if name not in PARAMETERS:
-        close = get_close_matches(name, PARAMETERS, 1)
-        hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(PARAMETERS)}"
-        raise InvalidArgumentError(f"unknown parameter '{name}'{hint}")
-    if name in _ONCE and count > 1:
-        raise InvalidArgumentError(f"parameter '{name}' is given {count} times, expected once")
 
 
 def plain_path(path: str, what: str) -> str:
