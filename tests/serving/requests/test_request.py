@@ -11,7 +11,7 @@ from repoagent.serving.requests.senders import LayerSender
 
 ROOT = Path(repoagent.__file__).parents[1]
 OWNER = ROOT / "repoagent/serving/requests/request.py"
-PB_UTILS = ROOT / "repoagent/serving/backends/python/model/messages.py"
+PB_UTILS = ROOT / "repoagent/serving/backends/python/model/request.py"
 """It writes the field of a class of its own, the request that a Python model sees."""
 
 

@@ -12,12 +12,9 @@ from repoagent.serving.backends.python.model.errors import let_interrupt_pass
 from repoagent.serving.backends.python.model.event_loop import EventLoop
 from repoagent.serving.backends.python.model.fault_text import fault_text
 from repoagent.serving.backends.python.model.importing import ImportedModel
-from repoagent.serving.backends.python.model.messages import (
-    FINAL,
-    InferenceRequest,
-    InferenceResponse,
-    InferenceResponseSender,
-)
+from repoagent.serving.backends.python.model.request import InferenceRequest
+from repoagent.serving.backends.python.model.response import InferenceResponse
+from repoagent.serving.backends.python.model.response_sender import FINAL, InferenceResponseSender
 from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["PythonInstance"]

@@ -13,13 +13,11 @@ from repoagent.serving.backends.python.model.calls import ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException
 from repoagent.serving.backends.python.model.logger import Logger, LogLevel
-from repoagent.serving.backends.python.model.messages import (
-    InferenceRequest,
-    InferenceResponse,
-    InferenceResponseSender,
-)
 from repoagent.serving.backends.python.model.metrics import Metric, MetricFamily
 from repoagent.serving.backends.python.model.model_config import ModelConfig
+from repoagent.serving.backends.python.model.request import InferenceRequest
+from repoagent.serving.backends.python.model.response import InferenceResponse
+from repoagent.serving.backends.python.model.response_sender import InferenceResponseSender
 from repoagent.serving.backends.python.model.tensors import (
     TRITON_STRING_TO_NUMPY,
     Tensor,
