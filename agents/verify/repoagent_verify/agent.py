@@ -4,11 +4,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, NotFoundError, Parameters
+from repoagent.api import (
+    Agent,
+    AgentModel,
+    ArtifactType,
+    InvalidArgumentError,
+    NotFoundError,
+    Parameters,
+    read_beneath,
+)
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.evidence import evidence
-from repoagent_verify.files import read_signature
 from repoagent_verify.keyless import check_root
+from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.options import Options, few, parse_parameters
 from repoagent_verify.trust import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
@@ -77,7 +85,7 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Ve
     try:
         verified = verify(
             root,
-            read_signature(root, options.signature),
+            _read_signature(root, options.signature),
             trust,
             coverage,
             cancelled=lambda: model.cancelled,
@@ -113,3 +121,19 @@ def _unsigned(verified: list[tuple[str, Verified]]) -> Iterator[str]:
     count = sum(len(result.unsigned) for _, result in verified)
     if count:
         yield f"{count} files not signed"
+
+
+def _read_signature(root: Path, path: str) -> bytes:
+    """The bundle at ``path`` below ``root``.
+
+    Raises:
+        VerificationError: there is none, it is not a regular file, a link is in the way, or it is too large.
+    """
+    try:
+        return read_beneath(root, path, limit=LARGEST_SIGNATURE, follow=False)
+    except FileNotFoundError:
+        raise VerificationError(f"the model is not signed: there is no {path}") from None
+    except OSError as error:
+        raise VerificationError(f"the signature {path} cannot be read: {error.strerror}") from None
+    except InvalidArgumentError as error:  # UnsafePathError is one
+        raise VerificationError(f"the signature cannot be read: {error}") from None

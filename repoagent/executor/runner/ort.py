@@ -29,7 +29,6 @@ from repoagent.executor.runner.protocol import (
 from repoagent.executor.runner.sequences import OrtSequences
 from repoagent.executor.runner.session import make_session
 from repoagent.executor.runner.spec import DecoderSpec
-from repoagent.executor.types.errors import EngineError
 
 __all__ = ["OrtRunner"]
 
@@ -107,7 +106,7 @@ class OrtRunner(OrtSequences):
             layout = self._layout = self._lay_out(segments)
         longest = int(layout.lengths.max()) if layout.longest is None else layout.longest
         if longest >= self._info.max_seq_len:
-            self._check(segments)
+            self._slab.check_room(segments, self._info.max_seq_len)
         run = layout.run
         run.tokens.put(layout.rows, segments.tokens)  # indexing with an array would let go of the interpreter
         run.index[:] = layout.rows
@@ -139,7 +138,7 @@ class OrtRunner(OrtSequences):
 
     def _step_any(self, segments: Sequence[Segment]) -> StepResult:
         """Any mixture of pieces."""
-        self._check(segments)
+        self._slab.check_room(segments, self._info.max_seq_len)
         self._layout = None
         if self._rows_out.ensure(sum(map(rows_wanted, segments))):
             self.forget_bindings()
@@ -168,15 +167,6 @@ class OrtRunner(OrtSequences):
     def _piece(self, segment: Segment) -> tuple[int, int, bool]:
         row = self._slab.row(segment.seq)
         return row, len(segment.tokens), self._slab.lengths[row] == 0
-
-    def _check(self, segments: Sequence[Segment]) -> None:
-        for segment in segments:
-            length = self.length(segment.seq)
-            if length + len(segment.tokens) > self._info.max_seq_len:
-                raise EngineError(
-                    f"sequence of {length} tokens cannot take {len(segment.tokens)} more: "
-                    f"this runner holds {self._info.max_seq_len} per sequence"
-                )
 
     def _decode(
         self,

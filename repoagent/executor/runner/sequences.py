@@ -55,12 +55,11 @@ class OrtSequences:
 
     def length(self, seq: Seq) -> int:
         """See ModelRunner."""
-        return int(self._slab.lengths[self._slab.row(seq)])
+        return self._slab.length(seq)
 
     def truncate(self, seq: Seq, length: int) -> None:
         """See ModelRunner."""
-        row = self._slab.row(seq)
-        self._slab.lengths[row] = min(length, int(self._slab.lengths[row]))
+        self._slab.truncate(seq, length)
         self.forget_layout()
 
     def fork(self, seq: Seq) -> Seq | None:

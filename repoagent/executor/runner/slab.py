@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.runner.protocol import Seq
+from repoagent.executor.runner.protocol import Segment, Seq
+from repoagent.executor.types.errors import EngineError
 
 __all__ = ["Slab", "SlabRows"]
 
@@ -41,6 +42,29 @@ class SlabRows(ABC):
     def row(self, seq: Seq) -> int:
         """Where a sequence lies now; any ``free`` may move it."""
         return self._row_of[seq]
+
+    def length(self, seq: Seq) -> int:
+        """How many tokens a sequence holds."""
+        return int(self.lengths[self.row(seq)])
+
+    def truncate(self, seq: Seq, length: int) -> None:
+        """Forget all but the first ``length`` tokens of a sequence."""
+        row = self.row(seq)
+        self.lengths[row] = min(length, int(self.lengths[row]))
+
+    def check_room(self, segments: Sequence[Segment], most: int) -> None:
+        """Refuse a step after which a sequence would hold more than ``most`` tokens.
+
+        Raises:
+            EngineError: one would.
+        """
+        for segment in segments:
+            length = self.length(segment.seq)
+            if length + len(segment.tokens) > most:
+                raise EngineError(
+                    f"sequence of {length} tokens cannot take {len(segment.tokens)} more: "
+                    f"this runner holds {most} per sequence"
+                )
 
     def take(self) -> Seq | None:
         """A new sequence in the first free row; None when all are in use."""

@@ -134,12 +134,11 @@ class TensorRtRunner:
 
     def length(self, seq: Seq) -> int:
         """See ModelRunner."""
-        return int(self._slab.lengths[self._slab.row(seq)])
+        return self._slab.length(seq)
 
     def truncate(self, seq: Seq, length: int) -> None:
         """See ModelRunner."""
-        row = self._slab.row(seq)
-        self._slab.lengths[row] = min(length, int(self._slab.lengths[row]))
+        self._slab.truncate(seq, length)
 
     def fork(self, seq: Seq) -> Seq | None:
         """See ModelRunner."""
@@ -193,13 +192,8 @@ class TensorRtRunner:
         return StepResult(logits, rows, None, [{} for _ in segments])
 
     def _check(self, segments: Sequence[Segment]) -> None:
+        self._slab.check_room(segments, self._info.max_seq_len)
         for segment in segments:
-            length = self.length(segment.seq)
-            if length + len(segment.tokens) > self._info.max_seq_len:
-                raise EngineError(
-                    f"sequence of {length} tokens cannot take {len(segment.tokens)} more: "
-                    f"this runner holds {self._info.max_seq_len} per sequence"
-                )
             if segment.extras or segment.embeddings is not None:
                 what = "additional outputs" if segment.extras else "embeddings"
                 raise EngineError(f"a TensorRT plan takes no {what}")

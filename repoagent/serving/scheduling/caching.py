@@ -1,15 +1,13 @@
 """A scheduler that asks the response cache first."""
 
-from collections.abc import Sequence
-
-from repoagent.serving.instances.base import Instance
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
+from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.scheduling.forwarding import ForwardingScheduler
 
 __all__ = ["CachingScheduler"]
 
@@ -31,22 +29,18 @@ class _KeepingSender(LayerSender):
         super().send(response, final)
 
 
-class CachingScheduler:
+class CachingScheduler(ForwardingScheduler):
     """Another scheduler, behind a cache. For models with one response to a request, which do not keep state."""
 
     def __init__(
         self, version: int, inner: ModelScheduler, cache: ResponseCache, statistics: ModelStatistics, clock: Clock
     ) -> None:
+        super().__init__(inner)
         self._version = str(version)
-        self._inner = inner
         self._cache = cache
         self._owner = cache.new_owner()
         self._statistics = statistics
         self._clock = clock
-
-    @property
-    def waiting(self) -> int:
-        return self._inner.waiting
 
     def executes_here(self, patient: bool) -> bool:
         return self._inner.executes_here(patient)
@@ -90,19 +84,8 @@ class CachingScheduler:
         self._cache.put(key, response)
         self._statistics.record_cache_miss(spent_ns + self._clock.now_ns() - start)
 
-    @property
-    def resizable(self) -> bool:
-        return isinstance(self._inner, ResizableScheduler) and self._inner.resizable
-
-    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        if isinstance(self._inner, ResizableScheduler):
-            self._inner.resize(added, removed)
-
-    def retire(self) -> None:
-        self._inner.retire()
-
     def close(self) -> None:
-        self._inner.close()
+        super().close()
         self._cache.forget(self._owner)
 
 

@@ -2,12 +2,11 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 
-from repoagent.serving.instances.base import Instance
 from repoagent.serving.requests.request import InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.senders import submit_and_wait
-from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
+from repoagent.serving.scheduling.direct import ModelScheduler
+from repoagent.serving.scheduling.forwarding import ForwardingScheduler
 
 __all__ = ["OrderKeeper", "OrderedScheduler"]
 
@@ -63,17 +62,13 @@ class OrderKeeper:
             return first.inner, response, final
 
 
-class OrderedScheduler:
+class OrderedScheduler(ForwardingScheduler):
     """Another scheduler, whose answers go out in the order in which the requests came in."""
 
     def __init__(self, model_name: str, inner: ModelScheduler) -> None:
+        super().__init__(inner)
         self._model_name = model_name
-        self._inner = inner
         self._keeper = OrderKeeper()
-
-    @property
-    def waiting(self) -> int:
-        return self._inner.waiting
 
     def executes_here(self, patient: bool) -> bool:
         return False
@@ -84,17 +79,3 @@ class OrderedScheduler:
     def submit(self, request: InferRequest) -> None:
         self._keeper.enroll(request)
         self._inner.submit(request)
-
-    @property
-    def resizable(self) -> bool:
-        return isinstance(self._inner, ResizableScheduler) and self._inner.resizable
-
-    def resize(self, added: Sequence[Instance], removed: Sequence[Instance]) -> None:
-        if isinstance(self._inner, ResizableScheduler):
-            self._inner.resize(added, removed)
-
-    def retire(self) -> None:
-        self._inner.retire()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -17,11 +17,11 @@ from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, Reading, RequestReader
 from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
 from repoagent_server.http.service import HttpService
+from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
 __all__ = ["HttpConnection"]
 
 _LINGER_SECONDS: Final = 10.0
-_JOIN_BELOW: Final = 1 << 16
 _UNWRITTEN: Final = 64
 """Answers that may wait to be written on one connection."""
 
@@ -168,7 +168,7 @@ class HttpConnection(asyncio.Protocol):
             self._ends = True
         if request is not None and request.alone and not self._waiting:
             self.flush()
-        elif (response.parts and response.length >= _JOIN_BELOW) or len(response.body) >= _JOIN_BELOW:
+        elif (response.parts and response.length >= JOIN_BELOW) or len(response.body) >= JOIN_BELOW:
             self.flush()  # so that a client that does not read is noticed before more is computed for it
         else:
             if first:
@@ -182,12 +182,7 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or not pieces:
             return
-        if len(pieces) == 1:
-            transport.write(pieces[0])
-        elif sum(map(len, pieces)) < _JOIN_BELOW:
-            transport.write(b"".join(pieces))
-        else:
-            transport.writelines(pieces)
+        write_pieces(transport, pieces)
         self._go_on(transport)
 
     def _go_on(self, transport: asyncio.Transport) -> None:

@@ -8,9 +8,10 @@ from typing import Final, Protocol
 from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
 
-__all__ = ["Connection", "Connections"]
+__all__ = ["FLUSH_SECONDS", "Connection", "Connections"]
 
-
+FLUSH_SECONDS: Final = 2.0
+"""How long what has been written may take to get out when a front end stops."""
 _FLUSH_AT: Final = 64
 
 
@@ -117,10 +118,17 @@ class Connections:
         for connection in list(self._open):
             connection.close()
 
-    def abort_all(self) -> None:
-        """End what is still open at once."""
-        for connection in list(self._open):
-            connection.abort()
+    async def flushed(self) -> None:
+        """Return when every connection is closed: after what has been written to it, or after ``FLUSH_SECONDS``.
+
+        A client that does not read cannot hold the end up for longer.
+        """
+        try:
+            await asyncio.wait_for(self.empty(), FLUSH_SECONDS)
+        except TimeoutError:
+            for connection in list(self._open):
+                connection.abort()
+            await self.empty()
 
     def _close_stalled(self) -> None:
         """End connections that began a request and then sent nothing for a while; idle ones may stay."""

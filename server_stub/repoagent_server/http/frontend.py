@@ -28,7 +28,6 @@ from repoagent_server.tls.handshakes import Handshakes
 __all__ = ["Endpoint", "HttpFrontend"]
 
 _BACKLOG: Final = 2048
-_FLUSH_SECONDS: Final = 2.0
 _FIRST_REQUEST_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 0.1
 
@@ -228,9 +227,4 @@ class _Server:
     async def _shut_down(self) -> None:
         await self.stop_listening()
         await self._connections.close_all(_FIRST_REQUEST_SECONDS)
-        try:
-            # What has been written must still get out; a client that does not read cannot hold this up for long.
-            await asyncio.wait_for(self._connections.empty(), _FLUSH_SECONDS)
-        except TimeoutError:
-            self._connections.abort_all()
-            await self._connections.empty()
+        await self._connections.flushed()

@@ -13,10 +13,10 @@ from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.http.connections import Connections
+from repoagent_server.shared.writing import write_pieces
 
 __all__ = ["SocketProtocol", "Times"]
 
-_JOIN_BELOW: Final = 1 << 16
 _HIGH_WATER: Final = 1 << 20
 """Bytes that the transport may hold before answers wait in their queues."""
 _PART_SECONDS: Final = 1.0
@@ -117,12 +117,7 @@ class SocketProtocol(asyncio.Protocol):
         connection.dirty = True
         while connection.out and transport is not None:
             pieces = connection.taken()
-            if len(pieces) == 1:
-                transport.write(pieces[0])
-            elif sum(map(len, pieces)) < _JOIN_BELOW:
-                transport.write(b"".join(pieces))
-            else:
-                transport.writelines(pieces)
+            write_pieces(transport, pieces)
             if not connection.writable or not connection.stuck:
                 break
             connection.go_on()

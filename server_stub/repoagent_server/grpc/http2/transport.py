@@ -11,7 +11,7 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.listening import listening, unlink
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.transport import Served
-from repoagent_server.http.connections import Connections
+from repoagent_server.http.connections import FLUSH_SECONDS, Connections
 from repoagent_server.http.listener import ignore_new, queued
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import Certificates
@@ -25,7 +25,6 @@ _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
 _NEW_SECONDS: Final = 0.1
 _PART_SECONDS: Final = 1.0
-_FLUSH_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.005
 
 
@@ -98,13 +97,8 @@ class Http2Transport:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_FLUSH_SECONDS)
-        try:
-            # What has been written must still get out; a client that does not read cannot hold this up for long.
-            await asyncio.wait_for(self._connections.empty(), _FLUSH_SECONDS)
-        except TimeoutError:
-            self._connections.abort_all()
-            await self._connections.empty()
+            await asyncio.wait(tasks, timeout=FLUSH_SECONDS)
+        await self._connections.flushed()
 
     async def _stop_listening(self) -> None:
         """Accept no more connections; those that the kernel has accepted for us are taken over."""

@@ -1,0 +1,20 @@
+"""Pieces of answers to a socket: joined while that is cheaper than several writes."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["JOIN_BELOW", "write_pieces"]
+
+JOIN_BELOW: Final = 1 << 16
+"""Bytes. More than that is not copied once more."""
+
+
+def write_pieces(transport: asyncio.WriteTransport, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+    """Write ``pieces``, at least one, in their order."""
+    if len(pieces) == 1:
+        transport.write(pieces[0])
+    elif sum(map(len, pieces)) < JOIN_BELOW:
+        transport.write(b"".join(pieces))
+    else:
+        transport.writelines(pieces)
