@@ -1,30 +1,18 @@
-"""What the benchmarks of calls in one process share: small models, medians taken in turns, calls per second."""
+"""What the benchmarks of calls in one process share: medians taken in turns, calls per second."""
 
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from onnx import NodeProto, TensorProto, helper
-
-__all__ = ["BLOCK", "THREADS", "Call", "medians", "onnx_model", "rate"]
+__all__ = ["BLOCK", "THREADS", "Call", "medians", "rate"]
 
 THREADS: Final = 8
 BLOCK: Final = 200
 """How many calls one variant makes before it is another one's turn."""
 
 Call = Callable[[], object]
-
-
-def onnx_model(nodes: Sequence[NodeProto], constants: Sequence[TensorProto], width: int, height: int) -> bytes:
-    """The bytes of a graph from ``x``, FP32[N,width], to ``y``, FP32[N,height]."""
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", width])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", height])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
 
 
 def medians(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:

@@ -27,7 +27,8 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+from onnx_models import onnx_model
 
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
@@ -58,12 +59,7 @@ def perceptron() -> bytes:
         if not final:
             nodes.append(helper.make_node("Relu", [f"h{index}"], [f"r{index}"]))
         last = f"r{index}"
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTHS[0]])]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", WIDTHS[-1]])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    return onnx_model(nodes, constants, WIDTHS[0], WIDTHS[-1])
 
 
 class Window:

@@ -29,8 +29,8 @@ from typing import Any, Final
 
 import grpc
 import numpy as np
-from call_rates import onnx_model
 from onnx import helper, numpy_helper
+from onnx_models import onnx_model
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec.number_list import NumberList
 from repoagent_server.codec.request_templates import RequestTemplates

@@ -25,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from call_rates import THREADS, Call, medians, onnx_model, rate
+from call_rates import THREADS, Call, medians, rate
 from onnx import helper, numpy_helper
+from onnx_models import onnx_model
 
 from repoagent.config import ModelConfig
 from repoagent.server import Model, Server

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import helper
+from onnx_models import onnx_model
 
 __all__ = ["double_onnx", "python_model", "write_model", "write_repository"]
 
@@ -43,12 +43,7 @@ class TritonPythonModel:
 
 def double_onnx() -> bytes:
     """``y = x + x`` over FP32[N,4]."""
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", values[:1], values[1:])
-    content: bytes = onnx.ModelProto.SerializeToString(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    )
-    return content
+    return onnx_model([helper.make_node("Add", ["x", "x"], ["y"])], [], 4, 4)
 
 
 def write_model(repository: Path, name: str, content: str | bytes, settings: str = "") -> None:

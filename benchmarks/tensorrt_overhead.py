@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
+from onnx_models import onnx_model
 
 from repoagent.config import normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
@@ -26,16 +27,9 @@ WIDTH = 64
 
 def _model() -> bytes:
     weights = np.random.default_rng(1).standard_normal((WIDTH, 10)).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
-        [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.reshape(-1).tolist())],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    constants = [helper.make_tensor("w", TensorProto.FLOAT, weights.shape, weights.reshape(-1).tolist())]
+    return onnx_model(nodes, constants, WIDTH, 10)
 
 
 def _runner(model: bytes, text: str) -> Callable[[], object]:

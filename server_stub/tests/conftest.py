@@ -310,21 +310,27 @@ def connect(frontend: HttpFrontend) -> Iterator[Callable[[], socket.socket]]:
 
 
 @pytest.fixture
-def parse(monkeypatch: pytest.MonkeyPatch) -> Any:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
+    """The options with which the program would have served: it serves nothing."""
+    seen: list[ServeOptions] = []
+
+    def run(options: ServeOptions) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(repoagent_server.program.program, "run", run)
+    return seen
+
+
+@pytest.fixture
+def parse(ran: list[ServeOptions]) -> Any:
     """What the flags given make of the options."""
 
     def parse(*flags: str) -> ServeOptions:
-        seen: list[ServeOptions] = []
-
-        def run(options: ServeOptions) -> int:
-            seen.append(options)
-            return 0
-
-        monkeypatch.setattr(repoagent_server.program.program, "run", run)
         result = CliRunner().invoke(serve, ["--model-repository", "/models", *flags])
         if result.exit_code:
             raise click.UsageError(result.output)
-        return seen[0]
+        return ran.pop()
 
     return parse
 

@@ -6,21 +6,14 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-__all__ = ["add_sub", "make", "matmul", "nonzero", "reshape", "twice"]
+from tests.onnx_models import Tensors, make_model
 
-Tensors = Sequence[tuple[str, int, Sequence[Any]]]
+__all__ = ["add_sub", "make", "matmul", "nonzero", "reshape", "twice"]
 
 
 def make(nodes: Sequence[Any], inputs: Tensors, outputs: Tensors, weights: Sequence[Any] = ()) -> bytes:
     """A model of the opset and the version that both runtimes read."""
-    graph = helper.make_graph(
-        list(nodes),
-        "graph",
-        [helper.make_tensor_value_info(*tensor) for tensor in inputs],
-        [helper.make_tensor_value_info(*tensor) for tensor in outputs],
-        list(weights),
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+    model = make_model(nodes, inputs, outputs, weights, opset=24, ir_version=11)
     onnx.checker.check_model(model)
     data: bytes = model.SerializeToString()
     return data

@@ -17,6 +17,7 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.hostile.conftest import SECRET, NewCore, Swap
+from tests.onnx_models import floats, model_bytes
 
 CONFIG = """
 backend: "onnxruntime" name: "m"
@@ -26,10 +27,7 @@ output { name: "y" data_type: TYPE_FP32 dims: [4] label_filename: "labels.txt" }
 
 
 def identity_model() -> bytes:
-    tensor = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", tensor[:1], tensor[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return bytes(model.SerializeToString())
+    return model_bytes([helper.make_node("Identity", ["x"], ["y"])], floats("x", shape=[4]), floats("y", shape=[4]))
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -19,6 +18,7 @@ from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage.files.files import ModelFiles
+from tests.onnx_models import floats, model_bytes
 
 ADD_SUB_CONFIG = """
 backend: "onnxruntime"
@@ -35,37 +35,17 @@ output {{ name: "OUTPUT" data_type: {type} dims: [ -1 ] }}
 
 def add_sub() -> bytes:
     """OUTPUT0 = INPUT0 + INPUT1, OUTPUT1 = INPUT0 - INPUT1, FP32[N,4]."""
-    tensors = {
-        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4])
-        for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
-    }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
-            helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
-        ],
-        "add_sub",
-        [tensors["INPUT0"], tensors["INPUT1"]],
-        [tensors["OUTPUT0"], tensors["OUTPUT1"]],
-    )
-    return _serialized(graph)
+    nodes = [
+        helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+        helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+    ]
+    return model_bytes(nodes, floats("INPUT0", "INPUT1"), floats("OUTPUT0", "OUTPUT1"))
 
 
 def identity(data_type: int) -> bytes:
     """OUTPUT = INPUT, of any length."""
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["INPUT"], ["OUTPUT"])],
-        "identity",
-        [helper.make_tensor_value_info("INPUT", data_type, ["N"])],
-        [helper.make_tensor_value_info("OUTPUT", data_type, ["N"])],
-    )
-    return _serialized(graph)
-
-
-def _serialized(graph: onnx.GraphProto) -> bytes:
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    node = helper.make_node("Identity", ["INPUT"], ["OUTPUT"])
+    return model_bytes([node], [("INPUT", data_type, ["N"])], [("OUTPUT", data_type, ["N"])])
 
 
 SCRIPTED_CONFIG = """

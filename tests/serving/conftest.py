@@ -21,12 +21,9 @@ from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse, ResponseSender
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import DirectoryFiles, MemoryFiles, MemorySource, ModelFiles, ModelSource
+from tests.onnx_models import model_bytes
 
 OnnxMaker = Callable[..., bytes]
-
-
-def _tensor(name: str, data_type: int, shape: Sequence[Any]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, data_type, shape)
 
 
 def make_onnx(
@@ -41,16 +38,10 @@ def make_onnx(
 ) -> bytes:
     """A graph of one operator. ``constants`` are further inputs of it, kept in the file."""
     initialisers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
-    graph = helper.make_graph(
-        [helper.make_node(operator, [*inputs, *(constants or {})], list(outputs))],
-        "graph",
-        [_tensor(name, data_type, shape) for name in inputs],
-        [_tensor(name, data_type, output_shape or shape) for name in outputs],
-        initialisers,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    node = helper.make_node(operator, [*inputs, *(constants or {})], list(outputs))
+    given = [(name, data_type, shape) for name in inputs]
+    made = [(name, data_type, output_shape or shape) for name in outputs]
+    return model_bytes([node], given, made, initialisers)
 
 
 @pytest.fixture

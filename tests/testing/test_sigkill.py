@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.writer import encrypt_stream
 
 from repoagent.testing import KillHarness, ModelRepo
 from repoagent.testing.killing import Child
+from tests.onnx_models import floats, model_bytes
 
 MARKER = b"planted in the weights: nobody may find this after a restart !!!"
 IDENTITY = X25519Identity.generate()
@@ -82,15 +83,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def onnx_model() -> bytes:
     """y = x @ W; the bytes of W are the marker."""
     weights = np.frombuffer(MARKER, "float32").reshape(4, 4)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "W"], ["y"])],
-        "marked",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(weights, "W")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return bytes(model.SerializeToString())
+    node = helper.make_node("MatMul", ["x", "W"], ["y"])
+    return model_bytes([node], floats("x"), floats("y"), [numpy_helper.from_array(weights, "W")])
 
 
 @pytest.fixture

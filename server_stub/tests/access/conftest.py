@@ -21,7 +21,8 @@ from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
 
-from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.core import ServingCore
+from server_stub.tests.cores import every_model
 from server_stub.tests.served import identity
 
 PATIENCE: Final = 60
@@ -166,15 +167,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     issuer.publish()
     path = folder / "access.toml"
     path.write_text("\n".join(tables(issuer)))
-    options = CoreOptions(
-        repositories=(str(folder / "models"),),
-        control_mode=ControlMode.EXPLICIT,
-        startup_models=("*",),
-        workspace_directory=folder / "work",
-        cache_directory=folder / "cache",
-    )
     with ExitStack() as stack:
-        core = stack.enter_context(ServingCore(options))
+        core = stack.enter_context(ServingCore(every_model(folder)))
         file = stack.enter_context(AccessFile(path))
         denied: list[Denied] = []
         file.access.observe(denied.append)

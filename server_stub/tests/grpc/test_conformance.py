@@ -17,7 +17,8 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.core import ServingCore
+from server_stub.tests.cores import every_model
 
 _CASES: Final[list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "data" / "triton_2_51_grpc.json").read_text()
@@ -86,14 +87,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         tensors = 'input { name: "INPUT0" data_type: TYPE_FP32 dims: [-1] }\n'
         tensors += f'output {{ name: "OUTPUT0" data_type: TYPE_{output} dims: [-1] }}\n'
         (model / "config.pbtxt").write_text(f'backend: "python"\n{tensors}{more}')
-    options = CoreOptions(
-        repositories=(str(folder / "models"),),
-        control_mode=ControlMode.EXPLICIT,
-        startup_models=("*",),
-        workspace_directory=folder / "work",
-        cache_directory=folder / "cache",
-    )
-    with ServingCore(options) as core:
+    with ServingCore(every_model(folder)) as core:
         front = GrpcFrontend(core, GrpcOptions(port=0))
         front.start()
         with grpc.insecure_channel("{}:{}".format(*front.bind())) as channel:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from onnx import TensorProto, helper
+from onnx import helper
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec import storing
 
 from repoagent.server import Server
+from tests.onnx_models import floats, make_model, save_model
 
 if TYPE_CHECKING:
     from server_stub.tests.conftest import Objects
@@ -24,12 +24,9 @@ _CACHED: Final = "response_cache { enable: true }"
 
 
 def _write(folder: Path, config: str) -> None:
-    (folder / "1").mkdir(parents=True)
-    shape: list[str | int | None] = ["batch", _WIDTH]
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "XY"]
-    graph = helper.make_graph([helper.make_node("Neg", ["X"], ["Y"])], "neg", tensors[:1], tensors[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, str(folder / "1" / "model.onnx"))
+    shape = ["batch", _WIDTH]
+    model = make_model([helper.make_node("Neg", ["X"], ["Y"])], floats("X", shape=shape), floats("Y", shape=shape))
+    save_model(model, folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text(f'backend: "onnxruntime" max_batch_size: 8 {config}')
 
 

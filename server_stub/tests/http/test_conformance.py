@@ -14,7 +14,8 @@ import pytest
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 
-from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.core import ServingCore
+from server_stub.tests.cores import every_model
 
 _CASES: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parents[1] / "data" / "triton_2_51.json").read_text())
 
@@ -59,14 +60,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         (model / "1").mkdir(parents=True)
         (model / "1" / "model.py").write_text(code)
         (model / "config.pbtxt").write_text(config)
-    options = CoreOptions(
-        repositories=(str(folder / "models"),),
-        control_mode=ControlMode.EXPLICIT,
-        startup_models=("*",),
-        workspace_directory=folder / "work",
-        cache_directory=folder / "cache",
-    )
-    with ServingCore(options) as core:
+    with ServingCore(every_model(folder)) as core:
         front = HttpFrontend(Endpoint(port=0), api_service(core, allow_load_parameters=True))
         front.start()
         yield front.bind()

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import repoagent_server.program.program
 from repoagent_server.program import sagemaker
 from repoagent_server.program.options import ServeOptions
 
@@ -18,14 +17,9 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_only_model_is_served_on_sagemakers_port_alone(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[ServeOptions] = []
-
-    def run(options: ServeOptions) -> int:
-        seen.append(options)
-        return 0
-
-    monkeypatch.setattr(repoagent_server.program.program, "run", run)
+def test_the_only_model_is_served_on_sagemakers_port_alone(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, ran: list[ServeOptions]
+) -> None:
     monkeypatch.setattr(sagemaker, "REPOSITORY", repository)
     monkeypatch.setattr("sys.argv", ["serve", "--log-verbose=2"])
     monkeypatch.setenv("SAGEMAKER_BIND_TO_PORT", "9090")
@@ -33,7 +27,7 @@ def test_the_only_model_is_served_on_sagemakers_port_alone(repository: Path, mon
     monkeypatch.setenv(sagemaker.MODEL, "")
     with pytest.raises(SystemExit, match="0"):
         sagemaker.main()
-    (options,) = seen
+    (options,) = ran
     assert options.sagemaker is not None
     assert (options.sagemaker.port, options.sagemaker.model) == (9090, "digits")
     assert (options.model_repository, options.load_model) == ((str(repository),), ("digits",))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import repoagent_server.program.program
 from repoagent_server.program.options import ServeOptions
 from repoagent_server.program.serve_command import serve
 from repoagent_server.program.tritonserver import DEFAULTS, KEPT, defaults, main
@@ -24,22 +23,15 @@ KSERVE: Final = (
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Any:
+def started(monkeypatch: pytest.MonkeyPatch, ran: list[ServeOptions]) -> Any:
     """What the program would serve with."""
 
     def start(*arguments: str) -> ServeOptions:
-        seen: list[ServeOptions] = []
-
-        def run(options: ServeOptions) -> int:
-            seen.append(options)
-            return 0
-
-        monkeypatch.setattr(repoagent_server.program.program, "run", run)
         monkeypatch.setattr("sys.argv", ["tritonserver", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 0
-        return seen[0]
+        return ran.pop()
 
     return start
 

@@ -14,7 +14,8 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
 from repoagent_server.shared.grpc_options import GrpcOptions
 
-from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.core import ServingCore
+from server_stub.tests.cores import every_model
 
 _IDENTITY: Final = """
 import triton_python_backend_utils as pb_utils
@@ -41,14 +42,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingCore]:
     folder = tmp_path_factory.mktemp("hostile")
     write_identity(folder / "models", "numbers", "FP32")
     write_identity(folder / "models", "text", "STRING")
-    options = CoreOptions(
-        repositories=(str(folder / "models"),),
-        control_mode=ControlMode.EXPLICIT,
-        startup_models=("*",),
-        workspace_directory=folder / "work",
-        cache_directory=folder / "cache",
-    )
-    with ServingCore(options) as running:
+    with ServingCore(every_model(folder)) as running:
         yield running
 
 

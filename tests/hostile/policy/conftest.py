@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from tests.hostile.policy.ground import ROADS, Ground, Road
+from tests.onnx_models import floats, model_bytes
 
 
 @pytest.fixture
@@ -28,14 +29,8 @@ def weights() -> Callable[[float], bytes]:
     """An ONNX model that adds a number to FP32[N,4]: which weights are served shows in the answer."""
 
     def make(value: float) -> bytes:
-        tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
         constant = onnx.numpy_helper.from_array(np.full(4, value, np.float32), "b")
-        graph = helper.make_graph(
-            [helper.make_node("Add", ["x", "b"], ["y"])], "g", tensors[:1], tensors[1:], [constant]
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        content: bytes = model.SerializeToString()
-        return content
+        return model_bytes([helper.make_node("Add", ["x", "b"], ["y"])], floats("x"), floats("y"), [constant])
 
     return make
 

@@ -12,6 +12,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.instances.backend import InstanceSpec, PlacingRunner
 from repoagent.serving.requests.tensor import Tensor
+from tests.onnx_models import floats, model_bytes
 
 WIDTH = 1 << 15
 
@@ -42,19 +43,12 @@ def runner(memory_files: Any) -> Callable[..., Any]:
     """An instance of a model with x [batch, WIDTH] and outputs y = -x, sum = the rows' sums, of these declared dims."""
 
     def make(dims: tuple[Any, ...] = ("batch", WIDTH), batching: bool = True) -> PlacingRunner:
-        def tensor(name: str, shape: tuple[Any, ...]) -> Any:
-            return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-        graph = helper.make_graph(
-            [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("ReduceSum", ["x", "axis"], ["sum"])],
-            "g",
-            [tensor("x", ("batch", "width"))],
-            [tensor("y", dims), tensor("sum", ("batch", 1))],
-            [helper.make_tensor("axis", TensorProto.INT64, [1], [1])],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        nodes = [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("ReduceSum", ["x", "axis"], ["sum"])]
+        outputs = [*floats("y", shape=dims), *floats("sum", shape=("batch", 1))]
+        axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+        content = model_bytes(nodes, floats("x", shape=("batch", "width")), outputs, [axis])
         text = 'backend: "onnxruntime" ' + ("max_batch_size: 8" if batching else "")
-        backend, files = OnnxRuntimeBackend(), memory_files({"1/model.onnx": model.SerializeToString()})
+        backend, files = OnnxRuntimeBackend(), memory_files({"1/model.onnx": content})
         config = normalize(read_text(text), model_name="m")
         backend.auto_complete(config, files, 1)
         made = backend.load(config, files, 1).create_instance(InstanceSpec("m_0", "CPU"))

@@ -15,6 +15,7 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.onnx_models import model_bytes
 
 CoreMaker = Callable[..., ServingCore]
 
@@ -52,16 +53,7 @@ def onnx_model() -> bytes:
     inputs: list[Any] = [("x", TensorProto.FLOAT, ["E"]), ("bounds", TensorProto.INT32, ["B"])]
     outputs: list[Any] = [("sum", TensorProto.FLOAT, ["N", 1]), ("twice", TensorProto.FLOAT, ["E"])]
     tensors = [onnx.numpy_helper.from_array(np.array(value, kind), name) for name, (value, kind) in constants.items()]
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(*item) for item in inputs],
-        [helper.make_tensor_value_info(*item) for item in outputs],
-        tensors,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    return model_bytes(nodes, inputs, outputs, tensors)
 
 
 @pytest.fixture

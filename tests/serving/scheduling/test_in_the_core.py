@@ -14,6 +14,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.onnx_models import model_bytes
 
 CONTROLS = """
   control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
@@ -83,16 +84,8 @@ def onnx_with_controls() -> bytes:
     ]
     names = ["x", "START", "READY", "CORRID"]
     constants = [onnx.numpy_helper.from_array(np.array(v, np.int32), n) for n, v in [("ten", 10), ("hundred", 100)]]
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [helper.make_tensor_value_info(name, TensorProto.INT32, ["N", 1]) for name in names],
-        [helper.make_tensor_value_info(name, TensorProto.INT32, ["N", 1]) for name in ("y", "c")],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    inputs, outputs = ([(name, TensorProto.INT32, ["N", 1]) for name in some] for some in (names, ("y", "c")))
+    return model_bytes(nodes, inputs, outputs, constants)
 
 
 def step(core: ServingCore, value: int, sequence: int, flags: str = "") -> dict[str, int]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.onnx_models import floats, model_bytes
 
 STRATEGIES = ["direct { }", "oldest { max_candidate_sequences: 4 }"]
 SUM = 'state { input_name: "IN" output_name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] %s }'
@@ -26,13 +27,9 @@ def onnx_model(operator: str, states: Sequence[Any], *, batch: bool = True) -> b
     first: list[Any] = ["N"] if batch else []
     extra: dict[str, Any] = {"axis": -1} if operator == "Concat" else {}
     nodes = [helper.make_node(operator, ["IN", "x"], ["OUT"], **extra), helper.make_node("Identity", ["OUT"], ["y"])]
-    state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [*first, *states]) for name in ("IN", "OUT", "y")]
-    graph = helper.make_graph(
-        nodes, "graph", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*first, 1]), state[0]], state[1:]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    content: bytes = model.SerializeToString()
-    return content
+    shape = [*first, *states]
+    inputs = [*floats("x", shape=[*first, 1]), *floats("IN", shape=shape)]
+    return model_bytes(nodes, inputs, floats("OUT", "y", shape=shape))
 
 
 @pytest.fixture
