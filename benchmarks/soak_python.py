@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import uvloop
 
 from repoagent.serving.backends.python.process.instance import ProcessInstance
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
@@ -213,7 +214,7 @@ def soak(share: float, seed: int) -> Report:
 @contextmanager
 def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
     """One on a thread of its own, which takes the answers of processes."""
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    loop, stop = uvloop.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         with LoopReader(loop):

@@ -48,6 +48,8 @@ LIES = {
     "it is over": "packet(WORK, 5, [0, [], [], True])",
     "an execution that there was not": "packet(WORK, 5, [0, [], [[10**9, 1, 2]], False])",
     "executed at no time": "packet(WORK, 5, [0, [], [[1, None, 'x']], False])",
+    "answers without end, and nothing in them": "while True: packet(WORK, 5, [0, [], [], False])",
+    "answers to nobody without end": "while True: packet(WORK, 5, [0, [[10**9, True, None]], [], False])",
     "an execution without an end": "packet(WORK, 5, [0, [], [[1]], False])",
 }
 OTHERS = 6

@@ -68,8 +68,12 @@ class LoopReader:
             OSError: there is no descriptor left.
         """
         own = os.dup(fd)
+        try:
+            self._loop.add_reader(own, source.readable)
+        except BaseException:
+            os.close(own)
+            raise
         self._sources[own] = source
-        self._loop.add_reader(own, source.readable)
         # uvloop makes it non-blocking, for everybody who has the same socket; none of the loops needs that.
         os.set_blocking(own, True)
         return own

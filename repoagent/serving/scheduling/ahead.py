@@ -207,7 +207,14 @@ class AheadScheduler(NativeScheduler):
 
 
 def _bytes(request: InferRequest) -> int:
-    return sum(
-        tensor.array.size * _ELEMENT_BYTES if tensor.data_type is DataType.BYTES else tensor.array.nbytes
-        for tensor in request.inputs.values()
-    )
+    """How much there is to be copied; of strings without end only that it is too much."""
+    size = 0
+    for tensor in request.inputs.values():
+        array = tensor.array
+        if tensor.data_type is DataType.BYTES:
+            size += array.size * _ELEMENT_BYTES
+            if size <= _MOST_BYTES:
+                size += sum(map(len, array.ravel()))
+        else:
+            size += array.nbytes
+    return size

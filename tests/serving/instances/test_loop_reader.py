@@ -81,6 +81,21 @@ def test_what_is_watched_stays_as_it_was_for_those_who_wait_for_it(runner: async
         runner.run(run())
 
 
+def test_a_descriptor_that_cannot_be_watched_is_not_kept(runner: asyncio.Runner) -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        with here, there, LoopReader(loop) as reader:
+            before = os.listdir("/proc/self/fd")
+            loop.add_reader = None  # type: ignore[method-assign, assignment]
+            with pytest.raises(TypeError):
+                reader.watch(here.fileno(), Source(here))
+            assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    with runner:
+        runner.run(run())
+
+
 def test_the_end_of_the_loop_closes_every_descriptor_and_says_so(runner: asyncio.Runner) -> None:
     async def run() -> None:
         here, there = socket.socketpair()

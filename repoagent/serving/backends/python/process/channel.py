@@ -44,7 +44,7 @@ _PACKET_BYTES: Final = 64 << 10
 _TEXT_BYTES: Final = 32 << 10
 _INLINE_BYTES: Final = 16 << 10
 """What is copied through the kernel in less time than keeping account of a block takes."""
-_BRIEF_BYTES: Final = 256 << 10
+_BRIEF_BYTES: Final = 64 << 10
 _BRIEF_MAPPING: Final = 4 << 20
 """Up to here a message is brief: taking it in takes no longer than a small request over the network."""
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,6 +1,6 @@
 """In the child: what the server gave it to do, one execution after the other, and when the answers go back."""
 
-import os
+import mmap
 import struct
 import threading
 import time
@@ -12,7 +12,8 @@ from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["Answered", "Batch", "Executions"]
 
-_NUMBER: Final = struct.Struct("<Q")
+_NUMBER: Final = struct.Struct("Q")
+"""In the machine's own order: so it is written in one step."""
 _KEEP_NS: Final = 1_000_000
 """How long an answer may wait for those of the next executions."""
 _KEEP_BYTES: Final = 256 << 10
@@ -51,7 +52,7 @@ class Executions:
     """
 
     def __init__(self, progress_fd: int, run: Callable[[list[Any], Any], list[Response]], answer: Answered) -> None:
-        self._progress_fd = progress_fd
+        self._progress = mmap.mmap(progress_fd, _NUMBER.size)
         self._run = run
         self._answer = answer
         self._waiting: deque[list[Any]] = deque()
@@ -69,7 +70,7 @@ class Executions:
         while bodies is not None:
             number = bodies[0][0]
             if several:
-                os.pwrite(self._progress_fd, _NUMBER.pack(number), 0)
+                _NUMBER.pack_into(self._progress, 0, number)
             begin = time.monotonic_ns()
             responses = self._run(bodies, payload)
             end = time.monotonic_ns()

@@ -122,16 +122,18 @@ class ProcessInstance:
             return False
         order = Order([(request,) for request in requests], self._numbers, executed, returned)
         order.over = over
+        begun = False
         self._admit(order)
         try:
             order.write()
             begun = child.begin(Kind.EXECUTE, order.body, order.packer)
         except (RepoAgentError, TypeError, ValueError, OSError, PeerGoneError):
-            begun = False  # Who waits for it finds the same, and deals with it.
+            pass  # Who waits for it finds the same, and deals with it.
+        finally:
+            if not begun:
+                self._withdraw(order)
         if begun:
             self._port(reader).begin(child, order)
-        else:
-            self._withdraw(order)
         return begun
 
     def _port(self, reader: LoopReader) -> LoopPort:
@@ -320,7 +322,9 @@ class ProcessInstance:
         if message.kind != Kind.DONE:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:
-            count, bodies, times, _ = message.body
+            count, bodies, times, last = message.body
+            if last is False and not times:
+                raise ProtocolError("it answers before it has executed anything")
             child.wait_handled(count)
             for number, begin, end in times:
                 packet.note(number, begin, end)

@@ -63,7 +63,8 @@ class LoopPort:
         self._current = child, order
         try:
             self._watch(child)
-        except OSError:  # There is no descriptor left.
+        except Exception as error:  # There is no descriptor left.
+            logger.warning("answers of '%s' cannot be read on an event loop: %s", child.name, error)
             self._hand_over()
             return
         if child.takes_slowly:
@@ -125,9 +126,11 @@ class LoopPort:
         self._current = None
         child.over()
         self._instance.free()
-        order.over(None)  # The process is given what comes next before the answers are written.
-        _send(answers if not early else [answer for answer in answers if answer.final])
-        self._instance.settle(order, child)
+        try:
+            order.over(None)  # The process is given what comes next before the answers are written.
+        finally:
+            _send(answers if not early else [answer for answer in answers if answer.final])
+            self._instance.settle(order, child)
 
     def _hand_over(self, first: Message | None = None, fault: ProtocolError | None = None) -> None:
         assert self._current is not None

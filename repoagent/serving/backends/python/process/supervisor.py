@@ -31,7 +31,7 @@ __all__ = ["ChildProcess", "Program"]
 logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
 _CHUNK: Final = 1 << 16
-_NUMBER: Final = struct.Struct("<Q")
+_NUMBER: Final = struct.Struct("Q")
 
 
 class Program:

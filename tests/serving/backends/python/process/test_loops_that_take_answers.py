@@ -195,6 +195,16 @@ def test_long_requests_are_sent_by_a_thread(serve: Serve, new_loop: NewLoop) -> 
     assert answers.thread != loop.thread.ident
 
 
+def test_long_strings_are_sent_by_a_thread(serve: Serve, new_loop: NewLoop) -> None:
+    serving, loop = serve(), new_loop()
+    answers = Located()
+    text = np.array([b"x" * (1 << 20)], np.object_)  # One element, which has to be copied all the same.
+    request = InferRequest(Asked("m", {"x": Tensor.of(np.array([10.0], np.float32)), "s": Tensor.of(text)}), answers)
+    loop.call(lambda: serving.scheduler.submit(request))
+    assert answers.value == 10.0
+    assert answers.thread != loop.thread.ident
+
+
 def test_what_a_model_logs_or_counts_while_it_executes_is_heard_before_its_answer(
     serve: Serve, new_loop: NewLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
