@@ -24,6 +24,7 @@ UNITS: Final = {
     "drafts": "tokens per second, by right guesses",
     "executor_beside": "tokens per second, by requests at once",
     "executor_share": "% of an iteration, by requests at once",
+    "fetch": "MB/s, by size",
     "http": "% of the echo's requests per second",
     "inprocess": "µs added to a call, p50",
     "language_models": "tokens per second, by requests at once",
@@ -31,6 +32,8 @@ UNITS: Final = {
     "many_models": "milliseconds per model, by the number of models",
     "python_models": "requests per second, by size",
     "rolling_restart": "lost requests, by requests sent",
+    "tink": "MB/s of plaintext",
+    "verify": "MB/s, the start of the program included",
 }
 
 

@@ -15,9 +15,11 @@ class ActionReport:
     ``action`` is the name of an :class:`~repoagent.api.Action`. A failed ``initialize``, ``model_initialize``,
     ``model_finalize`` or ``finalize`` appears too, under that name in capitals. ``outcome`` is "ok", "failed" or
     "cancelled". ``seconds`` is wall time. Bytes, digests, notes, signers and evidence are what the agent itself
-    reported. Each record of ``evidence`` is what an auditor asks of one check of the model. ``digest`` is what was
-    checked, ``source`` and ``revision`` where it comes from, ``verifier`` and ``version`` who checked it, ``time``
-    when, and ``result`` what came of it.
+    reported.
+
+    Each record of ``evidence`` is what an auditor asks of one check of the model. It names what was checked
+    (``digest``), and where that comes from (``source``, ``revision``). It also has who checked it (``verifier``,
+    ``version``), the ``time``, and the ``result``.
     """
 
     action: str
