@@ -4,7 +4,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_NEW_KEY = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+_NEW = "openssl req -x509 -nodes -days 2 -newkey"
+_EC = "ec -pkeyopt ec_paramgen_curve:P-256"
 LOCAL = ("DNS:localhost", "IP:127.0.0.1")
 
 
@@ -24,15 +25,15 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.root = str(folder / f"{name}.pem")
         self._key = str(folder / f"{name}.key")
-        _run(_NEW_KEY, "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.root)
+        _run(f"{_NEW} {_EC}", "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.root)
 
-    def issue(self, name: str, names: tuple[str, ...] = LOCAL, *more: str) -> Pair:
-        """A certificate with the common name ``name`` and alternative ``names`` as openssl writes them."""
+    def issue(self, name: str, names: tuple[str, ...] = LOCAL, *more: str, key: str = _EC) -> Pair:
+        """A certificate with the common name ``name`` and alternative ``names``, and a ``key``, as openssl has them."""
         pair = Pair(str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key"))
         alternatives = ("-addext", f"subjectAltName={','.join(names)}") if names else ()
         signed = ("-CA", self.root, "-CAkey", self._key, "-addext", "basicConstraints=critical,CA:FALSE")
         files = ("-keyout", pair.key, "-out", pair.certificate)
-        _run(_NEW_KEY, "-subj", f"/CN={name}", *alternatives, *signed, *files, *more)
+        _run(f"{_NEW} {key}", "-subj", f"/CN={name}", *alternatives, *signed, *files, *more)
         return pair
 
 

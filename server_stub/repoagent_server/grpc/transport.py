@@ -11,6 +11,7 @@ from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import GrpcService
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
+from repoagent_server.tls.certificates import Certificates
 
 __all__ = ["Served", "Transport"]
 
@@ -32,6 +33,9 @@ class Served:
 
 class Transport(Protocol):
     """Belongs to one event loop, on whose thread it is made and called."""
+
+    certificates: Certificates | None
+    """Of TLS."""
 
     def bind(self) -> int:
         """Take the address; the port.

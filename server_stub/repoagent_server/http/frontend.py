@@ -75,6 +75,12 @@ class HttpFrontend:
             self._address = str(address), int(port)
         return self._address
 
+    @property
+    def certificate_end(self) -> float | None:
+        """When its TLS certificate ends, in seconds since the epoch; None without TLS."""
+        certificates = self._certificates
+        return certificates.material.end if certificates is not None else None
+
     def start(self) -> None:
         """Serve; returns when connections are accepted. What the service raises while it is made, this raises."""
         self.bind()
@@ -131,10 +137,17 @@ class HttpFrontend:
             service = self._make_service(loop, pools)
             service.origins = Origins(self._endpoint.address, self._endpoint.allowed_hosts)
             connections = Connections(loop, self._endpoint.limits.stall_seconds)
-            server = _Server(_protocols(service, connections, self._endpoint, self._certificates), connections, own)
+            tls = self._tls_port(loop, connections, pools)
+            server = _Server(_protocols(service, connections, self._endpoint, tls), connections, own)
             server.shared = self._endpoint.reuse_port
             server.on_started = lambda: started.set_result(_Running(loop, server, service, connections, pools))
             await server.serve(listener)
+
+    def _tls_port(self, loop: asyncio.AbstractEventLoop, connections: Connections, pools: Pools) -> TlsPort | None:
+        if self._certificates is None:
+            return None
+        handshakes = Handshakes(loop, self._endpoint.tls_handshakes, pools.handshakes)
+        return TlsPort(self._certificates, handshakes, connections, HTTP_ANSWER)
 
 
 class _Running:
@@ -169,18 +182,14 @@ def _nothing() -> None:
 
 
 def _protocols(
-    service: HttpService, connections: Connections, endpoint: Endpoint, certificates: Certificates | None
+    service: HttpService, connections: Connections, endpoint: Endpoint, tls: TlsPort | None
 ) -> Callable[[], asyncio.Protocol]:
     """What makes the protocol of a new connection."""
 
     def plain() -> HttpConnection:
         return HttpConnection(service, connections, endpoint.limits)
 
-    if certificates is None:
-        return plain
-    handshakes = Handshakes(asyncio.get_running_loop(), endpoint.tls_handshakes)
-    port = TlsPort(certificates, handshakes, connections, HTTP_ANSWER)
-    return lambda: TlsChannel(port, plain)
+    return plain if tls is None else lambda: TlsChannel(tls, plain)
 
 
 class _Server:

@@ -1,5 +1,6 @@
 """The threads of a front end on which calls may block."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -7,16 +8,17 @@ __all__ = ["Pools"]
 
 _WORKERS: Final = 32
 _WAITERS: Final = 1024
+_SHAKING: Final = 4
 
 
 class Pools:
-    """Four pools, so that calls that wait for an agent or a model never keep others from their turn.
+    """Five pools, so that calls that wait for an agent or a model never keep others from their turn.
 
     ``work`` is for what takes as long as it takes to compute: an index, a compressed body, the metrics. ``waits`` is
     for loads and unloads, which go on until the agents, the backend and the last request are done: each has a thread,
     or loads that hang would keep waiting the very unload that is to cancel them. ``long`` is one thread, on which large
     requests are read and large answers written, one after another. ``asks`` is for models
-    that are asked whether they are ready.
+    that are asked whether they are ready. ``handshakes`` computes those of TLS, with at most half of the processors.
     """
 
     def __init__(self, name: str, *, workers: int = _WORKERS, waiters: int = _WAITERS) -> None:
@@ -24,6 +26,7 @@ class Pools:
         self.asks: Final = ThreadPoolExecutor(workers, f"{name}-asks")
         self.waits: Final = ThreadPoolExecutor(waiters, f"{name}-loads")
         self.long: Final = ThreadPoolExecutor(1, f"{name}-long")
+        self.handshakes: Final = ThreadPoolExecutor(_shaking_threads(), f"{name}-handshakes")
 
     def __enter__(self) -> "Pools":
         return self
@@ -37,3 +40,8 @@ class Pools:
         self.asks.shutdown()
         self.waits.shutdown()
         self.long.shutdown()
+        self.handshakes.shutdown()
+
+
+def _shaking_threads() -> int:
+    return max(1, min(_SHAKING, len(os.sched_getaffinity(0)) // 2))

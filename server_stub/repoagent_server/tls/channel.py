@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from repoagent_server.tls.certificates import Certificates
-from repoagent_server.tls.handshakes import Handshakes
+from repoagent_server.tls.handshakes import Handshakes, Outcome
 
 __all__ = ["HTTP_ANSWER", "TlsChannel", "TlsPort"]
 
@@ -77,6 +77,9 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
+        self._early = b""
+        """What has come while a step of the handshake is computed."""
+        self._steps = False
         self._raw: asyncio.Transport | None = None
         self._protocol: Any = None
         self._buffered = False
@@ -135,7 +138,12 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
     # The handshake.
 
     def _shake(self, data: bytes) -> None:
-        tls = self._tls
+        tls, raw = self._tls, self._raw
+        if self._steps:
+            self._early += data
+            return
+        if raw is None:
+            return
         if tls is None:
             if data[0] != _HANDSHAKE_RECORD:
                 self._refuse_plain()
@@ -143,18 +151,26 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
             context = self._port.certificates.context
             tls = self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(data)
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._flush()
+        self._steps = True
+        raw.pause_reading()  # little is kept for a client whose turn has not come
+        self._port.handshakes.step(self, tls, self._stepped)
+
+    def _stepped(self, outcome: Outcome) -> None:
+        self._steps = False
+        tls, raw = self._tls, self._raw
+        if tls is None or raw is None or raw.is_closing():
             return
-        except (ssl.SSLError, ssl.CertificateError) as error:
-            logger.debug("a TLS handshake failed: %s", error)
-            self._flush()  # the alert
+        self._flush()  # its next message, or the alert
+        early, self._early = self._early, b""
+        if outcome is Outcome.FAILED:
             self._end_raw()
             return
-        self._flush()
-        self._begin(tls)
+        raw.resume_reading()
+        if outcome is Outcome.DONE:
+            self._incoming.write(early)
+            self._begin(tls)
+        elif early:
+            self._shake(early)
 
     def _begin(self, tls: ssl.SSLObject) -> None:
         self._state = _State.OPEN

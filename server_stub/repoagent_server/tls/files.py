@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent_server.tls.expiry import earliest_end
 
 __all__ = ["Material", "Stamp", "TlsFiles"]
 
@@ -25,6 +26,8 @@ class Material:
     key: bytes = field(repr=False)
     certificate: bytes
     root: bytes | None
+    end: float | None
+    """When the certificate, or one of its chain, ends, in seconds since the epoch; None if that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class TlsFiles:
         """
         key, certificate = self._bytes(self.key, "server key"), self._bytes(self.certificate, "server certificate")
         root = self._bytes(self.root, "root certificate") if self.root or self.mutual else None
-        return Material(self._context(), key, certificate, root)
+        return Material(self._context(), key, certificate, root, earliest_end(certificate))
 
     def stamp(self) -> Stamp:
         """What changes when a file is written, or a link on the way to it is replaced."""

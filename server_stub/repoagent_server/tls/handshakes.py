@@ -1,12 +1,29 @@
-"""Handshakes that have begun: how many there may be, and for how long."""
+"""Handshakes that have begun: how many there may be, for how long, and the threads on which they are computed."""
 
 import asyncio
+import contextlib
+import enum
+import logging
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Final, Protocol
 
-__all__ = ["SECONDS", "Handshakes"]
+__all__ = ["SECONDS", "Handshakes", "Outcome"]
+
+logger = logging.getLogger(__name__)
 
 SECONDS: Final = 10.0
 """For one handshake."""
+
+
+class Outcome(enum.Enum):
+    """How far a handshake has come."""
+
+    DONE = enum.auto()
+    WAITS = enum.auto()
+    """The client's next message is missing."""
+    FAILED = enum.auto()
 
 
 class _Half(Protocol):
@@ -17,12 +34,14 @@ class _Half(Protocol):
 class Handshakes:
     """Belongs to one event loop. A handshake that takes too long ends; so does the oldest where there are too many.
 
-    A client that means well is done in a few round trips, so the oldest is the least likely to be one.
+    A client that means well is done in a few round trips, so the oldest is the least likely to be one. Signatures are
+    computed by ``pool``, one after another: however many handshakes come, open connections are answered meanwhile.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int, pool: Executor) -> None:
         self._loop = loop
         self._most = most
+        self._pool = pool
         self._seconds = SECONDS
         self._open: dict[_Half, asyncio.TimerHandle] = {}
 
@@ -42,3 +61,30 @@ class Handshakes:
         timer = self._open.pop(half, None)
         if timer is not None:
             timer.cancel()
+
+    def step(self, half: _Half, tls: ssl.SSLObject, then: Callable[[Outcome], None]) -> None:
+        """Go on with a handshake on a thread, unless it has ended by its turn.
+
+        ``then`` is called on the loop. Until that, ``tls`` and what it reads and writes belong to the thread.
+        """
+
+        def hand_back(future: Future[Outcome]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it every connection
+                self._loop.call_soon_threadsafe(then, future.result())
+
+        try:
+            self._pool.submit(self._shake, half, tls).add_done_callback(hand_back)
+        except RuntimeError:  # this machine has no thread left, or the front end has ended
+            self._loop.call_soon(then, Outcome.FAILED)
+
+    def _shake(self, half: _Half, tls: ssl.SSLObject) -> Outcome:
+        if half not in self._open:
+            return Outcome.FAILED
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return Outcome.WAITS
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            logger.debug("a TLS handshake failed: %s", error)
+            return Outcome.FAILED
+        return Outcome.DONE

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from repoagent_server.shared.pools import Pools
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.channel import TlsChannel, TlsPort
 from repoagent_server.tls.files import TlsFiles
@@ -103,10 +104,11 @@ async def _serving(pair: Pair, make: Callable[[], asyncio.Protocol]) -> AsyncIte
     loop = asyncio.get_running_loop()
     register = _Register()
     certificates = Certificates(TlsFiles("HTTP", pair.certificate, pair.key))
-    port = TlsPort(certificates, Handshakes(loop, 10), register)
-    server = await loop.create_server(lambda: TlsChannel(port, make), "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1], register
-    server.close()
+    with Pools("tls") as pools:
+        port = TlsPort(certificates, Handshakes(loop, 10, pools.handshakes), register)
+        server = await loop.create_server(lambda: TlsChannel(port, make), "127.0.0.1", 0)
+        yield server.sockets[0].getsockname()[1], register
+        server.close()
 
 
 def _run(test: Any) -> None:

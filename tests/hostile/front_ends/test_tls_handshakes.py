@@ -26,6 +26,7 @@ from tests.certificates import Authority, Pair
 from tests.hostile.front_ends.conftest import Ways
 
 _HALF_OPEN: Final = 1000
+_HEAVY: Final = 400
 Serve = Callable[..., tuple[int, int]]
 
 
@@ -44,7 +45,7 @@ def serve(core: ServingCore, pair: Pair) -> Iterator[Serve]:
     """Start HTTP and gRPC with TLS, with so many handshakes at a time; their ports."""
     with ExitStack() as stack:
 
-        def start(handshakes: int = 1024) -> tuple[int, int]:
+        def start(handshakes: int = 1024, pair: Pair = pair) -> tuple[int, int]:
             files = TlsFiles("HTTP", pair.certificate, pair.key, alpn=("http/1.1",))
             http = HttpFrontend(Endpoint(port=0, tls=files, tls_handshakes=handshakes), api_service(core))
             options = GrpcOptions(port=0, use_ssl=True, server_cert=pair.certificate, server_key=pair.key)
@@ -79,6 +80,15 @@ def _half_open(port: int, count: int, sent: bytes) -> Iterator[list[socket.socke
         yield clients
 
 
+def _has_come_on(client: socket.socket) -> bool:
+    """Whether the server has answered its first message."""
+    client.setblocking(False)
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
 def _ended(client: socket.socket) -> bool:
     """Wait until the server has ended the connection."""
     with contextlib.suppress(ConnectionError):
@@ -110,6 +120,35 @@ def test_a_thousand_handshakes_that_go_no_further_keep_nobody_waiting(
             for _ in range(3):
                 _answers(ports, authority)
     _answers(ports, authority)
+
+
+@pytest.fixture(scope="module")
+def heavy(authority: Authority) -> Pair:
+    """A key whose signatures take long."""
+    return authority.issue("heavy", key="rsa:4096")
+
+
+def test_handshakes_that_must_be_computed_keep_no_open_connection_waiting(
+    serve: Serve, authority: Authority, heavy: Pair
+) -> None:
+    """Each of them costs milliseconds. All have been asked for before the first request of the client that is there."""
+    hello = _hello(authority)
+    context = ssl.create_default_context(cafile=authority.root)
+    ports = serve(pair=heavy)
+    with (
+        httpx.Client(base_url=f"https://localhost:{ports[0]}", verify=context, timeout=120) as web,
+        tritonclient.grpc.InferenceServerClient(
+            f"localhost:{ports[1]}", ssl=True, root_certificates=authority.root
+        ) as remote,
+    ):
+        asks: list[Callable[[], object]] = [lambda: web.get("/v2/health/live"), remote.is_server_live]
+        for port, ask in zip(ports, asks, strict=True):
+            ask()
+            with _half_open(port, _HEAVY, hello) as clients:
+                for _ in range(10):
+                    ask()
+                assert not all(map(_has_come_on, clients)), "the client was answered after all handshakes"
+            ask()
 
 
 def test_of_too_many_handshakes_the_oldest_end(serve: Serve, authority: Authority) -> None:

@@ -88,6 +88,12 @@ class GrpcFrontend:
             self._thread.start()
         return self._options.address, self._port.result()
 
+    @property
+    def certificate_end(self) -> float | None:
+        """When its TLS certificate ends, in seconds since the epoch; None without TLS."""
+        certificates = self._transport.certificates if self._transport is not None else None
+        return certificates.material.end if certificates is not None else None
+
     def start(self) -> None:
         """Serve; returns when calls are accepted. Raises as :meth:`bind`."""
         self.bind()

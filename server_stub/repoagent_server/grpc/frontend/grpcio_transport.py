@@ -28,10 +28,10 @@ class GrpcioTransport:
         self._options = options
         files = options.tls_files()
         self._credentials: grpc.ServerCredentials | None = None
-        self._certificates: Certificates | None = None
+        self.certificates: Certificates | None = None
         if files is not None:
-            self._certificates = Certificates(files)
-            self._credentials = _Rotation(self._certificates).credentials(files.mutual)
+            self.certificates = Certificates(files)
+            self._credentials = _Rotation(self.certificates).credentials(files.mutual)
         self._server = grpc.aio.server(
             interceptors=[RequestIds(), *_interceptors(served)],
             options=options.channel_options(),
@@ -50,15 +50,15 @@ class GrpcioTransport:
 
     async def start(self) -> None:
         await self._server.start()
-        if self._certificates is not None:
-            self._certificates.watch()
+        if self.certificates is not None:
+            self.certificates.watch()
 
     async def part(self) -> None:
         pass  # grpcio has no way to ask
 
     async def stop(self, grace: float) -> None:
-        if self._certificates is not None:
-            self._certificates.close()
+        if self.certificates is not None:
+            self.certificates.close()
         await self._server.stop(grace)
 
 
@@ -66,14 +66,14 @@ class _Rotation:
     """Asked at each handshake, on threads of the library: a certificate that has changed, else None."""
 
     def __init__(self, certificates: Certificates) -> None:
-        self._certificates = certificates
+        self.certificates = certificates
         self._given: Material | None = None
 
     def credentials(self, mutual: bool) -> "grpc.ServerCredentials":
         return grpc.dynamic_ssl_server_credentials(self(), self, mutual)
 
     def __call__(self) -> "grpc.ServerCertificateConfiguration | None":
-        material = self._certificates.material
+        material = self.certificates.material
         if material is self._given:
             return None
         self._given = material

@@ -48,12 +48,13 @@ class Http2Transport:
         )
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)
-        self._certificates, self._tls = None, None
+        self.certificates: Certificates | None = None
+        self._tls: TlsPort | None = None
         files = options.tls_files()
         if files is not None:
-            self._certificates = Certificates(files)
-            handshakes = Handshakes(self._loop, served.limits.tls_handshakes)
-            self._tls = TlsPort(self._certificates, handshakes, self._connections)
+            self.certificates = Certificates(files)
+            handshakes = Handshakes(self._loop, served.limits.tls_handshakes, served.pools.handshakes)
+            self._tls = TlsPort(self.certificates, handshakes, self._connections)
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
@@ -73,8 +74,8 @@ class Http2Transport:
             raise UnavailableError(
                 f"gRPC cannot listen on {options.address}:{options.port}: the address is in use or not ours"
             ) from error
-        if self._certificates is not None:
-            self._certificates.watch()
+        if self.certificates is not None:
+            self.certificates.watch()
 
     async def part(self) -> None:
         """See :class:`Transport`. Returns when every client has heard, or has had its time for that."""
@@ -86,8 +87,8 @@ class Http2Transport:
 
     async def stop(self, grace: float) -> None:
         await self._stop_listening()
-        if self._certificates is not None:
-            self._certificates.close()
+        if self.certificates is not None:
+            self.certificates.close()
         for protocol in self._protocols():
             protocol.part()
         with contextlib.suppress(TimeoutError):
