@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 __all__ = ["OPERATOR", "Actor", "acting_as", "current_actor"]
@@ -15,18 +15,18 @@ class Actor:
 
     ``by`` is "client", "operator" (flags, signals, the program that embeds the server), "poll", "on-demand", "idle" or
     "agent". ``client`` is the name that access control knows a client by, empty without access control. ``via`` is the
-    protocol; ``request`` the id that the client gave its request.
+    protocol; ``request`` the id that the client gave its request; ``address`` where its connection comes from.
     """
 
     by: str
     client: str = ""
     via: str = ""
     request: str = ""
+    address: str = ""
 
     def to_dict(self) -> dict[str, str]:
         """The fields that are not empty."""
-        fields = {"by": self.by, "client": self.client, "via": self.via, "request": self.request}
-        return {name: value for name, value in fields.items() if value}
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 OPERATOR: Final = Actor("operator")

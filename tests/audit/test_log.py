@@ -35,11 +35,12 @@ def no_room(path: Path, more: int = 0) -> Iterator[None]:
 
 def test_a_line_has_who_and_what(path: Path, new_log: NewLog) -> None:
     log = new_log(clock=lambda: 0.5)
-    with acting_as(Actor("client", "alice", "http", "r-1")):
+    who = {"by": "client", "client": "alice", "via": "http", "request": "r-1", "address": "10.0.0.7:51234"}
+    with acting_as(Actor(**who)):
         log.record("load", "loaded", {"model": "m"})
     log.demand("unload", "unloaded", {"model": "m"})
     first, second = documents(path)
-    assert first["who"] == {"by": "client", "client": "alice", "via": "http", "request": "r-1"}
+    assert first["who"] == who
     assert first["time"] == "1970-01-01T00:00:00.500000Z"
     assert second["who"] == {"by": "operator"}
     assert (log.lines, log.failures, log.head.seq) == (2, 0, 2)

@@ -2,7 +2,7 @@
 
 from repoagent_server.access.access import Access, Denied
 from repoagent_server.access.clients import Caller, Client, Grant
-from repoagent_server.access.errors import AccessError, NotAuthenticatedError, NotPermittedError
+from repoagent_server.access.errors import AccessError, Cause, NotAuthenticatedError, NotPermittedError
 from repoagent_server.access.identity import PeerIdentity
 from repoagent_server.access.rights import Need, Right, Scope
 
@@ -10,6 +10,7 @@ __all__ = [
     "Access",
     "AccessError",
     "Caller",
+    "Cause",
     "Client",
     "Denied",
     "Grant",

@@ -9,7 +9,7 @@ from typing import Final
 
 from repoagent_server.access.clients import Caller
 from repoagent_server.access.credentials import Given
-from repoagent_server.access.errors import AccessError, NotPermittedError
+from repoagent_server.access.errors import AccessError, Cause, NotPermittedError
 from repoagent_server.access.rights import Need, Right, Scope
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer, UnknownKeyError
@@ -35,6 +35,12 @@ class Denied:
     """What the client is answered."""
     protocol: str = "http"
     """``http`` or ``grpc``."""
+    cause: Cause = Cause.NO_RIGHT
+    """The reason, as metrics count it."""
+    address: str = ""
+    """Where the connection comes from; empty if that is not known."""
+    request: str = ""
+    """The client's ``x-request-id``, if it has sent one that is valid."""
 
 
 Observer = Callable[[Denied], None]
@@ -69,10 +75,14 @@ class Access:
         with self._lock:
             self._observers = [*self._observers, observer]
 
-    def denied(self, error: AccessError, route: str, protocol: str = "http") -> None:
+    def denied(
+        self, error: AccessError, route: str, protocol: str = "http", *, address: str = "", request: str = ""
+    ) -> None:
         """Report that a request to ``route`` is answered with ``error``. Never raises."""
         logger.debug("%s is denied: %s", route, error)
-        event = Denied(error.client, error.right, error.model, route, error.message, protocol)
+        event = Denied(
+            error.client, error.right, error.model, route, error.message, protocol, error.cause, address, request
+        )
         for observer in self._observers:
             try:
                 observer(event)
@@ -96,7 +106,7 @@ class Access:
         """``caller`` itself as long as it is good, else whom its key belongs to now. Raises as :meth:`caller`."""
         if caller.mark is self._rules.mark and (caller.expires is None or time.time() < caller.expires):
             return caller
-        return self.caller(caller.given)
+        return self.caller(caller.given).at(caller.address)
 
     def opens(self, need: Need) -> bool:
         """Whether an operation with ``need`` is for everybody."""

@@ -1,5 +1,6 @@
 """The clients of an access file with their grants, and the client behind a request."""
 
+import copy
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class Caller:
     """A client that has shown who it is. Good as long as the rules with ``mark`` are in force and ``expires`` is not
     over. An idle connection keeps its caller, so this must not keep the rules."""
 
-    __slots__ = ("client", "expires", "given", "kept", "mark", "name")
+    __slots__ = ("address", "client", "expires", "given", "kept", "mark", "name")
 
     def __init__(
         self, client: Client, given: Given, mark: object, *, subject: str = "", expires: float | None = None
@@ -76,6 +77,16 @@ class Caller:
         self.expires = expires
         self.kept: Any = None
         """For the front ends: what they make of a caller and need again for its next request."""
+        self.address = ""
+        """Where its connection comes from, for logs."""
+
+    def at(self, address: str) -> "Caller":
+        """The same caller on a connection from ``address``."""
+        if address == self.address:
+            return self
+        there = copy.copy(self)
+        there.address, there.kept = address, None
+        return there
 
     def may(self, right: Right, model: str) -> bool:
         """See :meth:`Client.may`."""

@@ -1,15 +1,31 @@
 """Why a request is not let in. The texts are the same whether or not a model exists."""
 
+import enum
 from typing import ClassVar, Final
 
 from repoagent.errors import ErrorCode, RepoAgentError
 from repoagent_server.access.rights import Right
 
-__all__ = ["AccessError", "NotAuthenticatedError", "NotPermittedError"]
+__all__ = ["AccessError", "Cause", "NotAuthenticatedError", "NotPermittedError"]
 
 _SHOWN: Final = 200
 """Characters of a model's name that are repeated to its sender."""
 _REALM: Final = 'Bearer realm="repoagent"'
+
+
+class Cause(enum.StrEnum):
+    """Why, as metrics count it."""
+
+    NO_KEY = "no_key"
+    """It has no key, token or certificate."""
+    INVALID_KEY = "invalid_key"
+    """That belongs to no client, or not any more."""
+    NO_RIGHT = "no_right"
+    """The client lacks a right."""
+    RESTRICTED = "restricted_part"
+    """The header of a restricted part is missing."""
+    FOREIGN = "foreign_page"
+    """A page of another site sends it."""
 
 
 class AccessError(RepoAgentError):
@@ -20,6 +36,7 @@ class AccessError(RepoAgentError):
     status: ClassVar[int]
     """Of HTTP."""
     grpc_status: ClassVar[int]
+    cause: Cause
 
     def __init__(self, message: str, *, client: str = "", right: str = "", model: str = "") -> None:
         super().__init__(message)
@@ -45,6 +62,7 @@ class NotAuthenticatedError(AccessError):
         """``given``: there was one, and it is not valid."""
         super().__init__(message)
         self._given = given
+        self.cause = Cause.INVALID_KEY if given else Cause.NO_KEY
 
     @property
     def challenge(self) -> str:
@@ -56,6 +74,7 @@ class NotPermittedError(AccessError):
 
     status = 403
     grpc_status = 7
+    cause = Cause.NO_RIGHT
 
     @classmethod
     def lacks(cls, client: str, right: Right, model: str | None) -> "NotPermittedError":

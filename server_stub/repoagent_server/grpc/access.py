@@ -11,8 +11,12 @@ from grpc_reflection.v1alpha import reflection
 from repoagent_server.access import Access, AccessError, Caller, Need, PeerIdentity, Right, Scope
 from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, Given, given
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
+from repoagent_server.grpc.acting import address
+from repoagent_server.grpc.request_ids import request_id
+from repoagent_server.grpc.running_request import log_refused
+from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of"]
+__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of", "streaming"]
 
 _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
@@ -59,11 +63,13 @@ class CallAccess:
             return OPEN
         return KNOWN if method.startswith(_REFLECTION) else None
 
-    def begin(self, method: str, given: Callable[[], Given], known: Caller | None = None) -> Caller | None:
+    def begin(
+        self, method: str, given: Callable[[], Given], known: Caller | None = None, *, address: str, request: str
+    ) -> Caller | None:
         """Who calls, for a call whose headers are there; None where nobody needs a key.
 
         ``given``: what the headers and the connection show. ``known``: who the caller was the last time that these
-        headers came on this connection.
+        headers came on this connection. ``address`` and ``request``: where that comes from, and the ``x-request-id``.
 
         Raises:
             AccessError: it is no client, or lacks the right whatever the message is.
@@ -72,11 +78,11 @@ class CallAccess:
         try:
             if need is not None and access.opens(need):
                 return None
-            caller = access.caller(given()) if known is None else access.current(known)
+            caller = access.caller(given()).at(address) if known is None else access.current(known)
             if need is None or need.scope is Scope.SERVER:
                 access.require(caller, need)
         except AccessError as error:
-            access.denied(error, method, "grpc")
+            access.denied(error, method, "grpc", address=address, request=request)
             raise
         return caller
 
@@ -97,51 +103,75 @@ class CallAccess:
             caller = access.current(caller)
             access.require(caller, need, model)
         except AccessError as error:
-            access.denied(error, method, "grpc")
+            access.denied(error, method, "grpc", address=caller.address if caller is not None else "")
             raise
         return caller
 
 
 class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it
-    """The first half for grpcio, whose interceptors do not see certificates: each handler begins with the check."""
+    """The first half for grpcio, whose interceptors do not see certificates: each handler begins with the check.
 
-    def __init__(self, calls: CallAccess) -> None:
+    grpcio receives the message of a unary call before its handler begins, up to the largest that is allowed. So all
+    handlers take streams here: what a client sends that is not let in stays with it.
+    """
+
+    def __init__(self, calls: CallAccess, log: RequestLog | None = None) -> None:
+        """``log`` gets a line for each call of inference that is not let in."""
         self._calls = calls
+        self._log = log
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
         return None if handler is None else self._checked(handler, details.method)
 
     def _checked(self, handler: Any, method: str) -> Any:
-        kinds = {
-            (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
-            (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),
-            (True, False): (grpc.stream_unary_rpc_method_handler, handler.stream_unary),
-            (True, True): (grpc.stream_stream_rpc_method_handler, handler.stream_stream),
-        }
-        make, inner = kinds[handler.request_streaming, handler.response_streaming]
+        inners = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        inner = next(one for one in inners if one is not None)
+        takes = _all if handler.request_streaming else _only
 
-        async def answers(message: Any, context: Any) -> Any:
-            return await inner(message, await self._begun(method, context))
-
-        async def streams(message: Any, context: Any) -> AsyncIterator[Any]:
+        async def answers(messages: Any, context: Any) -> Any:
             known = await self._begun(method, context)
-            async for answer in inner(message, known):
+            return await inner(await takes(messages, context), known)
+
+        async def streams(messages: Any, context: Any) -> AsyncIterator[Any]:
+            known = await self._begun(method, context)
+            async for answer in inner(await takes(messages, context), known):
                 yield answer
 
         outer = streams if inspect.isasyncgenfunction(inner) else answers
-        return make(outer, handler.request_deserializer, handler.response_serializer)
+        return streaming(handler)(outer, handler.request_deserializer, handler.response_serializer)
 
     async def _begun(self, method: str, context: Any) -> Any:
         """The context of a call that is let in, which knows the caller."""
         try:
-            caller = self._calls.begin(method, lambda: _given(context))
+            place, request = address(context), request_id(context)
+            caller = self._calls.begin(method, lambda: _given(context), address=place, request=request)
         except AccessError as error:
             failure = error
         else:
             return _KnownContext(context, caller)
+        log_refused(self._log, method, failure.grpc_status, request, failure.client)
         await context.abort(code_of(failure), failure.message)
         raise AssertionError("abort raises")
+
+
+def streaming(handler: Any) -> Any:
+    """What makes a handler of grpcio that answers as ``handler`` does, and gets messages only as it asks for them."""
+    if handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler
+    return grpc.stream_unary_rpc_method_handler
+
+
+async def _all(messages: AsyncIterator[Any], _: Any) -> AsyncIterator[Any]:
+    return messages
+
+
+async def _only(messages: AsyncIterator[Any], context: Any) -> Any:
+    """The message of a unary call."""
+    async for message in messages:
+        return message
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "the method takes exactly one message")
+    raise AssertionError("abort raises")
 
 
 class _KnownContext:

@@ -75,6 +75,10 @@ class InferCalls:
         """The way back of answers."""
         return self._inference.mailbox
 
+    def now(self, caller: Caller | None) -> Caller | None:
+        """See :meth:`Inference.now`."""
+        return self._inference.now(caller)
+
     async def infer(self, received: Received, context: Context) -> list[Buffer]:
         """ModelInfer: the parts of the answer's message. A client that goes away cancels its request."""
         self.in_flight.started()

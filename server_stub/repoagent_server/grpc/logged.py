@@ -31,7 +31,7 @@ class LoggedInferCalls(InferCalls):
     async def infer(self, received: Received, context: Context) -> list[Buffer]:
         assert self.log is not None
         size = len(received) if isinstance(received, (bytes, bytearray)) else received.ByteSize()
-        running = RunningRequest(size, caller_of(context), request_id(context))
+        running = RunningRequest(size, self.now(caller_of(context)), request_id(context))
         running.model = getattr(received, "model_name", "")
         running.status = _CANCELLED  # unless it comes to another end
         sent = 0
@@ -116,15 +116,18 @@ class _LoggedStream(InferStream):
         self._large: RunningRequest | None = None
 
     def _submit(self, message: bytes) -> None:
-        self._small = RunningRequest(len(message), self._call.client, self._id)
+        self._small = self._running_request(message)
         try:
             super()._submit(message)
         finally:
             self._small = None
 
     async def _submit_long(self, data: Buffer) -> None:
-        self._large = RunningRequest(len(data), self._call.client, self._id)
+        self._large = self._running_request(data)
         await super()._submit_long(data)
+
+    def _running_request(self, message: Buffer) -> RunningRequest:
+        return RunningRequest(len(message), self._streams.inference.now(self._call.client), self._id)
 
     def _refuse(self, error: RepoAgentError, request_id: str) -> None:
         super()._refuse(error, request_id)  # the id in the request's own message

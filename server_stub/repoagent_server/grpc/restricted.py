@@ -6,10 +6,18 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health
 
-from repoagent.audit import NO_AUDIT, Actor, Audit
+from repoagent_server.access import Cause, Denied
+from repoagent_server.access.denials import Denials
+from repoagent_server.grpc.access import streaming
+from repoagent_server.grpc.acting import address
+from repoagent_server.grpc.request_ids import request_id
+from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions
+from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["PROTOCOLS", "RestrictedProtocols"]
+
+_STATUS: Final = grpc.StatusCode.UNAVAILABLE
 
 #: Which protocol each method of the service belongs to.
 PROTOCOLS: Final = {
@@ -39,25 +47,44 @@ PROTOCOLS: Final = {
 class RestrictedProtocols(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it
     """Lets a call through if its protocol is open, or it has the header; the health service is ``health``."""
 
-    def __init__(self, service: str, restrictions: Restrictions, audit: Audit = NO_AUDIT) -> None:
-        """``audit`` gets what is refused; of calls with the same headers on one connection only the first."""
-        self._audit = audit
+    def __init__(
+        self,
+        service: str,
+        restrictions: Restrictions,
+        denials: Denials | None = None,
+        log: RequestLog | None = None,
+    ) -> None:
+        """``denials`` gets each call that is refused, ``log`` a line for those of inference."""
+        self._denials = denials or Denials()
+        self._log = log
         self._guards = {f"/{service}/{name}": restrictions.get(api) for name, api in PROTOCOLS.items()}
         self._health = restrictions.get(Api.HEALTH)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
         refusal = self.refusal(details.method, details.invocation_metadata)
-        return handler if handler is None or refusal is None else _refusing(handler, refusal)
+        return handler if handler is None or refusal is None else self._refusing(handler, details.method, refusal)
 
     def refusal(self, method: str, metadata: Any) -> str | None:
         """Why a call is refused, None if it is not."""
         guard = self._guard(method)
         if guard is None or guard.admits(_first(metadata, guard.header)):
             return None
-        text = f"This protocol is restricted, expecting header '{guard.header}'"
-        self._audit.note("denied", "denied", {"route": method, "reason": text}, Actor("client", via="grpc"))
-        return text
+        return f"This protocol is restricted, expecting header '{guard.header}'"
+
+    def refused(self, method: str, text: str, address: str, request: str) -> None:
+        """Take note of a call that is refused with ``text``."""
+        self._denials.report(Denied("", "", "", method, text, "grpc", Cause.RESTRICTED, address, request))
+        log_refused(self._log, method, _STATUS.value[0], request)
+
+    def _refusing(self, handler: Any, method: str, text: str) -> Any:
+        """A handler that answers in the same way, and takes no message of the client."""
+
+        async def refuse(_: object, context: Any) -> None:
+            self.refused(method, text, address(context), request_id(context))
+            await context.abort(_STATUS, text)
+
+        return streaming(handler)(refuse)
 
     def _guard(self, method: str) -> Restriction | None:
         if method.startswith(f"/{health.SERVICE_NAME}/"):
@@ -70,18 +97,3 @@ def _first(metadata: Any, name: str) -> bytes | None:
         if key == name:
             return value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
     return None
-
-
-def _refusing(handler: Any, text: str) -> Any:
-    """A handler of the same kind that looks at no request."""
-
-    async def refuse(_: object, context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, text)
-
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    return make[handler.request_streaming, handler.response_streaming](refuse)

@@ -1,12 +1,23 @@
 """What the request log gets of a request over gRPC, as far as it is known until the request has been answered."""
 
 import time
+from typing import Final
 
 from repoagent.serving.requests.request import Asked, InferResponse
 from repoagent_server.access import Caller
 from repoagent_server.shared.request_log import Entry, RequestLog, started
 
-__all__ = ["RunningRequest"]
+__all__ = ["RunningRequest", "log_refused"]
+
+_INFERS: Final = ("/ModelInfer", "/ModelStreamInfer")
+
+
+def log_refused(log: RequestLog | None, method: str, status: int, request: str, client: str = "") -> None:
+    """Write the line of a call that was not let in, if it is one of inference. ``method``: its path."""
+    if log is not None and method.endswith(_INFERS):
+        refused = RunningRequest(0, None, request)
+        refused.client, refused.status = client, status
+        refused.end(log, 0)
 
 
 class RunningRequest:

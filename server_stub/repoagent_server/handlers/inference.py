@@ -92,8 +92,10 @@ class Inference:
             NotFoundError: there is no such model or version.
         """
         if isinstance(error, AccessError) and self._access is not None:
+            client = self.now(client)
             error.client = client.name if client is not None else ""
-            self._access.denied(error, self._route, self._protocol)
+            address = client.address if client is not None else ""
+            self._access.denied(error, self._route, self._protocol, address=address)
         self.model_metadata(model, version)
 
     def context(
@@ -113,6 +115,18 @@ class Inference:
             request_id,
         )
 
+    def now(self, client: Caller | None) -> Caller | None:
+        """``client`` by the rules of now, for logs: a key may belong to another client since its call began.
+
+        None without access control, and if it belongs to no client any more.
+        """
+        if client is None or self._access is None:
+            return None
+        try:
+            return self._access.current(client)
+        except AccessError:
+            return None
+
     def admit(self, client: Caller | None, model: str, *, route: str = "") -> None:
         """Check that ``client`` may infer with ``model``: before anything of the answer depends on the model.
 
@@ -127,7 +141,8 @@ class Inference:
                 raise NotAuthenticatedError("the request has no client", given=False)
             access.require(access.current(client), _NEEDS, model)
         except AccessError as error:
-            access.denied(error, route or self._route, self._protocol)
+            address = client.address if client is not None else ""
+            access.denied(error, route or self._route, self._protocol, address=address)
             raise
 
     def regions(self, client: Caller | None) -> Regions:

@@ -26,7 +26,7 @@ class HttpAccess:
         try:
             self._admit(request, route, params)
         except AccessError as error:
-            self._access.denied(error, route_of(request))
+            self._access.denied(error, route_of(request), address=request.address, request=request.id)
             response = route.refuse(error.message, error.status)
             response.headers = [*response.headers, *_challenge(error)]
             return response
@@ -38,7 +38,10 @@ class HttpAccess:
             return
         caller = frame.caller
         # Of a head that came before on the same connection the client is known, and good until the rules change.
-        caller = access.caller(given_in(request.headers, request.peer)) if caller is None else access.current(caller)
+        if caller is None:
+            caller = access.caller(given_in(request.headers, request.peer)).at(request.address)
+        else:
+            caller = access.current(caller)
         frame.caller = caller
         access.require(caller, need, params.get("model", ""))
 

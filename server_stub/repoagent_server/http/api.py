@@ -6,6 +6,7 @@ from collections.abc import Callable
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.access import Access, Need, Right
+from repoagent_server.access.denials import Denials
 from repoagent_server.access.read import METRICS
 from repoagent_server.access.rights import for_all
 from repoagent_server.handlers.all import Handlers
@@ -18,7 +19,7 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.coding import CodedRoute
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
-from repoagent_server.http.logged import logged
+from repoagent_server.http.logged import METRICS_PATH, logged
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.openai_routes import OpenAiRoutes
@@ -52,6 +53,7 @@ def api_service(
     request_log: RequestLog | None = None,
     ui: bool = False,
     explicit: bool = False,
+    denials: Denials | None = None,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -69,6 +71,7 @@ def api_service(
         request_log: Gets a line for each request to a model.
         ui: Whether there is a page for people, at ``/ui``.
         explicit: Whether that page offers to load and unload models.
+        denials: Counts and records what is refused for its headers; None records it in the core's audit log.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
@@ -90,19 +93,27 @@ def api_service(
         if metrics is not None:
             routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
-        service.audit = core.audit
+        service.denials = denials or Denials(core.audit)
         service.watch = None if request_log is None else logged(request_log)
         return service
 
     return make
 
 
-def metrics_service(metrics: MetricsText, access: Access | None = None) -> ServiceFactory:
+def metrics_service(
+    metrics: MetricsText,
+    access: Access | None = None,
+    request_log: RequestLog | None = None,
+    denials: Denials | None = None,
+) -> ServiceFactory:
     """The same for a port that has the metrics page alone, which the access file can open to everybody."""
     needs = for_all(Right.METADATA, opened_by=METRICS)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        return _guarded(HttpService(Router([_metrics_route(metrics, needs)]), loop, pools), access)
+        service = _guarded(HttpService(Router([_metrics_route(metrics, needs)]), loop, pools), access)
+        service.denials = denials or Denials()
+        service.watch = None if request_log is None else logged(request_log)
+        return service
 
     return make
 
@@ -117,4 +128,4 @@ def _metrics_route(metrics: MetricsText, needs: Need) -> Route:
     def page(_: Request, __: Params) -> Response:
         return Response(200, metrics().encode(), CONTENT_TYPE)
 
-    return Route("/metrics", frozenset({b"GET"}), blocking=page, needs=needs)
+    return Route(METRICS_PATH, frozenset({b"GET"}), blocking=page, needs=needs)

@@ -10,6 +10,7 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, too_large
 from repoagent_server.http.messages import Header, Request, Response, error_response
 from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.shared.address import shown
 from repoagent_server.shared.pools import Pools
 
 __all__ = ["AsgiApp"]
@@ -63,15 +64,20 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        body = await _read_body(receive, self._max_body)
-        if isinstance(body, Response):
-            for message in _messages(body, scope["method"]):
-                await send(message)
-            return
         headers = list(scope["headers"])
-        request = Request(scope["method"].encode(), _target(scope), headers, frame_of(headers), body)
+        request = Request(scope["method"].encode(), _target(scope), headers, frame_of(headers))
+        request.address = shown(scope.get("client"))
         exchange = _Exchange(scope["method"], request.frame.request_id)
-        self._service_here().handle(request, exchange)
+        service = self._service_here()
+        refusal = service.verdict(request)
+        body = b"" if refusal is not None else await _read_body(receive, self._max_body)
+        if refusal is not None:
+            refusal(exchange)
+        elif isinstance(body, Response):
+            exchange.respond(body)
+        else:
+            request.body = body
+            service.handle(request, exchange)
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await exchange.relay(send, gone)

@@ -16,7 +16,8 @@ from repoagent_server.http.connections import Connections
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, Reading, RequestReader
 from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
-from repoagent_server.http.service import HttpService
+from repoagent_server.http.service import HttpService, Refusal
+from repoagent_server.shared.address import address_of
 from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
 __all__ = ["HttpConnection"]
@@ -24,6 +25,7 @@ __all__ = ["HttpConnection"]
 _LINGER_SECONDS: Final = 10.0
 _UNWRITTEN: Final = 64
 """Answers that may wait to be written on one connection."""
+_UNFINISHED: Final = (Reading.HEAD, Reading.BODY, Reading.SKIPPED)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -47,6 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened = 0.0
         self._large: LargeBody | None = None
         self._peer: PeerIdentity | None = None
+        self._address = ""
 
     # What the event loop calls.
 
@@ -54,6 +57,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._opened = asyncio.get_running_loop().time()
         self._peer = PeerIdentity.of_connection(transport.get_extra_info("ssl_object"))
+        self._address = address_of(transport)
         self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,8 +97,7 @@ class HttpConnection(asyncio.Protocol):
         return len(self._connections) == 1
 
     def take(self, request: Request, keep_alive: bool, http_1_0: bool) -> None:
-        if self._peer is not None:
-            request.peer = self._peer
+        request.peer, request.address = self._peer, self._address
         self._waiting.append(_Exchange(self, request, keep_alive, http_1_0))
         if self._current is None:
             self._pump()
@@ -102,8 +105,19 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()  # sending ahead is allowed, but not without end
 
     def refuse(self, response: Response) -> None:
-        self._waiting.append(_Exchange(self, None, False, False, response))
+        self._waiting.append(_Exchange(self, None, False, False, lambda exchange: exchange.respond(response)))
         self._pump()
+
+    def refuses(self, request: Request, keep_alive: bool, http_1_0: bool) -> bool:
+        request.peer, request.address = self._peer, self._address
+        refusal = self._service.verdict(request)
+        if refusal is None:
+            return False
+        self._waiting.append(_Exchange(self, request, keep_alive, http_1_0, refusal))
+        self._pump()
+        if self._waiting and self._transport is not None:
+            self._transport.pause_reading()
+        return True
 
     def invite(self) -> None:
         if self._transport is not None and self._current is None:
@@ -136,7 +150,7 @@ class HttpConnection(asyncio.Protocol):
             exchange = self._current = self._waiting.popleft()
             self._in_flight.started()
             if exchange.refusal is not None:
-                exchange.respond(exchange.refusal)
+                exchange.refusal(exchange)
             elif exchange.request is not None:
                 self._service.handle(exchange.request, exchange)
         self._pumping = False
@@ -238,7 +252,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on(transport)
 
     def _end(self, transport: asyncio.Transport) -> None:
-        if self._reader.state is not Reading.REFUSED:
+        if self._reader.state not in (Reading.REFUSED, Reading.SKIPPED):
             transport.close()
             return
         # Closing now would reset the connection under a client that is still sending, and lose it the answer.
@@ -265,7 +279,7 @@ class HttpConnection(asyncio.Protocol):
         """End it if, since the last call, nothing more has come of a request that has begun, or nothing of an answer
         that waits has been read."""
         progress = self._progress + (self._large.filled if self._large is not None else 0)
-        if self._reader.state in (Reading.HEAD, Reading.BODY) and progress == self._last_progress:
+        if self._reader.state in _UNFINISHED and progress == self._last_progress:
             self.close()
         self._last_progress = progress
         unread = (self._resumed, self._transport.get_write_buffer_size()) if self._transport is not None else None
@@ -294,7 +308,7 @@ class _Exchange:
         request: Request | None,
         keep_alive: bool,
         http_1_0: bool,
-        refusal: Response | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         self._connection = connection
         self.request = request

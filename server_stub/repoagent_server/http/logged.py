@@ -1,32 +1,43 @@
-"""Requests to models over HTTP, written to the request log."""
+"""Requests to models over HTTP, and for metrics, written to the request log."""
 
 import time
+from typing import Final
 
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.messages import Exchange, Request, Response
-from repoagent_server.http.router import Match
+from repoagent_server.http.router import Match, Route
 from repoagent_server.http.service import Watch
 from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.request_log import Entry, RequestLog, started
 
-__all__ = ["logged"]
+__all__ = ["METRICS_PATH", "logged"]
+
+METRICS_PATH: Final = "/metrics"
 
 
 def logged(log: RequestLog) -> Watch:
-    """What has ``log`` hold each request to a model, whatever it is answered."""
+    """What has ``log`` hold each request to a model, and each for metrics, whatever it is answered."""
 
     def watch(request: Request, match: Match, exchange: Exchange) -> Exchange:
-        return _LoggedExchange(exchange, request, match, log) if match.route.api is Api.INFERENCE else exchange
+        protocol = _protocol(match.route)
+        return _LoggedExchange(exchange, request, match, log, protocol) if protocol else exchange
 
     return watch
+
+
+def _protocol(route: Route) -> str:
+    """What a line calls requests of ``route``; empty if they have no line."""
+    if route.api is Api.INFERENCE:
+        return "http"
+    return "metrics" if route.pattern == METRICS_PATH else ""
 
 
 class _LoggedExchange(WrappedExchange):
     """Passes everything on, and makes the line of the end of it."""
 
-    __slots__ = ("_began", "_began_ns", "_head", "_log", "_match", "_request", "_sent", "_size")
+    __slots__ = ("_began", "_began_ns", "_head", "_log", "_match", "_protocol", "_request", "_sent", "_size")
 
-    def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog) -> None:
+    def __init__(self, inner: Exchange, request: Request, match: Match, log: RequestLog, protocol: str) -> None:
         super().__init__(inner)
         self._began_ns = time.time_ns()
         self._began = started()
@@ -34,6 +45,7 @@ class _LoggedExchange(WrappedExchange):
         self._size = len(request.body)
         self._match = match
         self._log = log
+        self._protocol = protocol
         self._sent = 0
         self._head: Response | None = None
 
@@ -63,10 +75,11 @@ class _LoggedExchange(WrappedExchange):
             caller.name if caller is not None else "",
             served.model_name if served is not None else params.get("model") or self._request.model,
             served.model_version if served is not None else params.get("version", ""),
-            "http",
+            self._protocol,
             response.status,
             self._size,
             sent,
             self._request.id or (served.id if served is not None else ""),
+            response.tokens,
         )
         self._log.put(entry)

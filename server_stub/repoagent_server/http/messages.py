@@ -86,6 +86,8 @@ class Request:
     once it costs the server 5 to 10 % less (benchmarks/fast_paths.py)."""
     peer: PeerIdentity | None = None
     """The verified certificate of the connection's client."""
+    address: str = ""
+    """Where the connection comes from, for logs."""
     model: str = ""
     """The model that the body names, where the path does not; known once the body has been read."""
 
@@ -120,6 +122,9 @@ class Response:
     parts: Sequence[Buffer] = field(default=())
     served: InferResponse | None = None
     """What a model has answered, if one has: the request log has its version from here."""
+    tokens: tuple[int, int] | None = None
+    """How many tokens a language model has read and made, if that is known: for the request log. Of a response in
+    pieces it is known at its end."""
 
     @property
     def length(self) -> int:

@@ -101,7 +101,8 @@ class DocumentGroup(Group):
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         self._answer.take(number, response, final=final)
         if self._answer.over:
-            self._respond(Response(200, self._answer.document(), headers=load_report(self._report)))
+            headers = load_report(self._report)
+            self._respond(Response(200, self._answer.document(), headers=headers, tokens=self._answer.tokens))
 
 
 class StreamGroup(Group):
@@ -111,25 +112,29 @@ class StreamGroup(Group):
         super().__init__(exchange)
         self._answer = answer
         self._report = report
-        self._begun = False
+        self._head: Response | None = None
 
     def _take(self, number: int, response: InferResponse | None, final: bool) -> None:
         events = self._answer.take(number, response, final=final)
-        if not self._begun and (events or self._answer.over):
-            self._begun = True
+        if self._head is None and (events or self._answer.over):
             headers = [(b"Cache-Control", b"no-cache"), *load_report(self._report)]
-            self._exchange.begin(Response(200, content_type=EVENTS, headers=headers, served=self.served))
+            self._head = Response(200, content_type=EVENTS, headers=headers, served=self.served)
+            self._exchange.begin(self._head)
         if events:
             self._exchange.write(events)
-        if self._answer.over:
-            self._exchange.end()
+        if self._answer.over and self._head is not None:
+            self._end(self._head)
 
     def _fail(self, error: Exception) -> None:
         response = openai_error(error)
-        if not self._begun:
+        if self._head is None:
             self._respond(response)
             return
         self._exchange.write(b"data: %b\n\n" % bytes(response.body))
+        self._end(self._head)
+
+    def _end(self, head: Response) -> None:
+        head.tokens = self._answer.tokens
         self._exchange.end()
 
 

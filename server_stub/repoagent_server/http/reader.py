@@ -31,6 +31,8 @@ class Reading(enum.Enum):
     IDLE = "idle"
     HEAD = "head"
     BODY = "body"
+    SKIPPED = "skipped"
+    """The body of a request that was answered for its head: dropped up to its end, where the next request begins."""
     REFUSED = "refused"
     """The rest of a request that was refused, or bytes after the last one: dropped, so that a client can send it all
     and then read the answer."""
@@ -62,6 +64,9 @@ class RequestSink(Protocol):
     def refuse(self, response: Response) -> None:
         """A request that will not be read to its end; nothing follows it."""
 
+    def refuses(self, request: Request, keep_alive: bool, http_1_0: bool) -> bool:
+        """Whether ``request``, whose body is not there yet, is refused for its head. If so, that is its answer."""
+
     def invite(self) -> None:
         """The client waits for the sign to go on (Expect: 100-continue)."""
 
@@ -71,6 +76,8 @@ _VERSIONS: Final = frozenset({_HTTP_1_0, "1.1"})
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECES: Final = 64
 """Of a body that are kept as they came. A client may send chunks of a byte; each would be an object."""
+_SKIPPED: Final = LARGE_BODY
+"""The longest body of a refused request that is worth its connection. After a longer one the connection ends."""
 _HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
 
 
@@ -100,6 +107,7 @@ class RequestReader:
         self._known: _Known | None = None
         self._first: bytes | None = None
         self._upgrade = False
+        self._judged = False
 
     def feed(self, data: bytes) -> None:
         """Parse ``data``; whole requests go to the sink.
@@ -135,9 +143,29 @@ class RequestReader:
             return self._without_upgrade() + data[upgrade.args[0] :]
         if self.state is Reading.HEAD:
             self._count_head(len(data))
-        elif self.state is Reading.BODY:
+        elif self.state is Reading.BODY and not self._is_refused():
             self._count_between(0 if self._content else len(data))
         return b""
+
+    def _is_refused(self) -> bool:
+        """Whether the request is refused for its head, now that the head is there and the body is not.
+
+        Asked once for each request. One that came whole is not asked about: it costs nothing to keep.
+        """
+        if self._judged:
+            return False
+        self._judged = True
+        frame, close = self._frame, not self._keep_alive
+        # A client that asked whether to send its body may send it or not: no one knows what follows.
+        goes_on = 0 < frame.length <= _SKIPPED and not frame.expects_continue and not close
+        self.state = Reading.SKIPPED if goes_on else Reading.REFUSED  # what the sink does depends on it
+        request = Request(self._method, self._target, self._headers, frame, alone=self._sink.alone)
+        if self._sink.refuses(request, goes_on, self._http_1_0):
+            self._pieces = []
+            self._rest = bytearray()
+            return True
+        self.state = Reading.BODY
+        return False
 
     def _without_upgrade(self) -> bytes:
         """The head that has just been parsed, without its wish for another protocol, for a new parser.
@@ -210,6 +238,7 @@ class RequestReader:
         if self.state is Reading.REFUSED:
             return
         self.state = Reading.HEAD
+        self._judged = False
         self._target = b""
         self._headers = []
         self._pieces = []
@@ -245,11 +274,11 @@ class RequestReader:
             self._refuse(*_HEAD_TOO_LONG)
         elif frame.length > self._limits.max_body:
             self._refuse(too_large(frame.length, self._limits.max_body), 400)
-        elif frame.expects_continue:
+        elif frame.expects_continue and not self._is_refused():
             self._sink.invite()
 
     def on_body(self, body: bytes) -> None:
-        if self.state is Reading.REFUSED:
+        if self.state is not Reading.BODY:
             return
         self._content = True
         self._size += len(body)
@@ -261,7 +290,9 @@ class RequestReader:
             self._rest += body
 
     def on_message_complete(self) -> None:
-        if self.state is not Reading.REFUSED and not self._upgrade:
+        if self.state is Reading.SKIPPED:
+            self.state = Reading.IDLE
+        elif self.state is not Reading.REFUSED and not self._upgrade:
             pieces = self._pieces
             if self._rest:
                 pieces.append(bytes(self._rest))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Final
 
-from repoagent.audit import NO_AUDIT, Actor, Audit
 from repoagent.errors import InternalError, RepoAgentError
+from repoagent_server.access import Cause, Denied
+from repoagent_server.access.denials import Denials
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.access import HttpAccess, route_of
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
@@ -15,7 +16,7 @@ from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Match, Params, Route, Router
 from repoagent_server.shared.pools import Pools
 
-__all__ = ["STOPPING", "HttpService", "MakeService", "ServiceFactory", "Watch", "answer_to"]
+__all__ = ["STOPPING", "HttpService", "MakeService", "Refusal", "ServiceFactory", "Watch", "answer_to"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,9 @@ STOPPING: Final = "Server not ready: it is stopping"
 
 
 Watch = Callable[[Request, Match, Exchange], Exchange]
+
+Refusal = Callable[[Exchange], None]
+"""Answers a request that is not let in."""
 
 
 class HttpService:
@@ -39,7 +43,7 @@ class HttpService:
         """Set by a front end with a socket of its own; an application in another one leaves this to that."""
         self.access: HttpAccess | None = None
         """Who may do what; None lets everybody do everything."""
-        self.audit: Audit = NO_AUDIT
+        self.denials = Denials()
         """Gets what is refused for its headers; what ``access`` refuses has its own observers."""
         self.watch: Watch | None = None
         """Given each request that has a route: what it returns is answered in the place of the exchange."""
@@ -53,6 +57,20 @@ class HttpService:
             self._handle(request, match, exchange)
         else:
             self._handle(request, match, self.watch(request, match, exchange))
+
+    def verdict(self, request: Request) -> Refusal | None:
+        """What answers ``request``, whose body is still to come, if its head is reason enough to refuse it.
+
+        None if its body is wanted. :meth:`handle` decides again then, as the rules may have changed by that time.
+        """
+        match = self._router.match(request.target)
+        if match is None:
+            return lambda exchange: exchange.respond(error_response("Not Found", 404))
+        response = self._refusal(request, match.route, match.params)
+        if response is None:
+            return None
+        watch = self.watch
+        return lambda exchange: (exchange if watch is None else watch(request, match, exchange)).respond(response)
 
     def _handle(self, request: Request, match: Match, exchange: Exchange) -> None:
         route = match.route
@@ -79,10 +97,10 @@ class HttpService:
         """What a request is answered that is not let in."""
         foreign = self.origins.refusal(request, route) if self.origins is not None else None
         if foreign is not None:
-            return self._denied(request, route, foreign)
+            return self._denied(request, route, foreign, Cause.FOREIGN)
         restricted = route.guard.refusal(request) if route.guard is not None else None
         if restricted is not None:
-            return self._denied(request, route, restricted)
+            return self._denied(request, route, restricted, Cause.RESTRICTED)
         denied = self.access.refusal(request, route, params) if self.access is not None else None
         if denied is not None:
             return denied
@@ -92,9 +110,9 @@ class HttpService:
             return route.refuse(STOPPING, 503)
         return None
 
-    def _denied(self, request: Request, route: Route, text: str) -> Response:
-        what = {"route": route_of(request), "reason": text}
-        self.audit.note("denied", "denied", what, Actor("client", "", "http", request.id))
+    def _denied(self, request: Request, route: Route, text: str, cause: Cause) -> Response:
+        where = route_of(request)
+        self.denials.report(Denied("", "", "", where, text, "http", cause, request.address, request.id))
         return route.refuse(text, 403)
 
     def _answer_later(self, pool: Executor, call: Inline, request: Request, params: Params, exchange: Exchange) -> None:

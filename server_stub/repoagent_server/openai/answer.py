@@ -67,6 +67,11 @@ class Answer:
         """Whether every prompt has had its last response."""
         return not self._open
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """How many tokens have been read and made so far."""
+        return self._usage.read, self._usage.made
+
     def take(self, prompt: int, response: InferResponse | None, *, final: bool) -> bytes:
         """Take a response to prompt number ``prompt``; the events that it makes in a stream."""
         pieces = [] if response is None else pieces_of(response)

@@ -10,14 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from repoagent.audit import Actor, Audit
 from repoagent.audit.keys import audit_key
 from repoagent.audit.lines import canonical
 from repoagent.audit.log import AuditLog
-from repoagent_server.access import Denied
 from repoagent_server.program.options import ServeOptions
 
-__all__ = ["audit_log", "configuration_digest", "note_denied"]
+__all__ = ["audit_log", "configuration_digest"]
 
 
 @contextmanager
@@ -47,12 +45,6 @@ def audit_log(options: ServeOptions) -> Iterator[AuditLog | None]:
         raise
     finally:
         log.close()
-
-
-def note_denied(audit: Audit, denied: Denied) -> None:
-    """Record a request that was not let in; soon, from any thread."""
-    what = {"model": denied.model, "right": denied.right, "route": denied.route, "reason": denied.reason}
-    audit.note("denied", "denied", what, Actor("client", denied.client, denied.protocol))
 
 
 def _started(options: ServeOptions) -> dict[str, Any]:

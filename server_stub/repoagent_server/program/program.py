@@ -30,11 +30,12 @@ from repoagent.serving.options import RateLimitMode
 from repoagent.serving.requests.model_id import ModelId
 from repoagent_server.access import Access
 from repoagent_server.access.access_file import AccessFile
+from repoagent_server.access.denials import Denials
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
-from repoagent_server.program.auditing import audit_log, note_denied
+from repoagent_server.program.auditing import audit_log
 from repoagent_server.program.hosting import sagemaker_service, vertex_service
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
@@ -43,6 +44,7 @@ from repoagent_server.program.signals import StopRequest, hangup_calls, stop_sig
 from repoagent_server.program.tables import table
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
 from repoagent_server.tls.files import TlsFiles
+from repoagent_server.tls.metrics import CertificateMetrics
 
 __all__ = ["run"]
 
@@ -65,6 +67,9 @@ _READY_NAMES: Final = {
 
 class FrontEnd(Protocol):
     """What the program does with each of its ways in."""
+
+    @property
+    def certificate_end(self) -> float | None: ...
 
     def bind(self) -> tuple[str, int]: ...
 
@@ -102,11 +107,11 @@ def run(options: ServeOptions) -> int:
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)
             stack.callback(regions.close)
-            access = None
+            access, denials = None, Denials(core.audit)
             if options.access is not None:
                 access = stack.enter_context(AccessFile(options.access)).access
-                access.observe(partial(note_denied, core.audit))
-            fronts = _front_ends(options, core, regions, access, requests, _sources(audit, requests))
+                access.observe(denials.report)
+            fronts = _front_ends(options, core, regions, access, requests, denials, _sources(audit, requests))
             for front in fronts.values():
                 stack.callback(front.stop)
                 front.bind()
@@ -204,15 +209,18 @@ def _front_ends(
     regions: Regions,
     access: Access | None,
     request_log: RequestLog | None,
+    denials: Denials,
     sources: Sequence[Source],
 ) -> dict[str, FrontEnd]:
     agents = AgentMetrics()
     core.observe(agents, "repoagent-server-metrics")
     machine = Machine() if options.allow_cpu_metrics else None
-    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=sources)
+    fronts: dict[str, FrontEnd] = {}
+    certificates = CertificateMetrics(lambda: {_READY_NAMES[name]: front for name, front in fronts.items()})
+    others: list[Source] = [denials, certificates, *sources]
+    exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=others)
     page = exposition.text if options.allow_metrics else None
     limits = Limits(max_body=options.http_max_input_size)
-    fronts: dict[str, FrontEnd] = {}
     api = partial(
         api_service,
         core,
@@ -228,6 +236,7 @@ def _front_ends(
         explicit=options.model_control_mode.lower() == "explicit",
         access=access,
         request_log=request_log,
+        denials=denials,
     )
     if options.allow_http:
         endpoint = _endpoint(options, options.http_address, options.http_port, limits, options.http_tls.http)
@@ -252,11 +261,12 @@ def _front_ends(
             limits=options.limits,
             access=access,
             request_log=request_log,
+            denials=denials,
         )
     if page is not None:
         address = options.metrics_address or options.http_address
         endpoint = _endpoint(options, address, options.metrics_port, limits, options.http_tls.metrics)
-        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access))
+        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access, request_log, denials))
     return fronts
 
 

@@ -43,6 +43,8 @@ class Entry(NamedTuple):
     bytes_in: int
     bytes_out: int
     request: str
+    tokens: tuple[int, int] | None = None
+    """Those that a language model has read and made, where the answer states them."""
 
 
 def started() -> int:
@@ -189,15 +191,16 @@ class RequestLogMetrics:
 
 _LINE: Final = (
     '{"time":"%s.%03dZ","client":%s,"model":%s,"version":%s,"protocol":"%s","status":%d,"milliseconds":%.3f,'
-    '"bytes_in":%d,"bytes_out":%d,"request":%s}\n'
+    '"bytes_in":%d,"bytes_out":%d,"request":%s%s}\n'
 )
+_TOKENS: Final = ',"tokens_in":%d,"tokens_out":%d'
 
 
 def _line(entry: Entry) -> str:
-    began, took, client, model, version, protocol, status, read, written, request = entry
+    began, took, client, model, version, protocol, status, read, written, request, tokens = entry
     second, rest = divmod(began, 1_000_000_000)
     names = (_text(client), _text(model), _text(version), protocol)
-    size = (read, written, _new_text(request))
+    size = (read, written, _new_text(request), "" if tokens is None else _TOKENS % tokens)
     return _LINE % (_second(second), rest // 1_000_000, *names, status, took / 1e6, *size)
 
 

@@ -414,7 +414,7 @@ def test_a_request_that_stops_halfway_is_given_up(start: Any) -> None:
     stalled.sendall(_infer()[:-5])
     assert _ends(stalled)
     large = socket.create_connection(front.bind(), timeout=60)
-    large.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\n\r\nabc")
+    large.sendall(b"POST /v2/models/ident/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\n\r\nabc")
     assert _ends(large)
     idle.sendall(_LIVE)
     assert _response(idle)[0] == 200

@@ -82,7 +82,7 @@ def test_the_life_of_a_server_and_its_models_is_there(world: Any, log: Path, ser
     assert (last["event"], last["result"]) == ("server", "stopped")
     assert results(log, "load") == ["started", "loaded", "started", "failed", "failed", "unchanged"]
     loaded, refused, missing = events(log, "load")[1], events(log, "load")[3], events(log, "load")[4]
-    assert loaded["who"] == {"by": "client", "via": "http", "request": "r-1"}
+    assert without_port(loaded["who"]) == {"by": "client", "via": "http", "request": "r-1", "address": "127.0.0.1"}
     assert loaded["what"]["config_sha256"] == _sha256(world.models / "secret" / "config.pbtxt")
     (agent,) = loaded["what"]["agents"]
     assert agent["signers"] == ["Jane"]
@@ -93,10 +93,17 @@ def test_the_life_of_a_server_and_its_models_is_there(world: Any, log: Path, ser
     (key,) = events(log, "key")
     assert key["what"] == {"model": "secret", "agent": "keyed", "reference": "env:THE_KEY"}
     assert [one["what"]["setting"] for one in events(log, "settings")] == ["log", "trace"]
-    assert events(log, "unload")[-1]["who"] == {"by": "client", "via": "grpc", "request": "g-2"}
+    who = without_port(events(log, "unload")[-1]["who"])
+    assert who == {"by": "client", "via": "grpc", "request": "g-2", "address": "127.0.0.1"}
     assert "the plain secret" not in log.read_text()
     head = verify([log]).head
     assert f"ends with line {head.seq}, SHA-256 {head.hash}" in server.log
+
+
+def without_port(who: dict[str, str]) -> dict[str, str]:
+    host, _, port = who["address"].rpartition(":")
+    assert port.isdigit()
+    return {**who, "address": host}
 
 
 KEYED: Final = """
@@ -376,6 +383,7 @@ def test_denied_requests_and_the_names_of_clients_are_there(world: Any, log: Pat
     assert sorted(denied, key=str) == sorted(
         [(None, "http", ""), ("ann", "http", "secret"), ("ann", "http", ""), (None, "grpc", "")], key=str
     )
+    assert {without_port(one["who"])["address"] for one in events(log, "denied")} == {"127.0.0.1"}
     assert {one["who"].get("client") for one in events(log, "load") + events(log, "unload")} == {"ann"}
     assert "key-of-ann" not in log.read_text()
     assert events(log, "server")[0]["what"]["files"]["access"] == _sha256(rules)
@@ -392,6 +400,7 @@ def test_requests_without_a_header_that_is_demanded_and_pages_of_other_sites_are
     with tritonclient.grpc.InferenceServerClient(address) as client, pytest.raises(InferenceServerException):
         client.get_log_settings()
     assert server.stop() == 0
+    assert {without_port(one["who"])["address"] for one in events(log, "denied")} == {"127.0.0.1"}
     reasons = [(one["who"]["via"], one["what"]["reason"].partition(",")[0]) for one in events(log, "denied")]
     assert sorted(reasons) == [
         ("grpc", "This protocol is restricted"),

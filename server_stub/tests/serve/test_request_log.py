@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import queue
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -40,14 +42,35 @@ class Requests:
 def requests(world: Any) -> Iterator[Requests]:
     world.model("m", config="max_batch_size: 300000")
     rules = world.root / "access.toml"
-    digest = hashlib.sha256(KEY["x-api-key"].encode()).hexdigest()
-    rules.write_text(f'[clients.ann]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["infer", "metadata"]\n')
+    _write_client(rules, "ann")
     path = world.root / "requests.log"
     server = world.serve(
         f"--request-log={path}", f"--access={rules}", "--load-model=m", "--metrics-port=0", "--allow-metrics"
     )
     yield Requests(server, path)
     assert server.stop() == 0
+
+
+@pytest.fixture(params=["builtin", "grpcio"])
+def guarded(world: Any, request: pytest.FixtureRequest) -> Iterator[Requests]:
+    """Whose inference needs a header over gRPC, and a key."""
+    path = world.root / f"guarded-{len(world.servers)}.log"
+    rules = world.root / "guarded.toml"
+    _write_client(rules, "ann")
+    world.model("m", config="max_batch_size: 300000")
+    restricted = "--grpc-restricted-protocol=inference:pass=word"
+    server = world.serve(
+        f"--request-log={path}", f"--access={rules}", restricted, "--load-model=m", f"--grpc-transport={request.param}"
+    )
+    yield Requests(server, path)
+    assert server.stop() == 0
+
+
+def _write_client(rules: Path, name: str) -> None:
+    digest = hashlib.sha256(KEY["x-api-key"].encode()).hexdigest()
+    text = f'[clients.{name}]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["infer", "metadata"]\n'
+    rules.with_suffix(".new").write_text(text)
+    rules.with_suffix(".new").rename(rules)
 
 
 @pytest.fixture(params=["builtin", "grpcio"], scope="module")
@@ -150,8 +173,6 @@ def test_calls_over_grpc_have_their_lines(grpc: Requests) -> None:
 
 
 def test_requests_on_a_stream_have_their_lines(grpc: Requests) -> None:
-    import queue
-
     answers: queue.Queue[Any] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{grpc.server.port('grpc')}") as client:
         client.start_stream(lambda result, error: answers.put(error))
@@ -175,8 +196,66 @@ def test_a_client_that_is_not_let_in_over_grpc_has_its_line(requests: Requests) 
         assert shown(requests.new()[0]) == ("ann", "m", "1", "grpc", 0, "")
 
 
+def test_calls_that_are_not_let_in_have_their_lines(guarded: Requests) -> None:
+    header = {"triton-grpc-protocol-pass": "word"}
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.port('grpc')}") as client:
+        for headers, expected in (
+            ({"x-request-id": "a"}, ("", "", "", "grpc", 14, "a")),
+            ({**KEY, "x-request-id": "b"}, ("", "", "", "grpc", 14, "b")),
+            ({**header, "x-request-id": "c"}, ("", "", "", "grpc", 16, "c")),
+        ):
+            for _ in range(2):
+                with pytest.raises(InferenceServerException):
+                    client.infer("m", [tensor()], headers=dict(headers))
+                assert shown(guarded.new()[0]) == expected
+        client.infer("m", [tensor()], headers={**header, **KEY})
+        assert shown(guarded.new()[0]) == ("ann", "m", "1", "grpc", 0, "")
+
+
+def test_an_open_stream_names_the_client_that_its_key_belongs_to_now(world: Any, guarded: Requests) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    server = guarded.server
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.port('grpc')}") as client:
+        headers = {"triton-grpc-protocol-pass": "word", **KEY}
+        client.start_stream(lambda result, error: answers.put(error), headers=headers)
+        client.async_stream_infer("m", [tensor()])
+        assert answers.get(timeout=60) is None
+        assert guarded.new()[0]["client"] == "ann"
+        _write_client(world.root / "guarded.toml", "bob")
+        server.until(lambda: "has been read again" in server.log, "the new rules")
+        client.async_stream_infer("m", [tensor()])
+        assert answers.get(timeout=60) is None
+        assert guarded.new()[0]["client"] == "bob"
+        client.stop_stream()
+
+
+def test_requests_for_metrics_have_their_lines_on_both_ports(requests: Requests) -> None:
+    server = requests.server
+    body = server.http.get("/metrics", headers=KEY).content
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port('metrics')}") as client:
+        client.get("/metrics", headers={**KEY, "x-request-id": "scrape"})
+        assert client.get("/metrics").status_code == 401
+        assert client.post("/metrics", headers=KEY, content=bytes(100_000)).status_code == 405
+    lines = requests.new(4)
+    found = sorted((line["status"], line["client"], line["model"], line["protocol"]) for line in lines)
+    assert found == [(200, "ann", "", "metrics")] * 2 + [(401, "", "", "metrics"), (405, "ann", "", "metrics")]
+    assert {line["request"] for line in lines} == {"", "scrape"}
+    assert len(body) in {line["bytes_out"] for line in lines}
+
+
+def test_a_refused_request_whose_body_has_not_come_has_its_line(requests: Requests) -> None:
+    server = requests.server
+    with httpx.Client(base_url=server.http.base_url) as client:
+        headers = {"expect": "100-continue", "x-request-id": "early"}
+        assert client.post("/v2/models/m/infer", json=body(), headers=headers).status_code == 401
+    (line,) = requests.new()
+    assert shown(line) == ("", "m", "", "http", 401, "early")
+    assert line["bytes_in"] == 0
+
+
 def test_lines_and_drops_are_counted(requests: Requests) -> None:
     page = requests.server.http.get("/metrics", headers=KEY).text
+    requests.new()
     assert re.search(r"^repoagent_request_log_lines_total [1-9]", page, re.MULTILINE)
     assert "repoagent_request_log_dropped_total 0" in page
 

@@ -72,6 +72,13 @@ def test_a_line_has_what_the_page_states(path: Path, new_log: Callable[[], Reque
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_tokens_are_there_where_they_are_known(path: Path, new_log: Callable[[], RequestLog]) -> None:
+    log = new_log()
+    log.put(entry(tokens=(3, 40)))
+    log.close()
+    assert path.read_text().endswith(',"request":"r","tokens_in":3,"tokens_out":40}\n')
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_breaks_out_of_its_line_or_reaches_a_terminal(
     path: Path, new_log: Callable[[], RequestLog], text: str

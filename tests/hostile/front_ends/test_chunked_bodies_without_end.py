@@ -80,6 +80,10 @@ class _Sink:
     def refuse(self, response: Response) -> None:
         raise AssertionError(response.body)
 
+    def refuses(self, request: Request, keep_alive: bool, http_1_0: bool) -> bool:
+        del request, keep_alive, http_1_0
+        return False
+
     def invite(self) -> None:
         """Nobody waits."""
 

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
+from repoagent_server.access.denials import Denials
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
 from repoagent_server.grpc.frontend.reflection import public_pool
@@ -55,8 +56,10 @@ class GrpcFrontend:
         limits: Limits = DEFAULT_LIMITS,
         access: Access | None = None,
         request_log: RequestLog | None = None,
+        denials: Denials | None = None,
     ) -> None:
-        """``request_log`` gets a line for each inference request."""
+        """``request_log`` gets a line for each inference request. ``denials`` counts and records calls that lack the
+        header of a restricted part; None records them in the core's audit log."""
         self._log = request_log
         self._core = core
         self._options = options
@@ -65,7 +68,8 @@ class GrpcFrontend:
         self._regions = regions
         self._limits = limits
         self._access = access
-        self._guards = RestrictedProtocols(SERVICE, restrictions, core.audit) if restrictions else None
+        denials = denials or Denials(core.audit)
+        self._guards = RestrictedProtocols(SERVICE, restrictions, denials, request_log) if restrictions else None
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
         self._port: Future[int] = Future()

@@ -16,7 +16,7 @@ __all__ = ["GrpcioTransport"]
 
 def _interceptors(served: Served) -> list[Any]:
     """What a call passes, the first first: restricted protocols, then access control."""
-    access = [] if served.access is None else [GrpcioAccess(served.access)]
+    access = [] if served.access is None else [GrpcioAccess(served.access, served.calls.log)]
     return access if served.guards is None else [served.guards, *access]
 
 

@@ -91,6 +91,8 @@ class Connection(Control):
         self._headers = HeaderReader()
         self.peer: Any = None
         """The verified certificate of the client, if there is one: for the application."""
+        self.address = ""
+        """Where it comes from, for logs."""
         self._rest = b""
         self._greeted = False
         self._usual = False

@@ -18,6 +18,9 @@ class Answerer(Protocol):
     @property
     def request_id(self) -> str: ...
 
+    @property
+    def address(self) -> str: ...
+
     def finish(self, status: int, text: str) -> None: ...
 
     async def send(self, message: Any) -> None: ...
@@ -43,6 +46,11 @@ class Context:
     def request_id(self) -> str:
         """The client's ``x-request-id``, "" if there is none."""
         return self._call.request_id
+
+    @property
+    def address(self) -> str:
+        """Where the connection comes from."""
+        return self._call.address
 
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status of ``grpc.StatusCode``.

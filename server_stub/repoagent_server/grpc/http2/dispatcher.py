@@ -23,13 +23,12 @@ from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
-from repoagent_server.grpc.running_request import RunningRequest
+from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.grpc.service import SERVICE, GrpcService
 
 __all__ = ["Dispatcher", "Route"]
 
 _INFER: Final = f"/{SERVICE}/ModelInfer"
-_INFERS: Final = frozenset({_INFER, f"/{SERVICE}/ModelStreamInfer"})
 _UNAVAILABLE: Final = 14
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", b",".join(CODINGS))
 _NOT_ALLOWED: Final = b"405"
@@ -46,6 +45,8 @@ class Route:
     """It is answered without a task, if its message is small."""
     status: tuple[int, str] | None = None
     """How it is refused."""
+    is_restricted: bool = False
+    """It is refused because it lacks the header of a restricted part."""
     http_status: bytes = b""
     """How it is refused, if it is not a call at all."""
 
@@ -86,7 +87,7 @@ class Dispatcher:
     def route(self, head: RequestHead) -> None:
         """See :class:`Application`."""
         route = head.route = self._route(head)
-        head.lazy = route.is_quick and head.timeout is None
+        head.lazy = route.is_quick and head.timeout is None and self._access is None
 
     def opened(self, connection: Connection, stream: Stream) -> None:
         """See :class:`Application`."""
@@ -96,12 +97,17 @@ class Dispatcher:
             connection.refuse(stream, route.http_status)
         elif route.status is not None:
             status, text = route.status
+            if route.is_restricted and self._guards is not None:
+                self._guards.refused(route.name, text, connection.address, stream.head.request_id)
             connection.finish(stream, status, text, _ACCEPTED if stream.head.encoding not in CODINGS else b"")
         elif self._access is not None and self._is_denied(connection, stream, self._access):
             pass
-        elif route.is_quick and timeout is not None:
+        elif route.is_quick:
             call = self._quick_call(self, connection, stream)
-            call.expect(timeout)
+            if timeout is not None:
+                call.expect(timeout)
+            else:
+                stream.head.lazy = True  # its client is known by now: the next call is judged with its message
             stream.call = call
         else:
             deadline = None if timeout is None else self.loop.time() + timeout
@@ -154,13 +160,17 @@ class Dispatcher:
         with the same headers may come after a change of the rules."""
         head = stream.head
         try:
-            head.caller = access.begin(head.route.name, lambda: given_in(head.fields, connection.peer), head.caller)
+            head.caller = access.begin(
+                head.route.name,
+                lambda: given_in(head.fields, connection.peer),
+                head.caller,
+                address=connection.address,
+                request=head.request_id,
+            )
         except AccessError as error:
+            head.lazy = False  # the next call must not wait for a message
             connection.finish(stream, error.grpc_status, details(error.message))
-            if self.calls.log is not None and head.route.name in _INFERS:
-                denied = RunningRequest(0, None, head.request_id)
-                denied.client, denied.status = error.client, error.grpc_status
-                denied.end(self.calls.log, 0)
+            log_refused(self.calls.log, head.route.name, error.grpc_status, head.request_id, error.client)
             return True
         return False
 
@@ -175,7 +185,7 @@ class Dispatcher:
             return Route(status=(UNIMPLEMENTED, "Method not found!"))
         refusal = self._guards.refusal(name, head.metadata()) if self._guards is not None else None
         if refusal is not None:
-            return Route(status=(_UNAVAILABLE, refusal))
+            return Route(name, status=(_UNAVAILABLE, refusal), is_restricted=True)
         if head.encoding not in CODINGS:
             return Route(status=(UNIMPLEMENTED, f"grpc-encoding is none of {b', '.join(CODINGS).decode()}"))
         if head.timeout_is_bad:

@@ -25,7 +25,8 @@ class LoggedQuickCall(QuickCall):
 
     def start(self, message: bytes) -> None:
         head = self._stream.head
-        self._running = RunningRequest(len(message), head.caller, head.request_id)
+        caller = self._dispatcher.calls.now(head.caller)
+        self._running = RunningRequest(len(message), caller, head.request_id)
         super().start(message)
 
     def settled(self, response: InferResponse) -> None:

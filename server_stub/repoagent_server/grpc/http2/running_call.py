@@ -117,6 +117,10 @@ class RunningCall:
     def request_id(self) -> str:
         return self._stream.head.request_id
 
+    @property
+    def address(self) -> str:
+        return self._connection.address
+
     def finish(self, status: int, text: str) -> None:
         self._connection.finish(self._stream, status, text)
 

@@ -13,6 +13,7 @@ from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.running_call import RunningCall
 from repoagent_server.http.connections import Connections
+from repoagent_server.shared.address import address_of
 from repoagent_server.shared.writing import write_pieces
 
 __all__ = ["SocketProtocol", "Times"]
@@ -65,6 +66,7 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.close()
             return
         self.connection.peer = PeerIdentity.of_connection(tls)
+        self.connection.address = address_of(transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER)
         self._heard = self._loop.time()
         times = self._times

@@ -12,7 +12,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent_server.http.hosting.platform import Platform
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Router
-from repoagent_server.http.service import HttpService, MakeService
+from repoagent_server.http.service import HttpService, MakeService, Refusal
 from repoagent_server.http.wrapped_exchange import WrappedExchange
 from repoagent_server.shared.pools import Pools
 
@@ -38,14 +38,23 @@ class _HostedService(HttpService):
         self._platform = platform
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        try:
-            meant = self._meant(request)
-        except RepoAgentError as error:
-            meant = error_response(error)
+        meant = self._understood(request)
         if isinstance(meant, Response):
             exchange.respond(meant)
         else:
             super().handle(meant, _HostedExchange(exchange, self._platform.binary_type))
+
+    def verdict(self, request: Request) -> Refusal | None:
+        meant = self._understood(request)
+        if isinstance(meant, Response):
+            return lambda exchange: exchange.respond(meant)
+        return super().verdict(meant)
+
+    def _understood(self, request: Request) -> Request | Response:
+        try:
+            return self._meant(request)
+        except RepoAgentError as error:
+            return error_response(error)
 
     def _meant(self, request: Request) -> Request | Response:
         """The request of the API for ``request``, or the answer if there is none."""

@@ -4,7 +4,7 @@ import socket
 from typing import Any, Final
 
 from hpack import Decoder, Encoder
-from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, SettingsFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, SettingsFrame
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.service import SERVICE
 
@@ -39,6 +39,9 @@ class Raw:
         fields = [(name, path if name == ":path" else value) for name, value in HEADERS]
         flags = ("END_HEADERS", "END_STREAM") if end else ("END_HEADERS",)
         self.send(HeadersFrame(stream, self.encoder.encode([*fields, *more]), flags=flags))
+
+    def data(self, stream: int, data: bytes, *, end: bool = False) -> None:
+        self.send(DataFrame(stream, data, flags=("END_STREAM",) if end else ()))
 
     def frame(self) -> Frame | None:
         """The next one; None at the end of the connection."""
