@@ -1,19 +1,31 @@
 """The Helm chart, rendered by Helm."""
 
+import hashlib
+import json
+import re
+import ssl
 import subprocess
+import sys
+import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import httpx
 import pytest
 import yaml
+from cryptography import x509
 from repoagent_server.handlers.all import Handlers
 from repoagent_server.http.router import Router
 from repoagent_server.http.routes import api_routes
 
+from tests.certificates import Authority
+
 pytestmark = pytest.mark.slow
+
+PATIENCE: Final = 120
 
 EVERYTHING: Final = (
     "replicas=2",
@@ -27,6 +39,12 @@ EVERYTHING: Final = (
     "monitoring.rules=true",
     "monitoring.dashboard=true",
     "monitoring.labels.release=prometheus",
+    "monitoring.key.name=prometheus-key",
+    "monitoring.key.key=key",
+    "access.secretName=who",
+    "tls.secretName=server-tls",
+    "tls.verifyClients=true",
+    "tls.metrics=true",
     "flags.log-format=json",
     "flags.allow-openai=true",
     "extraArgs={--load-model=a,--load-model=b}",
@@ -132,6 +150,125 @@ def test_every_probe_asks_a_route_of_the_server(render: Render) -> None:
         assert b"GET" in match.route.methods
         assert probe["port"] in ports
     assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 600
+
+
+SECRETS: Final = ("access.secretName=who", "tls.secretName=server-tls")
+
+
+def _mounted(pod: dict[str, Any], container: dict[str, Any], secret: str) -> str:
+    """Where a Secret is mounted: whole, so that the kubelet replaces its files."""
+    (volume,) = [one for one in pod["volumes"] if one.get("secret", {}).get("secretName") == secret]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == volume["name"]]
+    assert (mount["readOnly"], volume["secret"]["defaultMode"]) == (True, 0o440)
+    assert "subPath" not in mount
+    assert "items" not in volume["secret"]
+    return str(mount["mountPath"])
+
+
+def test_the_access_file_is_that_of_its_secret(render: Render, flags_of: Callable[[list[str]], Any]) -> None:
+    pod, container = _pod(render(*SECRETS, "access.key=rules.toml", "flags.model-control-mode=explicit"))
+    options = flags_of(container["args"])
+    assert str(options["access"]) == f"{_mounted(pod, container, 'who')}/rules.toml"
+    assert options["allow_open"] is False
+    assert flags_of(_pod(render())[1]["args"])["access"] is None
+
+
+def test_both_protocols_have_tls_with_the_files_of_its_secret(
+    render: Render, flags_of: Callable[[list[str]], Any]
+) -> None:
+    pod, container = _pod(render(*SECRETS))
+    options, folder = flags_of(container["args"]), _mounted(pod, container, "server-tls")
+    for protocol in ("http", "grpc"):
+        assert options[f"{protocol}_use_ssl"] is True
+        assert options[f"{protocol}_server_cert"] == f"{folder}/tls.crt"
+        assert options[f"{protocol}_server_key"] == f"{folder}/tls.key"
+        assert options[f"{protocol}_root_cert"] == ""
+        assert options[f"{protocol}_use_ssl_mutual"] is False, "the kubelet has no certificate"
+    assert options["metrics_use_ssl"] is False
+    _, container = _pod(render(*SECRETS, "tls.verifyClients=true", "tls.metrics=true"))
+    options = flags_of(container["args"])
+    assert (options["http_root_cert"], options["grpc_root_cert"]) == (f"{folder}/ca.crt",) * 2
+    assert options["metrics_use_ssl"] is True
+
+
+def test_probes_services_and_scrapes_know_of_tls_and_keys(render: Render) -> None:
+    for settings, scheme, protocol in (((), None, "kubernetes.io/h2c"), (SECRETS, "HTTPS", None)):
+        manifests = render(*settings, "monitoring.serviceMonitor=true")
+        _, container = _pod(manifests)
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert container[name]["httpGet"].get("scheme") == scheme
+        ports = {port["name"]: port.get("appProtocol") for port in _one(manifests, "Service")["spec"]["ports"]}
+        assert ports["grpc"] == protocol
+        assert "scheme" not in _one(manifests, "ServiceMonitor")["spec"]["endpoints"][0]
+    endpoint = _one(render(*EVERYTHING), "ServiceMonitor")["spec"]["endpoints"][0]
+    assert endpoint["authorization"] == {"credentials": {"name": "prometheus-key", "key": "key"}}
+    assert (endpoint["scheme"], endpoint["tlsConfig"]["serverName"]) == ("https", "demo-repoagent.models.svc")
+
+
+def test_a_server_with_these_arguments_starts_and_follows_its_secrets(render: Render, tmp_path: Path) -> None:
+    """The arguments of the chart with files as the kubelet lays them out, which it then replaces."""
+    pod, container = _pod(render(*SECRETS, "flags.model-control-mode=explicit"))
+    folders = {secret: tmp_path / secret for secret in ("who", "server-tls")}
+    places = {_mounted(pod, container, secret): folder for secret, folder in folders.items()}
+    authority = Authority(tmp_path / "authority")
+
+    def lay_out(version: str, key: str) -> None:
+        pair = authority.issue(version)
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        rules = f'[clients.a]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["metadata"]\n'
+        files = {"tls.crt": Path(pair.certificate).read_text(), "tls.key": Path(pair.key).read_text()}
+        for secret, contents in (("who", {"access.toml": rules}), ("server-tls", files)):
+            replace_secret(folders[secret], version, contents)
+
+    lay_out("first", "first-key")
+    ready = tmp_path / "ready.json"
+    flags = [f"--ready-file={ready}", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--log-format=default"]
+    command = [sys.executable, "-c", "from repoagent_server.program.tritonserver import main; main()"]
+    for argument in container["args"][1:]:
+        for place, folder in places.items():
+            argument = argument.replace(place, str(folder))
+        command.append(re.sub(r"(-port=)\d+", r"\g<1>0", argument).replace("=/models", f"={tmp_path / 'models'}"))
+    (tmp_path / "models").mkdir()
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([*command, *flags], stderr=log)
+    try:
+        until(ready.exists, tmp_path / "log")
+        port = json.loads(ready.read_text())["http"]["port"]
+        context = ssl.create_default_context(cafile=authority.root)
+
+        def status(key: str) -> int:
+            url = f"https://localhost:{port}/v2"
+            return httpx.get(url, headers={"x-api-key": key}, verify=context, timeout=60).status_code
+
+        def name() -> str:
+            pem = ssl.get_server_certificate(("127.0.0.1", port))
+            return x509.load_pem_x509_certificate(pem.encode()).subject.rfc4514_string()
+
+        assert (status("first-key"), status("second-key"), name()) == (200, 401, "CN=first")
+        lay_out("second", "second-key")
+        until(lambda: (status("first-key"), status("second-key"), name()) == (401, 200, "CN=second"), tmp_path / "log")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def replace_secret(folder: Path, version: str, contents: dict[str, str]) -> None:
+    """As the kubelet does: links to ``..data``, a link that is replaced in one step."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"..{version}").mkdir()
+    for name, text in contents.items():
+        (folder / f"..{version}" / name).write_text(text)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..new").symlink_to(f"..{version}")
+    (folder / "..new").rename(folder / "..data")
+
+
+def until(condition: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
 
 
 def test_services_policies_and_scalers_select_the_pods_of_the_deployment(render: Render) -> None:

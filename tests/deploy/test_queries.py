@@ -16,6 +16,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.certificates import Authority
+
 pytestmark = pytest.mark.slow
 
 TREE: Final = Path(__file__).resolve().parents[2]
@@ -46,6 +48,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     command = [sys.executable, "-c", "from repoagent_server.program.tritonserver import main; main()"]
     command += [f"--model-store={root / 'models'}", "--http-port=0", f"--ready-file={ready}", "--exit-on-error=false"]
     command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", f"--cache-directory={root / 'cache'}"]
+    pair = Authority(root / "authority").issue("server")
+    command += ["--grpc-use-ssl=true", f"--grpc-server-cert={pair.certificate}", f"--grpc-server-key={pair.key}"]
     command += ["--cache-config=local,size=1000000", "--metrics-config=summary_latencies=true"]
     identity = (DIGITS / "identity.txt").read_text().split()[-1]
     with (root / "log").open("w") as log:

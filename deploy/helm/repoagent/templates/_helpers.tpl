@@ -22,6 +22,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 httpGet:
   path: /v2/health/{{ .what }}
   port: http
+  {{- if .root.Values.tls.secretName }}
+  scheme: HTTPS
+  {{- end }}
   {{- with .root.Values.probeHeaders }}
   httpHeaders:
     {{- toYaml . | nindent 4 }}
