@@ -114,7 +114,8 @@ def show(table: Table) -> None:
             cell = Cell(precision, streams, name)
             if cell in table.samples:
                 rate = table.rate_text(cell).replace("**", "")
-                print(f"    {name:<16}{rate:<40}{table.first_text(cell):<36}{table.same.get((name, precision), 0)}")
+                same = table.same.get((name, precision), "-")
+                print(f"    {name:<16}{rate:<40}{table.first_text(cell):<36}{same}")
 
 
 def write(table: Table, directory: Path) -> None:

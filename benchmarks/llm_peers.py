@@ -41,6 +41,8 @@ from table_servers import Missing, NotStarted, Server
 PATH = "/v1/completions"
 CHECKED = 4
 """Texts that are compared before anything is measured."""
+LAST = 1000
+"""Characters of what is known about an engine that does not serve."""
 PATIENCE = 2.0
 """Seconds to wait for a quiet machine before each measurement; threads that spin have settled by then."""
 
@@ -64,7 +66,7 @@ def main() -> int:
     table = Table(
         samples={cell: quiet(found) for cell, found in samples.items()},
         noisy={cell for cell, found in samples.items() if not quiet(found, only=True)},
-        same={key: same(found, written.get((OURS, key[1]), [])) for key, found in written.items()},
+        same={key: same(found, written[OURS, key[1]]) for key, found in written.items() if (OURS, key[1]) in written},
         versions={name: asked.server.version for (name, _), asked in engines.items()},
         machine=machine(),
         size=options.size,
@@ -124,7 +126,7 @@ def start(
                 missing[f"MISSING {name}"] = str(error)
                 break
             except (NotStarted, OSError, HTTPException, RuntimeError) as error:
-                missing[f"FAILED {name} {precision}"] = str(error)
+                missing[f"FAILED {name} {precision}"] = str(error)[-LAST:]
                 continue
             engines[name, precision] = Asked(server, stack.enter_context(Client(server.http)))
             print(f"{name} {precision}: {server.version}, ready after {time.monotonic() - begun:.0f} s", flush=True)
@@ -172,7 +174,7 @@ def completion(port: int, text: str, tokens: Sequence[int]) -> str:
 
 
 def same(texts: Sequence[str], ours: Sequence[str]) -> int:
-    return sum(left == right for left, right in zip(texts, ours, strict=False))
+    return sum(left == right for left, right in zip(texts, ours, strict=True))
 
 
 def measure(
