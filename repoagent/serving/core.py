@@ -339,6 +339,10 @@ class ServingCore:
         """See :meth:`CoreQueries.model_loaded`."""
         return self._queries.model_loaded(name)
 
+    def has_model(self, name: str) -> bool:
+        """See :meth:`CoreQueries.has_model`."""
+        return self._queries.has_model(name)
+
     def asks_model(self, name: str, version: str = "") -> bool:
         """See :meth:`CoreQueries.asks_model`."""
         return self._queries.asks_model(name, version)

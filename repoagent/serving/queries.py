@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import repoagent
 from repoagent.config import redact, write_json
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.lifecycle.loaded_model import LoadedModel
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
@@ -15,6 +15,7 @@ from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.metadata import model_metadata
 from repoagent.serving.requests.model_id import ModelId
+from repoagent.storage.paths.paths import check_model_name
 
 __all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]
 
@@ -88,6 +89,22 @@ class CoreQueries:
             self._table.find(name, "")
         except RepoAgentError:
             return False
+        return True
+
+    def has_model(self, name: str) -> bool:
+        """Whether a model of that name is loaded, or a repository has one; also while that one does not answer."""
+        if self.model_loaded(name):
+            return True
+        try:
+            check_model_name(ModelId.of(name).name)
+        except RepoAgentError:
+            return False
+        try:
+            self._repositories.find(name)
+        except NotFoundError:
+            return False
+        except RepoAgentError:  # Several have it, or it cannot be asked: a load shows what is wrong.
+            return True
         return True
 
     def all_ready(self) -> bool:

@@ -1,5 +1,7 @@
 """What the core says of itself and its models, and requests that it turns away."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +53,21 @@ def test_statistics_count_requests_and_are_refused_for_models_that_are_not_there
         core.statistics("m", "9")
     (metrics,) = core.metrics()
     assert (metrics.name, metrics.version, metrics.running, metrics.statistics.success) == ("m", "1", 0, 3)
+
+
+def test_a_model_is_known_that_a_repository_has_or_that_is_loaded(
+    new_core: CoreMaker, write_model: ModelWriter, tmp_path: Path
+) -> None:
+    directory = write_model("m", {1: "1"})
+    core = new_core()
+    for name in ("", "n", "M", "m/1", "../m", ".", "m\n", "m" * 300, "\ud800"):
+        assert not core.has_model(name), name
+    assert core.has_model("m")
+    core.load("m")
+    shutil.rmtree(directory)
+    assert core.has_model("m"), "it serves on"
+    core.unload("m")
+    assert not core.has_model("m")
 
 
 def test_an_observer_with_an_unknown_hook_is_refused(new_core: CoreMaker) -> None:

@@ -16,7 +16,7 @@ from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of", "streaming"]
+__all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of", "shown_by", "streaming"]
 
 _HEALTH: Final = f"/{health.SERVICE_NAME}/"
 _REFLECTION: Final = f"/{reflection.SERVICE_NAME}/"
@@ -145,7 +145,7 @@ class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
         """The context of a call that is let in, which knows the caller."""
         try:
             place, request = address(context), request_id(context)
-            caller = self._calls.begin(method, lambda: _given(context), address=place, request=request)
+            caller = self._calls.begin(method, lambda: shown_by(context), address=place, request=request)
         except AccessError as error:
             failure = error
         else:
@@ -197,8 +197,8 @@ def code_of(error: AccessError) -> Any:
     return grpc.StatusCode.PERMISSION_DENIED
 
 
-def _given(context: Any) -> Given:
-    """Of a call over grpcio, whose metadata are text."""
+def shown_by(context: Any) -> Given:
+    """What a call over grpcio shows of its client; its metadata are text."""
     values: dict[str, list[bytes]] = {AUTHORIZATION: [], API_KEY: []}
     for name, value in context.invocation_metadata() or ():
         if name in values:

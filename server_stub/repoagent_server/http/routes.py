@@ -2,7 +2,7 @@
 
 import binascii
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_server.access import Right
@@ -14,14 +14,13 @@ from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.server import ServerHandler
 from repoagent_server.http.acting import acting
 from repoagent_server.http.document import optional_document
-from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.log_routes import log_route
-from repoagent_server.http.messages import JSON, Request, Response, error_response, json_response
+from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route
 from repoagent_server.http.shared_memory import shared_memory_routes
 from repoagent_server.http.trace_routes import trace_routes
 
-__all__ = ["api_routes"]
+__all__ = ["Generate", "api_routes"]
 
 _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
@@ -30,7 +29,15 @@ _BASE64_PIECE: Final = 1 << 20
 _REPOSITORY: Final = "/v2/repository(?:/(?P<repository>[^/]+))?"
 
 
-def api_routes(handlers: Handlers, infer: Deferred, generate: GenerateRoutes) -> list[Route]:
+class Generate(Protocol):
+    """What answers the two routes of the generate extension."""
+
+    def once(self, request: Request, params: Params, exchange: Exchange) -> None: ...
+
+    def stream(self, request: Request, params: Params, exchange: Exchange) -> None: ...
+
+
+def api_routes(handlers: Handlers, infer: Deferred, generate: Generate) -> list[Route]:
     """All routes of the API, the busiest first."""
     ask = _ServerRoutes(handlers.server)
     needs = for_model(Right.INFER)

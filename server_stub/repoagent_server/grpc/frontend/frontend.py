@@ -15,25 +15,19 @@ from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.access import Access
 from repoagent_server.access.denials import Denials
-from repoagent_server.grpc.access import CallAccess
+from repoagent_server.grpc.assembly import assemble
 from repoagent_server.grpc.frontend.grpcio_transport import GrpcioTransport
 from repoagent_server.grpc.frontend.reflection import public_pool
 from repoagent_server.grpc.http2.transport import Http2Transport
-from repoagent_server.grpc.infer import InferCalls
-from repoagent_server.grpc.infer_stream import InferStreams
-from repoagent_server.grpc.logged import LoggedInferCalls, LoggedInferStreams
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.transport import Served, Transport
-from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
-from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.in_flight import InFlight
-from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 
@@ -175,26 +169,24 @@ class GrpcFrontend:
 
     def _make_transport(self, pools: Pools, health_servicer: health.aio.HealthServicer) -> Transport:
         own = self._options.transport == "builtin"
-        handlers = Handlers.over(self._core, allow_load_parameters=self._allow_load_parameters, regions=self._regions)
-        inference = Inference(
+        methods = assemble(
             self._core,
-            Mailbox(self._loop),
-            self._regions,
-            self._forwarding,
-            self._limits,
-            self._access,
-            protocol="grpc",
-            route=f"/{SERVICE}/ModelInfer",
+            self._loop,
+            pools,
+            allow_load_parameters=self._allow_load_parameters,
+            regions=self._regions,
+            forwarding=self._forwarding,
+            limits=self._limits,
+            access=self._access,
+            in_flight=self._in_flight,
+            request_log=self._log,
+            join=None if own else b"".join,
         )
-        log = self._log
-        make_calls, make_streams = (InferCalls, InferStreams) if log is None else (LoggedInferCalls, LoggedInferStreams)
-        calls = make_calls(inference, self._in_flight, pools.long, log)
-        streams = make_streams(inference, calls, self._in_flight, pools.long)
-        join = None if own else b"".join
-        access = None if self._access is None else CallAccess(self._access, SERVICE)
-        service = self._service = GrpcService(handlers, calls, streams, pools, self._in_flight, join, access)
+        self._service = methods.service
         others = _collected(health_servicer)
-        served = Served(self._options, self._limits, service, calls, others, self._guards, pools, access)
+        served = Served(
+            self._options, self._limits, methods.service, methods.calls, others, self._guards, pools, methods.access
+        )
         return Http2Transport(served) if own else GrpcioTransport(served)
 
 
