@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image
+.PHONY: demo serve test check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -140,6 +140,23 @@ $(DEPLOY_TOOLS)/.installed: .ci/deploy-tools.lock .ci/deploy_tools.py | $(STAMP)
 image: $(STAMP)
 	$(BIN)/python deploy/image/prove.py build/image
 
+# The application for Ray Serve: its checks, its tests on a local cluster, and what it costs beside one process. Ray has
+# 300 MB that nothing else here needs, so it gets an environment of its own.
+RAY := .venvs/ray
+
+$(RAY)/.installed: pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml deploy/ray/*.t*)
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--constraint deploy/ray/constraints.txt $(EDITABLE) -e ./deploy/ray
+	@touch $@
+
+ray: $(RAY)/.installed
+	cd deploy/ray && $(abspath $(RAY))/bin/lint-imports
+	$(RAY)/bin/mypy deploy/ray/repoagent_ray
+	$(RAY)/bin/mypy --explicit-package-bases deploy/ray/tests
+	$(RAY)/bin/python -m pytest -q deploy/ray/tests
+	$(RAY)/bin/python benchmarks/ray_hop.py
+
 # What the benchmarks compare with. The programs come from the distribution (Debian's names), and need root to install.
 PEER_PROGRAMS := age b3sum coreutils wrk
 PEER_PACKAGES := ctranslate2 gguf llama-cpp-python onnxruntime-genai pyrage torch transformers
@@ -219,4 +236,4 @@ soak: $(STAMP) $(CAPI) capi-sanitize
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
-	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

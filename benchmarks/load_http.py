@@ -7,6 +7,7 @@ every connection and prints the requests per second; JSON_LENGTH is that of the 
 import asyncio
 import sys
 import time
+from typing import cast
 
 import uvloop
 
@@ -21,9 +22,8 @@ class Client(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's classes
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

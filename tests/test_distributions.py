@@ -17,7 +17,14 @@ from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
 TREE = Path(__file__).resolve().parents[1]
-SOURCES = [TREE, TREE / "server_stub", *sorted(path.parent for path in TREE.glob("agents/*/pyproject.toml"))]
+SOURCES = [
+    TREE,
+    TREE / "server_stub",
+    TREE / "deploy" / "ray",
+    *sorted(path.parent for path in TREE.glob("agents/*/pyproject.toml")),
+]
+NEEDS_MORE = ("repoagent-ray",)
+"""Distributions whose requirements are not in the development environment: they build, and `make ray` runs them."""
 pytestmark = pytest.mark.slow
 
 
@@ -133,7 +140,7 @@ def from_index(built: Path, empty: Path, tmp_path_factory: pytest.TempPathFactor
         page = index / metadata.name / "index.html"
         page.parent.mkdir(parents=True)
         page.write_text(f'<a href="{wheel.as_uri()}">{wheel.name}</a>')
-    names = [metadata.name for _, metadata in _wheels(built) if metadata.name != "repoagent-core"]
+    names = [metadata.name for _, metadata in _wheels(built) if metadata.name not in ("repoagent-core", *NEEDS_MORE)]
     command = [str(empty / "bin" / "python"), "-m", "pip", "--isolated", "install", "--quiet", "--no-input"]
     done = subprocess.run(
         [*command, f"--index-url={index.as_uri()}", *names], capture_output=True, text=True, check=False

@@ -70,5 +70,6 @@ def test_it_builds_every_distribution_that_the_tests_build(workflow: dict[Any, A
     assert built == {
         TREE / "pyproject.toml",
         TREE / "server_stub/pyproject.toml",
+        TREE / "deploy/ray/pyproject.toml",
         *TREE.glob("agents/*/pyproject.toml"),
     }

@@ -8,7 +8,15 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r'^```(?P<kind>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL)
-_PLACES = ("*.md", "docs/**/*.md", "agents/*/*.md", "server_stub/*.md", "examples/**/*.md", "capi/**/*.md")
+_PLACES = (
+    "*.md",
+    "docs/**/*.md",
+    "agents/*/*.md",
+    "server_stub/*.md",
+    "examples/**/*.md",
+    "capi/**/*.md",
+    "deploy/**/*.md",
+)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,12 @@ def test_faults_are_found(words: dict[str, Any], page: str, expected: list[str])
     assert sorted(fault.text for fault in words["faults"](page)) == sorted(expected)
 
 
-PRODUCT = ("repoagent/**/*.py", "server_stub/repoagent_server/**/*.py", "agents/*/repoagent_*/**/*.py")
+PRODUCT = (
+    "repoagent/**/*.py",
+    "server_stub/repoagent_server/**/*.py",
+    "agents/*/repoagent_*/**/*.py",
+    "deploy/ray/repoagent_ray/**/*.py",
+)
 
 
 def test_no_text_of_an_error_a_log_or_a_flag_has_a_fault(words: dict[str, Any], tree: Path) -> None:

@@ -116,6 +116,8 @@ def main(names: list[str]) -> int:
         "examples/**/*.md",
         "server_stub/*.md",
         "capi/**/*.md",
+        "deploy/**/*.md",
+        "deploy/ray/repoagent_ray/**/*.py",
     )
     pages = [Path(name) for name in names] or sorted({path for place in places for path in root.glob(place)})
     total = 0

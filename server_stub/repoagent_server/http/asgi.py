@@ -32,8 +32,12 @@ class AsgiApp:
     in does not tell it of its own end.
     """
 
-    def __init__(self, make_service: ServiceFactory, *, max_body: int = DEFAULT_MAX_BODY) -> None:
+    def __init__(
+        self, make_service: ServiceFactory, *, max_body: int = DEFAULT_MAX_BODY, request_ids: bool = True
+    ) -> None:
+        """``request_ids``: whether answers repeat a client's x-request-id, which some hosts do by themselves."""
         self._make_service = make_service
+        self._request_ids = request_ids
         self._max_body = max_body
         self._pools = Pools("http")
         self._service: HttpService | None = None
@@ -67,7 +71,7 @@ class AsgiApp:
         headers = list(scope["headers"])
         request = Request(scope["method"].encode(), _target(scope), headers, frame_of(headers))
         request.address = shown(scope.get("client"))
-        exchange = _Exchange(scope["method"], request.frame.request_id)
+        exchange = _Exchange(scope["method"], request.frame.request_id if self._request_ids else None)
         service = self._service_here()
         refusal = service.verdict(request)
         body = b"" if refusal is not None else await _read_body(receive, self._max_body)

@@ -1,0 +1,60 @@
+"""The application: an ingress before replicas, in Ray Serve's terms."""
+
+from typing import Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig
+
+from repoagent_ray.ingress import Ingress
+from repoagent_ray.replica import replica_class
+from repoagent_ray.settings import Settings
+
+__all__ = ["application"]
+
+_INGRESS_REQUESTS = 10_000
+"""An ingress waits for replicas and computes little: the queue is bounded at its handle of these."""
+_GRACE_SECONDS = 15.0
+"""What a replica has to end beyond the time that its requests have."""
+
+
+def application(args: Settings) -> Any:
+    """The application that ``args`` describe, for ``ray.serve.run`` and ``serve run``.
+
+    Raises:
+        InvalidArgumentError: an option of the server means nothing.
+    """
+    settings = args
+    settings.server_options()  # a mistake shows here, not in each replica
+    models = serve.deployment(
+        replica_class(settings.models_per_replica),
+        name="Models",
+        max_ongoing_requests=settings.max_ongoing_requests,
+        max_queued_requests=settings.max_queued_requests,
+        ray_actor_options=dict(settings.replica),
+        graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
+        **_replicas(settings),
+    )
+    ingress = serve.deployment(
+        serve.ingress()(Ingress),
+        name="Ingress",
+        num_replicas=settings.ingress_replicas,
+        max_ongoing_requests=_INGRESS_REQUESTS,
+        ray_actor_options=dict(settings.ingress),
+        graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
+    )
+    return ingress.bind(models.bind(settings), settings)
+
+
+def _replicas(settings: Settings) -> dict[str, Any]:
+    """How many replicas there are: a number, or what Ray's autoscaler goes by."""
+    if settings.most_replicas == settings.min_replicas:
+        return {"num_replicas": settings.min_replicas}
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=settings.min_replicas,
+            max_replicas=settings.most_replicas,
+            target_ongoing_requests=settings.target_ongoing_requests,
+            upscale_delay_s=settings.upscale_delay_s,
+            downscale_delay_s=settings.downscale_delay_s,
+        )
+    }

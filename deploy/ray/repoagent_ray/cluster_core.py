@@ -1,0 +1,134 @@
+"""The replicas as one core: what the front ends of an ingress ask about models and have done to them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import repoagent
+from repoagent.api.report import LoadReport
+from repoagent.audit import NO_AUDIT, Audit
+from repoagent.errors import RepoAgentError, UnsupportedError
+from repoagent.serving.queries import EXTENSIONS
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.tracing.settings import TraceSettings
+from repoagent.serving.tracing.tracer import Tracer
+from repoagent_ray.merging import merged_index, merged_statistics
+from repoagent_ray.replicas import Replicas
+
+__all__ = ["OF_ONE_SERVER", "ClusterCore"]
+
+OF_ONE_SERVER: Final = (
+    "trace and log settings belong to one server, and Ray Serve runs several: set them in `options` of the application"
+)
+_MISSING: Final = frozenset({"sequence", "trace", "logging"})
+"""Extensions of a single server."""
+
+
+class ClusterCore:
+    """A :class:`~repoagent_server.shared.core.Core` without inference, which ingresses pass on as it came.
+
+    Every method but ``live`` and ``metadata`` waits for replicas, so it is called on threads.
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self.tracer = Tracer(TraceSettings())
+        self.audit: Audit = NO_AUDIT
+
+    def live(self) -> bool:
+        """The ingress answers."""
+        return True
+
+    def ready(self) -> bool:
+        """A replica takes requests."""
+        try:
+            return any(self._replicas.ask_all("ask", "ready").good)
+        except RepoAgentError:
+            return False
+
+    def metadata(self) -> dict[str, Any]:
+        """``GET v2``."""
+        extensions = [name for name in EXTENSIONS if name not in _MISSING]
+        return {"name": "repoagent-ray", "version": repoagent.__version__, "extensions": extensions}
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a replica has it ready. Nothing is loaded."""
+        try:
+            return any(self._replicas.ask_all("ask", "model_ready", name, version).good)
+        except RepoAgentError:
+            return False
+
+    def asks_model(self, name: str, version: str = "") -> bool:
+        """All that asks replicas is called on threads anyway."""
+        return False
+
+    def model_loaded(self, name: str) -> bool:
+        """Whether a replica has it loaded."""
+        return any(self._replicas.ask_all("ask", "model_loaded", name).good)
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """``GET v2/models/NAME``. A model that is not loaded is loaded for it."""
+        document: dict[str, Any] = self._replicas.ask(
+            "ask_loaded", name, "model_metadata", name, version, patience=None
+        )
+        return document
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """``GET v2/models/NAME/config``. A model that is not loaded is loaded for it."""
+        document: dict[str, Any] = self._replicas.ask("ask_loaded", name, "model_config", name, version, patience=None)
+        return document
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
+        """Every model, with the state of the replica that is furthest with it."""
+        return merged_index(self._replicas.ask_all("index", ready_only).any())
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """``GET v2/models/stats``, added up over the replicas that have the model."""
+        return merged_statistics(self._replicas.ask_all("ask", "statistics", name, version).any())
+
+    def load(
+        self,
+        name: str,
+        *,
+        config: str | bytes | None = None,
+        files: Mapping[str, bytes] | None = None,
+        version: int | None = None,
+    ) -> LoadReport:
+        """Load a model in each replica that has it, or in one if none has.
+
+        Raises:
+            UnsupportedError: a configuration, files or a version come with the call: replicas that load the model
+                later would not know of them.
+            RepoAgentError: it cannot be loaded.
+        """
+        if config is not None or files or version is not None:
+            raise UnsupportedError(
+                f"failed to load '{name}': a configuration, files or one version of a load request would reach the "
+                "replicas of now only; change the repository instead"
+            )
+        reports = self._replicas.ask_all("reload", name, patience=None).all()
+        held = [report for report in reports if report is not None]
+        return LoadReport.from_dict(held[0] if held else self._replicas.ask("load", name, name, patience=None))
+
+    def unload(self, name: str, *, unload_dependents: bool = False, version: int | None = None) -> None:
+        """Unload a model in every replica, once its requests have ended. The next request loads it again.
+
+        Raises:
+            UnsupportedError: only one version is meant.
+            RepoAgentError: it cannot be unloaded.
+        """
+        if version is not None:
+            raise UnsupportedError(f"failed to unload '{name}': on Ray Serve a model is unloaded with all its versions")
+        self._replicas.ask_all("unload", name, unload_dependents, patience=None).all()
+
+    def report(self, name: str) -> LoadReport | None:
+        """What the agents did at the last load, in one of the replicas that tried it."""
+        for report in self._replicas.ask_all("report", name).good:
+            if report is not None:
+                return LoadReport.from_dict(report)
+        return None
+
+    def check(self, request: InferRequest) -> None:
+        raise NotImplementedError("an ingress passes inference on")
+
+    def submit(self, request: InferRequest) -> None:
+        raise NotImplementedError("an ingress passes inference on")

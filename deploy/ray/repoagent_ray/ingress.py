@@ -1,0 +1,110 @@
+"""The ingress: what Ray's HTTP and gRPC proxies call. It finds the model of each request and passes it on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2
+from ray.serve.grpc_util import RayServegRPCContext, gRPCInputStream
+from ray.serve.handle import DeploymentHandle
+from repoagent_server.access.access_file import AccessFile
+from repoagent_server.grpc.service import METHODS
+from repoagent_server.http.asgi import AsgiApp
+from repoagent_server.shared.address import grpcio_address
+from repoagent_server.shared.pools import Pools
+
+from repoagent_ray.cluster_core import ClusterCore
+from repoagent_ray.grpc_calls import CallContext, CallEnded
+from repoagent_ray.ingress_grpc import IngressGrpc
+from repoagent_ray.ingress_http import ingress_service
+from repoagent_ray.replicas import Replicas
+from repoagent_ray.settings import Settings
+from repoagent_ray.wire import GrpcEnd
+
+__all__ = ["Ingress"]
+
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Encoded(bytes):
+    """The message of an answer, as Ray's proxy wants it."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - the name in protobuf
+        return bytes(self)
+
+
+class Ingress:
+    """One process that passes requests on. Ray's gRPC proxy calls the method that has the name of the RPC."""
+
+    def __init__(self, models: DeploymentHandle, settings: Settings) -> None:
+        """Read the access file, if there is one.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        self._settings = settings
+        self._access = None if settings.access is None else AccessFile(settings.access)
+        self._replicas = Replicas(models)
+        self._core = ClusterCore(self._replicas)
+        self._pools = Pools("ingress-grpc")
+        access = None if self._access is None else self._access.access
+        self._grpc = IngressGrpc(
+            self._core,
+            self._replicas,
+            self._pools,
+            access=access,
+            limits=settings.limits,
+            stream_requests=settings.stream_requests,
+        )
+        # Ray's proxy repeats x-request-id, and makes one where there is none.
+        service = ingress_service(self._core, self._replicas, access)
+        self._http = AsgiApp(service, max_body=settings.max_body, request_ids=False)
+
+    def __serve_build_asgi_app__(self) -> AsgiApp:
+        """Ray calls it for the application that its HTTP proxy talks to."""
+        return self._http
+
+    async def ModelStreamInfer(  # noqa: N802 - the name of the RPC
+        self, messages: gRPCInputStream, grpc_context: RayServegRPCContext
+    ) -> AsyncIterator[Encoded]:
+        """Any number of requests, each to a replica, and their answers as they come."""
+        try:
+            async for answer in self._grpc.stream(messages, _context(grpc_context)):
+                yield Encoded(answer)
+        except CallEnded as ended:
+            _end(grpc_context, ended.end)
+            raise
+
+    async def Check(self, _: bytes) -> Encoded:  # noqa: N802 - the name of the RPC
+        """Health, for probes."""
+        ready = await asyncio.get_running_loop().run_in_executor(self._pools.work, self._core.ready)
+        kinds = health_pb2.HealthCheckResponse
+        return Encoded(kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING).SerializeToString())
+
+
+def _method(name: str) -> Any:
+    """The method of an RPC with one request and one answer."""
+
+    async def call(self: Ingress, message: bytes, grpc_context: RayServegRPCContext) -> Encoded:
+        try:
+            return Encoded(await self._grpc.once(name, message, _context(grpc_context)))
+        except CallEnded as ended:
+            _end(grpc_context, ended.end)
+            return Encoded()  # A status that is set needs no exception, which Ray would log.
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+for _name in METHODS:
+    setattr(Ingress, _name, _method(_name))
+
+
+def _context(context: RayServegRPCContext) -> CallContext:
+    return CallContext(context.invocation_metadata(), grpcio_address(context.peer()))
+
+
+def _end(context: RayServegRPCContext, end: GrpcEnd) -> None:
+    context.set_code(_CODES[end.code])
+    context.set_details(end.text)

@@ -1,0 +1,202 @@
+"""gRPC in an ingress: the methods of the server, of which those of inference pass their messages on to replicas."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from repoagent_server.access import Access, AccessError
+from repoagent_server.grpc.access import CallAccess, caller_of, shown_by
+from repoagent_server.grpc.assembly import assemble
+from repoagent_server.grpc.details import details
+from repoagent_server.grpc.infer import told_of
+from repoagent_server.grpc.request_ids import request_id
+from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.service import METHODS, SERVICE
+from repoagent_server.grpc.stream_message import error_message
+from repoagent_server.handlers.inference import Inference
+from repoagent_server.shared.client_text import client_text
+from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.pools import Pools
+
+from repoagent.errors import RepoAgentError, UnsupportedError
+from repoagent.limits import Limits
+from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
+from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once
+from repoagent_ray.message_head import head_of
+from repoagent_ray.replicas import Replicas
+from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, without_credentials
+
+__all__ = ["IngressGrpc"]
+
+_INFER: Final = "ModelInfer"
+_STREAM: Final = "ModelStreamInfer"
+_REFUSED: Final = frozenset({"TraceSetting", "LogSettings"})
+_ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
+_INVALID: Final = "the message is not valid"
+
+
+class IngressGrpc:
+    """Answers calls on the event loop on which it is called."""
+
+    def __init__(
+        self,
+        core: ClusterCore,
+        replicas: Replicas,
+        pools: Pools,
+        *,
+        access: Access | None = None,
+        limits: Limits,
+        stream_requests: int,
+    ) -> None:
+        """``access``: who may do what; None lets everybody. ``stream_requests``: how many of a stream run at a time."""
+        self._core = core
+        self._replicas = replicas
+        self._pools = pools
+        self._access = access
+        self._limits = limits
+        self._stream_requests = stream_requests
+        self._handlers: dict[str, Any] = {}
+        self._inference: Inference | None = None
+        self._guard: CallAccess | None = None
+
+    async def once(self, name: str, message: bytes, context: CallContext) -> bytes:
+        """The answer to a call of the method ``name``, which has one.
+
+        Raises:
+            CallEnded: the status that ends the call.
+        """
+        handler = self._handler(name)
+        self._begin(name, context)
+        return await answer_once(handler, message, context)
+
+    async def stream(self, messages: AsyncIterator[bytes], context: CallContext) -> AsyncIterator[bytes]:
+        """The answers to a call of ModelStreamInfer.
+
+        Raises:
+            CallEnded: the status that ends the call.
+        """
+        handler = self._handler(_STREAM)
+        self._begin(_STREAM, context)
+        async for answer in handler.stream_stream(messages, context):
+            yield answer
+
+    def _begin(self, name: str, context: CallContext) -> None:
+        """Find out who calls, before anything of the message counts.
+
+        Raises:
+            CallEnded: it is no client.
+        """
+        if self._guard is None:
+            return
+        method, place, request = f"/{SERVICE}/{name}", context.address, request_id(context)
+        try:
+            context.caller = self._guard.begin(method, lambda: shown_by(context), address=place, request=request)
+        except AccessError as error:
+            raise CallEnded(_status(error)) from error
+
+    def _handler(self, name: str) -> Any:
+        """What answers a method."""
+        if not self._handlers:
+            self._assemble()
+        handler = self._handlers.get(name)
+        assert handler is not None, f"Ray's proxy has no other methods than these: {name}"
+        return handler
+
+    def _assemble(self) -> None:
+        loop = asyncio.get_running_loop()
+        made = assemble(self._core, loop, self._pools, limits=self._limits, access=self._access)
+        self._inference = Inference(
+            self._core, Mailbox(loop), access=self._access, protocol="grpc", route=f"/{SERVICE}/{_INFER}"
+        )
+        plain = {name: made.service.service(Named(f"/{SERVICE}/{name}")) for name in METHODS}
+        plain |= {name: grpc.unary_unary_rpc_method_handler(_refuse) for name in _REFUSED}
+        plain[_INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
+        plain[_STREAM] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
+        self._guard = made.access
+        self._handlers = plain
+
+    # -- inference ------------------------------------------------------------------------------------------------
+
+    async def _infer(self, message: bytes, context: Any) -> bytes:
+        try:
+            model = head_of(message, self._limits).model
+            self._admit(context, model)
+            answer: bytes | GrpcEnd = await self._replicas.once("grpc", model, self._call(message, context))
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
+        except RepoAgentError as error:
+            raise CallEnded(_status(error)) from error
+        if isinstance(answer, GrpcEnd):
+            raise CallEnded(answer)
+        return answer
+
+    async def _infer_stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        answers: asyncio.Queue[bytes | GrpcEnd | None] = asyncio.Queue(1)
+        running = asyncio.ensure_future(self._answer_all(messages, context, answers))
+        try:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, GrpcEnd):
+                    raise CallEnded(answer)
+                yield answer
+        finally:
+            running.cancel()
+
+    async def _answer_all(
+        self, messages: AsyncIterator[bytes], context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]"
+    ) -> None:
+        """Answer every message, many at a time; None at the end."""
+        room = asyncio.Semaphore(self._stream_requests)
+        async with asyncio.TaskGroup() as group:
+            async for message in messages:
+                await room.acquire()
+                task = group.create_task(self._answer(message, context, answers))
+                task.add_done_callback(lambda _: room.release())
+        await answers.put(None)
+
+    async def _answer(self, message: bytes, context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]") -> None:
+        """Answer one message of a stream."""
+        statuses, name = _wants_statuses(context), ""
+        try:
+            head = head_of(message, self._limits)
+            name = head.id
+            self._admit(context, head.model)
+            async for piece in self._replicas.stream("grpc_stream", head.model, self._call(message, context)):
+                await answers.put(_refusal(piece.error(), name, statuses) if isinstance(piece, Failure) else piece)
+        except DecodeError:
+            await answers.put(GrpcEnd(grpc.StatusCode.INTERNAL.value[0], _INVALID))
+        except Exception as error:
+            await answers.put(_refusal(told_of(error), name, statuses))
+
+    def _admit(self, context: Any, model: str) -> None:
+        """Check that the client may infer with the model.
+
+        Raises:
+            AccessError: it may not.
+        """
+        assert self._inference is not None
+        self._inference.admit(caller_of(context), model)
+
+    def _call(self, message: bytes, context: Any) -> GrpcCall:
+        metadata = list(context.invocation_metadata())
+        return GrpcCall(message, metadata if self._access is None else without_credentials(metadata))
+
+
+async def _refuse(_: bytes, __: Any) -> bytes:
+    raise CallEnded(_status(UnsupportedError(OF_ONE_SERVER)))
+
+
+def _status(error: RepoAgentError) -> GrpcEnd:
+    return GrpcEnd(code_for(error).value[0], details(client_text(error)))
+
+
+def _refusal(error: RepoAgentError, request_id: str, statuses: bool) -> bytes | GrpcEnd:
+    """The answer to a message of a stream that was not let in: a status, which ends the stream, if the client wants."""
+    return _status(error) if statuses else error_message(error, request_id)
+
+
+def _wants_statuses(context: Any) -> bool:
+    return any(
+        name == _ERRORS_ARE_STATUSES and value in ("true", b"true") for name, value in context.invocation_metadata()
+    )

@@ -1,0 +1,114 @@
+"""HTTP in an ingress: the routes of the server, of which those of inference pass the request on to a replica."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from repoagent_server.access import Access
+from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.restrictions import Api
+from repoagent_server.http.access import HttpAccess
+from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.router import Params, Route, Router
+from repoagent_server.http.routes import api_routes
+from repoagent_server.http.service import HttpService, ServiceFactory, answer_to
+from repoagent_server.shared.pools import Pools
+
+from repoagent.errors import UnsupportedError
+from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
+from repoagent_ray.replicas import Replicas
+from repoagent_ray.wire import HttpCall, HttpHead, pack, unpack, without_credentials
+
+__all__ = ["ingress_service"]
+
+_REFUSED: Final = frozenset({Api.TRACE, Api.LOGGING})
+
+
+def ingress_service(core: ClusterCore, replicas: Replicas, access: Access | None) -> ServiceFactory:
+    """What an ASGI application needs to serve the replicas. ``access``: who may do what; None lets everybody."""
+
+    def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
+        handlers = Handlers.over(core, allow_load_parameters=False)
+        forward = _Forward(replicas, loop, guarded=access is not None)
+        routes = [_route(route) for route in api_routes(handlers, forward.once, forward)]
+        service = HttpService(Router(routes), loop, pools)
+        service.access = None if access is None else HttpAccess(access)
+        return service
+
+    return make
+
+
+def _route(route: Route) -> Route:
+    """``route`` as an ingress has it: what answers at once elsewhere asks replicas here, and waits for them."""
+    if route.api in _REFUSED:
+        return replace(route, inline=None, waiting=None, deferred=None, blocking=_refuse)
+    return route if route.inline is None else replace(route, inline=None, blocking=route.inline)
+
+
+def _refuse(_: Request, __: Params) -> Response:
+    return error_response(UnsupportedError(OF_ONE_SERVER))
+
+
+class _Forward:
+    """Passes requests on. Belongs to one event loop."""
+
+    def __init__(self, replicas: Replicas, loop: asyncio.AbstractEventLoop, *, guarded: bool) -> None:
+        """``guarded``: access is controlled here, so models do not get the credentials."""
+        self._guarded = guarded
+        self._replicas = replicas
+        self._loop = loop
+        self._running: set[asyncio.Task[None]] = set()
+
+    def once(self, request: Request, params: Params, exchange: Exchange) -> None:
+        """A request that has one answer."""
+        self._run(self._once(request, params["model"], exchange), exchange)
+
+    def stream(self, request: Request, params: Params, exchange: Exchange) -> None:
+        """A request whose answer comes piece by piece."""
+        self._run(self._stream(request, params["model"], exchange), exchange)
+
+    def _run(self, work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        exchange.on_cancel = lambda: _cancel(task)
+
+    async def _once(self, request: Request, model: str, exchange: Exchange) -> None:
+        try:
+            head: HttpHead = await self._replicas.once("http", model, self._call(request))
+        except Exception as error:
+            exchange.respond(answer_to(error, request))
+        else:
+            exchange.respond(_response(head))
+
+    async def _stream(self, request: Request, model: str, exchange: Exchange) -> None:
+        begun = False
+        try:
+            async for piece in self._replicas.stream("http_stream", model, self._call(request)):
+                if isinstance(piece, HttpHead):
+                    begun = True
+                    exchange.begin(_response(piece))
+                    for part in piece.body:
+                        exchange.write(bytes(unpack(part)))
+                else:
+                    exchange.write(piece)
+        except Exception as error:
+            answer = answer_to(error, request)
+            if not begun:
+                exchange.respond(answer)
+                return
+            exchange.write(b"data: %b\n\n" % bytes(answer.body))
+        exchange.end()
+
+    def _call(self, request: Request) -> HttpCall:
+        headers = without_credentials(request.headers) if self._guarded else list(request.headers)
+        return HttpCall(request.method, request.target, headers, pack(request.body))
+
+
+def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+
+
+def _response(head: HttpHead) -> Response:
+    return Response(head.status, b"", head.content_type, head.headers, tuple(map(unpack, head.body)))

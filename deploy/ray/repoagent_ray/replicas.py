@@ -1,0 +1,154 @@
+"""The replicas as an ingress sees them: Ray Serve chooses one for each call, by the model where there is one."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ray.serve.handle import DeploymentHandle
+from repoagent_server.grpc.response import STATUS
+from repoagent_server.http.messages import STATUS_OF
+
+from repoagent.errors import ErrorCode, RepoAgentError, UnavailableError
+from repoagent_ray.ray_errors import as_repoagent_error, ray_faults
+from repoagent_ray.wire import Failure, GrpcEnd, HttpHead
+
+__all__ = ["Answers", "Replicas"]
+
+_PATIENCE: Final = 60.0
+"""Seconds that replicas have to answer a question. Loads, unloads and inference have no limit here."""
+_HANDLES: Final = 4096
+"""Handles that are kept: making one takes longer than looking it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What all replicas answered."""
+
+    good: list[Any] = field(default_factory=list)
+    errors: list[RepoAgentError] = field(default_factory=list)
+    """Of those that refused, and of those that ended before they answered."""
+
+    def any(self) -> list[Any]:
+        """The good answers.
+
+        Raises:
+            RepoAgentError: there are none.
+        """
+        if not self.good:
+            raise self.errors[0] if self.errors else UnavailableError("Server not ready: there are no replicas")
+        return self.good
+
+    def all(self) -> list[Any]:
+        """The answers.
+
+        Raises:
+            RepoAgentError: one of them is an error.
+        """
+        if self.errors:
+            raise self.errors[0]
+        return self.good
+
+
+class Replicas:
+    """Calls of replicas. ``once`` and ``stream`` belong to an event loop; the others wait, on threads."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+        self._known: set[str] = set()
+        """Models that a repository has. What else clients name must not become a model of Ray's: that would cost one
+        that is loaded its place, and Ray remembers each name."""
+        self._handles: dict[tuple[str, str, bool], DeploymentHandle] = {}
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def once(self, method: str, model: str, *arguments: Any) -> Any:
+        """What ``method`` of the replica answers that Ray chooses for ``model``.
+
+        Raises:
+            RepoAgentError: no replica can answer, or it ended before it did.
+        """
+        with ray_faults():
+            answer = await self._to(method, await self._place(model)).remote(*arguments)
+        if _is_missing(answer):
+            self._known.discard(model)  # it may have gone from its repository
+        return answer
+
+    async def stream(self, method: str, model: str, *arguments: Any) -> AsyncIterator[Any]:
+        """The same, piece by piece."""
+        with ray_faults():
+            pieces = self._to(method, await self._place(model), stream=True).remote(*arguments)
+            ended = False
+            try:
+                async for piece in pieces:
+                    yield piece
+                ended = True
+            finally:
+                if not ended:
+                    pieces.cancel()
+
+    async def _place(self, model: str) -> str:
+        """The model by which Ray is to choose: none where no repository has it."""
+        if model in self._known:
+            return model
+        if not model or not await self._to("knows").remote(model):
+            return ""
+        self._known.add(model)
+        return model
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def ask(self, method: str, model: str, *arguments: Any, patience: float | None = _PATIENCE) -> Any:
+        """What ``method`` of one replica answers. Ray chooses it by the model, unless no repository has that.
+
+        Raises:
+            RepoAgentError: it answers so, or none can answer.
+        """
+        with ray_faults():
+            if model and model not in self._known:
+                if not self._to("knows").remote(model).result(timeout_s=_PATIENCE):
+                    return _opened(self._to(method).remote(*arguments).result(timeout_s=patience))
+                self._known.add(model)
+            return _opened(self._to(method, model).remote(*arguments).result(timeout_s=patience))
+
+    def ask_all(self, method: str, *arguments: Any, patience: float | None = _PATIENCE) -> "Answers":
+        """What every replica answers to ``method``.
+
+        Raises:
+            RepoAgentError: there are no replicas.
+        """
+        with ray_faults():
+            results = self._handle.broadcast(method, *arguments).results(timeout_s=patience, return_exceptions=True)
+        found = Answers()
+        for result in results:
+            if isinstance(result, Failure):
+                found.errors.append(result.error())
+            elif isinstance(result, Exception):
+                found.errors.append(as_repoagent_error(result))
+            else:
+                found.good.append(result)
+        return found
+
+    def _to(self, method: str, model: str = "", *, stream: bool = False) -> DeploymentHandle:
+        """The handle for calls of ``method``, about a model or none."""
+        key = (method, model, stream)
+        handle = self._handles.get(key)
+        if handle is None:
+            if len(self._handles) >= _HANDLES:
+                self._handles.clear()
+            handle = self._handle.options(method_name=method, multiplexed_model_id=model, stream=stream)
+            self._handles[key] = handle
+        return handle
+
+
+def _opened(answer: Any) -> Any:
+    """``answer``, unless it is an error."""
+    if isinstance(answer, Failure):
+        raise answer.error()
+    return answer
+
+
+def _is_missing(answer: Any) -> bool:
+    """Whether a replica has answered that there is no such model."""
+    if isinstance(answer, HttpHead):
+        return answer.status == STATUS_OF[ErrorCode.NOT_FOUND]
+    return isinstance(answer, GrpcEnd) and answer.code == STATUS[ErrorCode.NOT_FOUND].value[0]
