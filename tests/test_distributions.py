@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import readme_renderer.markdown
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
@@ -59,6 +60,14 @@ def _wheels(built: Path) -> Iterator[tuple[Path, Metadata]]:
             yield wheel, Metadata.from_email(archive.read(name), validate=True)
 
 
+def _sdists(built: Path) -> Iterator[tuple[Path, Metadata]]:
+    for sdist in sorted(built.glob("*.tar.gz")):
+        with tarfile.open(sdist) as archive:
+            file = archive.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/PKG-INFO")
+            assert file is not None
+            yield sdist, Metadata.from_email(file.read(), validate=True)
+
+
 def run(installed: Path, code: str, *arguments: str) -> str:
     """Run ``code`` with the installed packages before those of this environment."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
@@ -79,6 +88,17 @@ def test_the_metadata_is_valid_and_has_a_readme_and_a_licence(built: Path) -> No
         assert len(metadata.description or "") > 200, wheel.name
         assert metadata.description_content_type == "text/markdown", wheel.name
         assert str(metadata.license_expression) == "Apache-2.0", wheel.name
+
+
+def test_each_description_renders_on_an_index_and_its_links_lead_somewhere(built: Path) -> None:
+    """An index has no files of the repository: what is not an address or a place of the same page is broken."""
+    for name, metadata in [*_wheels(built), *_sdists(built)]:
+        page = readme_renderer.markdown.render(metadata.description or "")
+        assert page is not None, name
+        places = {f"#{place}" for place in re.findall(r'<h[1-6] id="([^"]+)"', page)}
+        links = re.findall(r'(?:href|src)="([^"]*)"', page)
+        assert [link for link in links if not link.startswith("https://") and link not in places] == [], name
+        assert len(places) > 0, name
 
 
 def test_each_requires_the_core_of_its_own_release(built: Path) -> None:
