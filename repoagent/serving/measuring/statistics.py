@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from repoagent.serving.measuring.latencies import Latencies, Recent
@@ -67,19 +67,10 @@ class _Batch:
         }
 
 
-@dataclass(slots=True)
-class _Response:
-    """The answers number N of a decoupled model."""
-
-    compute_infer: _Duration = field(default_factory=_Duration)
-    compute_output: _Duration = field(default_factory=_Duration)
-    success: _Duration = field(default_factory=_Duration)
-    fail: _Duration = field(default_factory=_Duration)
-    empty_response: _Duration = field(default_factory=_Duration)
-    cancel: _Duration = field(default_factory=_Duration)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).to_dict() for name in self.__slots__}
+_PARTS: Final = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+"""What is counted of the answers number N of a decoupled model. Each part is a count and nanoseconds, one behind the
+other in one list: a stream has thousands of answers, and is counted at each of them."""
+_PLACES: Final = {part: 2 * place for place, part in enumerate(_PARTS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +116,8 @@ class ModelStatistics:
         self._cache_miss = _Duration()
         self._failures = dict.fromkeys((reason.value for reason in FailureReason), 0)
         self._batches: dict[int, _Batch] = {}
-        self._responses: dict[int, _Response] = {}
+        self._responses: dict[int, list[int]] = {}
+        """By number: see ``_PARTS``."""
         self._recent: deque[tuple[int, int, ExecutionTimes]] = deque()
 
     def record(self, batch_size: int, arrival_ns: int, times: ExecutionTimes) -> None:
@@ -200,12 +192,16 @@ class ModelStatistics:
         with self._lock:
             entry = self._responses.get(index)
             if entry is None:
-                entry = self._responses[index] = _Response()
+                entry = self._responses[index] = [0] * (2 * len(_PARTS))
             if outcome != "cancel":
-                entry.compute_infer.add(computed_ns - started_ns)
+                entry[0] += 1
+                entry[1] += computed_ns - started_ns
             if outcome in ("success", "fail"):
-                entry.compute_output.add(end_ns - computed_ns)
-            getattr(entry, outcome).add(end_ns - started_ns)
+                entry[2] += 1
+                entry[3] += end_ns - computed_ns
+            place = _PLACES[outcome]
+            entry[place] += 1
+            entry[place + 1] += end_ns - started_ns
 
     def record_first_response(self, duration_ns: int) -> None:
         """A decoupled model has sent its first response, so long after the request came."""
@@ -316,10 +312,14 @@ class ModelStatistics:
                     "cache_hit": self._cache_hit.to_dict(),
                     "cache_miss": self._cache_miss.to_dict(),
                 },
-                "response_stats": {str(index): entry.to_dict() for index, entry in sorted(self._responses.items())},
+                "response_stats": {str(index): _parts_of(entry) for index, entry in sorted(self._responses.items())},
                 "batch_stats": [batch.to_dict(size) for size, batch in sorted(self._batches.items())],
                 "memory_usage": [],
             }
+
+
+def _parts_of(entry: Sequence[int]) -> dict[str, dict[str, int]]:
+    return {part: {"count": entry[place], "ns": entry[place + 1]} for part, place in _PLACES.items()}
 
 
 def _parts(arrival_ns: int, times: ExecutionTimes) -> tuple[int, ...]:
