@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from repoagent.engines.probing import probe
 from tests.engines.building.plans import need_tensorrt
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -53,6 +54,72 @@ def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None
     assert "tensorrt" in note
     assert "built, not kept: the load is confidential" in note
     assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+@pytest.mark.slow
+def test_a_plan_is_completed_from_its_statement_where_no_gpu_can_read_it(tmp_path: Path) -> None:
+    need_tensorrt()
+    model = tmp_path / "digits"
+    (model / "1").mkdir(parents=True)
+    shutil.copy(EXAMPLE / "model.onnx", model / "1/model.onnx")
+    (model / "config.pbtxt").write_text(
+        'backend: "onnxruntime" max_batch_size: 8 model_repository_agents { agents { name: "convert" '
+        'parameters { key: "to" value: "tensorrt" } } }'
+    )
+    flags = ("--json", "--complete-config", f"--workspace-directory={tmp_path / 'work'}")
+    result = check(str(model), *flags, f"--cache-directory={tmp_path / 'cache'}")
+    assert result.returncode == 0, result.stderr
+    (version,) = json.loads(result.stdout)["versions"]
+    config = version["config"]
+    assert (version["version"], config["backend"], config["max_batch_size"]) == (1, "tensorrt", 8)
+    assert [one["data_type"] for one in (*config["input"], *config["output"])]
+    if not probe().usable:
+        assert "TensorRT plans cannot run here" in version["problem"]
+
+
+def _onnx(tmp_path: Path, config: str | None) -> str:
+    model = tmp_path / "digits"
+    (model / "1").mkdir(parents=True)
+    shutil.copy(EXAMPLE / "model.onnx", model / "1/model.onnx")
+    if config is not None:
+        (model / "config.pbtxt").write_text(config)
+    return str(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "flag", "text"),
+    [
+        ("max_batch_size: 8", "--complete-config", "version 1: backend onnxruntime, max_batch_size 8, input "),
+        ("", "--backend-config=onnxruntime,default-max-batch-size=6", "digits: ok"),
+    ],
+)
+def test_a_configuration_is_completed_where_that_is_asked_for(
+    tmp_path: Path, config: str, flag: str, text: str
+) -> None:
+    result = check(_onnx(tmp_path, config), flag, "--complete-config", f"--workspace-directory={tmp_path / 'work'}")
+    assert result.returncode == 0, result.stderr
+    assert text in result.stdout
+    assert ("max_batch_size 6" in result.stdout) is ("=6" in flag)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "flags", "reason"),
+    [
+        (None, ("--disable-auto-complete-config",), "has no config.pbtxt"),
+        ("max_batch_size: 8 instance_group { count: 9 }", ("--complete-config", "--limit-instances=8"), "instances"),
+        ("max_batch_size: 8", ("--limit-config-bytes=5",), "--limit-config-bytes"),
+        ("instance_group { kind: KIND_GPU gpus: 7 }", ("--complete-config",), "KIND_GPU but no GPUs are available"),
+    ],
+)
+def test_what_a_server_with_these_flags_would_refuse_is_refused(
+    tmp_path: Path, config: str | None, flags: tuple[str, ...], reason: str
+) -> None:
+    result = check(_onnx(tmp_path, config), *flags, f"--workspace-directory={tmp_path / 'work'}")
+    assert result.returncode == 1
+    assert reason in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) -> None:

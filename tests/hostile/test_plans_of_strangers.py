@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
 from repoagent.engines.plan_header import PlanHeader
@@ -14,7 +15,7 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableEr
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
 from repoagent.serving.options import ControlMode, CoreOptions
-from tests.engines.models import matmul
+from tests.engines.models import add_sub, make, matmul
 from tests.serving.backends.tensorrt.kit import GPU, files_of, load, plan, rows
 
 PLAN = plan(matmul(), rows(1, 4, x=(4,)))
@@ -129,3 +130,58 @@ def test_a_batch_that_no_memory_holds_is_refused_at_load() -> None:
     with pytest.raises(UnavailableError, match="1048576 bytes left, and"):
         model.create_instance(GPU)
     assert platform.device(0).allocations == 0
+
+
+def test_a_batch_that_no_configuration_can_hold_becomes_the_largest_that_one_can() -> None:
+    config, _ = load(plan(matmul(), rows(1, 2**40, x=(4,))), platform=StandInPlatform(memory_bytes=1 << 20))
+    assert config.max_batch_size == 2**31 - 1
+
+
+@pytest.mark.parametrize("name", ["in\nI1123 12:00:00 all is well", "\x1b[31mred", "left\u202eright"])
+def test_a_tensor_whose_name_would_be_more_than_one_line_of_text_is_refused(name: str) -> None:
+    """Names of tensors are in messages to clients, and in logs."""
+    nodes = [helper.make_node("Identity", [name], ["y"])]
+    shape = ("n", 4)
+    model = make(nodes, [(name, TensorProto.FLOAT, shape)], [("y", TensorProto.FLOAT, shape)])
+    with pytest.raises(InvalidArgumentError, match="messages and logs have lines of plain text only") as caught:
+        load(plan(model, rows(1, 4, **{name: (4,)})))
+    assert str(caught.value).isprintable()
+
+
+def test_a_plan_that_changes_after_its_configuration_was_completed_is_judged_again() -> None:
+    backend = TensorRtBackend(platform=StandInPlatform())
+    config = normalize(read_text('backend: "tensorrt"'), model_name="m", gpus=None)
+    backend.auto_complete(config, files_of(PLAN), 1)
+    config = normalize(config, gpus=[0])
+    with pytest.raises(InvalidArgumentError, match="unable to load model 'm'"):
+        backend.load(config, files_of(plan(add_sub(), rows(1, 4, a=(3,), b=(3,)))), 1)
+
+
+def test_what_was_judged_is_what_is_opened() -> None:
+    """The bytes are read once: a file that changes in between changes nothing."""
+    judged: list[Any] = []
+    opened: list[Any] = []
+
+    class Noting(StandInPlatform):
+        def check_plan(self, plan: Any, device: int) -> None:
+            judged.append(plan)
+            super().check_plan(plan, device)
+
+        def open(self, plan: Any, options: EngineOptions) -> StandInEngine:
+            opened.append(plan)
+            return super().open(plan, options)
+
+    load(PLAN, platform=Noting())
+    assert len(opened) == 2
+    assert all(one is other for one, other in zip(judged, opened, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{"allow-host-code": True}, {"runtime-cache-directory": 7}])
+def test_settings_of_other_types_than_text_are_read_as_text(settings: Any) -> None:
+    TensorRtBackend(settings, platform=StandInPlatform())
+
+
+@pytest.mark.parametrize("settings", [{"allow-host-code": 1}, {"engine": 5}, {"engine": None}])
+def test_settings_that_make_no_sense_as_text_are_refused(settings: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be"):
+        TensorRtBackend(settings, platform=StandInPlatform())

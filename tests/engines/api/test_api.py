@@ -109,10 +109,13 @@ MISTAKES: Final = {
     "an allocator that is not one": ("set_output_allocator(name, allocator)", "set_output_allocator(name, output)"),
     "a context that may be None": ("        if context is None:\n", "        if False:\n"),
     "an assignment to what is read only": ("        self.name = engine.name", "        engine.name = self.name = ''"),
+    "an allocator without its base": ("_Allocator(trt.IOutputAllocator)", "_Allocator(trt.OutputAllocator)"),
+    "a format of a profile by name": ("get_tensor_format(name, profile)", "get_tensor_format(name, str(profile))"),
 }
 
 
-def test_planted_mistakes_are_all_caught(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["10.15", "11.0", "11.4", "rtx"])
+def test_planted_mistakes_are_all_caught(tmp_path: Path, version: str) -> None:
     text = ENGINE.read_text()
     control = tmp_path / "no_mistake.py"
     control.write_text(text)
@@ -122,7 +125,7 @@ def test_planted_mistakes_are_all_caught(tmp_path: Path) -> None:
         path = tmp_path / f"mistake_{number}.py"
         path.write_text(text.replace(right, wrong, 1))
         planted.append(path)
-    complaints = "\n".join(_mypy(tmp_path, "11.4", *planted))
+    complaints = "\n".join(_mypy(tmp_path, version, *planted))
     assert "no_mistake.py" not in complaints
     missed = [what for number, what in enumerate(MISTAKES) if f"mistake_{number}.py:" not in complaints]
     assert missed == []

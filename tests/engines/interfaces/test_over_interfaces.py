@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 TWICE = [
+    "tests/serving/backends/tensorrt/test_parity.py",
     "tests/serving/backends/tensorrt/test_runner.py",
     "tests/executor/runner/test_tensorrt.py",
     "tests/engines/gpu",

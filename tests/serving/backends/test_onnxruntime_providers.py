@@ -133,6 +133,42 @@ def test_a_library_is_registered_once_per_process(monkeypatch: pytest.MonkeyPatc
         GpuProviders({"MyProvider": Path("/lib/two.so")}).gpus()
 
 
+def test_a_library_under_another_name_than_its_providers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime takes any name for the library, and lists devices under the provider's own."""
+    devices: list[Any] = []
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: list(devices))
+    monkeypatch.setattr(
+        onnxruntime,
+        "register_execution_provider_library",
+        lambda *_: devices.append(SimpleNamespace(ep_name="ItsProvider")),
+    )
+    with pytest.raises(UnsupportedError, match=r"has the provider ItsProvider, not rtx: .*library=ItsProvider=/lib/"):
+        GpuProviders({"rtx": Path("/lib/one.so")}).gpus()
+
+
+def test_a_library_that_finds_no_device_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onnxruntime, "register_execution_provider_library", lambda *_: None)
+    assert list(GpuProviders({"MyProvider": Path("/lib/one.so")}).gpus()) == []
+    assert "the provider MyProvider finds no device that it could use on this machine" in caplog.text
+
+
+def test_a_real_library_runs_a_model(monkeypatch: pytest.MonkeyPatch, memory_files: Any, add_constant: Any) -> None:
+    """A provider for the CPU passes for one of a GPU: registered, chosen by its device, checked, run."""
+    package = pytest.importorskip("nxrt_ep_cpu", reason="install nxrt-ep-cpu (a pre-release) for a plug-in provider")
+    cpu = onnxruntime.OrtHardwareDeviceType.CPU
+    monkeypatch.setattr(onnxruntime, "OrtHardwareDeviceType", SimpleNamespace(GPU=cpu, CPU=cpu))
+    backend = OnnxRuntimeBackend({"provider-library": f"cpu_ep={package.get_library_path()}"})
+    files = memory_files({"1/model.onnx": add_constant(1.0)})
+    config = normalize(read_text('backend: "onnxruntime"'), model_name="m", gpus=None)
+    backend.auto_complete(config, files, 1)
+    model = backend.load(normalize(config, gpus=backend.gpus()), files, 1)
+    one = model.create_instance(InstanceSpec("m_0", "GPU"))
+    assert one._session.get_providers()[0] == "cpu_ep"
+    assert one.run({"x": Tensor.of(np.zeros((1, 4), np.float32))}, ())["y"].array.tolist() == [[1, 1, 1, 1]]
+
+
 def test_devices_of_a_library_reach_the_session(memory_files: Any, add_constant: Any) -> None:
     """With a provider that is here, in the way of those that come in libraries."""
     (device,) = (one for one in onnxruntime.get_ep_devices() if one.ep_name == "CPUExecutionProvider")

@@ -4,6 +4,7 @@ A model chooses among them with ``optimization.execution_accelerators``. Its par
 ONNX Runtime's own name files to write or libraries to load, which is not for a model to decide.
 """
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 __all__ = ["Choice", "GpuProviders", "check_used"]
+
+logger = logging.getLogger(__name__)
 
 _CUDA: Final = "CUDAExecutionProvider"
 _TENSORRT: Final = "TensorrtExecutionProvider"
@@ -147,7 +150,7 @@ def _register(name: str, path: Path) -> None:
     """Load the library of a provider; once per process, as it stays loaded.
 
     Raises:
-        UnsupportedError: it cannot be loaded, or another one has the name.
+        UnsupportedError: it cannot be loaded, another one has the name, or it has a provider of another name.
     """
     with _lock:
         known = _registered.get(name)
@@ -155,11 +158,26 @@ def _register(name: str, path: Path) -> None:
             return
         if known is not None:
             raise UnsupportedError(f"the provider {name} was loaded from {known}, and cannot be from {path} as well")
+        before = _with_devices()
         try:
             onnxruntime.register_execution_provider_library(name, str(path))
         except Exception as error:  # A plain Fail without libcudart or a driver, among others.
             raise UnsupportedError(f"the provider {name} cannot be loaded: {error}") from error
         _registered[name] = str(path)
+        found = _with_devices() - before
+        if not found:
+            logger.warning("the provider %s finds no device that it could use on this machine", name)
+        elif name not in found:
+            listed = " and ".join(sorted(found))
+            raise UnsupportedError(
+                f"the library {path} has the provider {listed}, not {name}: give it the provider's own name, as in "
+                f"--backend-config=onnxruntime,provider-library={min(found)}={path}"
+            )
+
+
+def _with_devices() -> set[str]:
+    """The providers for which ONNX Runtime lists devices."""
+    return {one.ep_name for one in onnxruntime.get_ep_devices()}
 
 
 def _devices(name: str) -> list[Any]:

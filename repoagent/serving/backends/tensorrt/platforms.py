@@ -33,13 +33,13 @@ class Settings:
         Raises:
             InvalidArgumentError: a value makes no sense.
         """
-        host_code = settings.get("allow-host-code", "false").lower()
+        host_code = str(settings.get("allow-host-code", "false")).lower()
         if host_code not in ("true", "false"):
             raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
         engine = settings.get("engine", "tensorrt")
         if engine not in _ENGINES:
             raise InvalidArgumentError(f"engine must be one of {', '.join(_ENGINES)}, not '{engine}'")
-        return cls(host_code == "true", engine, settings.get("runtime-cache-directory", ""))
+        return cls(host_code == "true", engine, str(settings.get("runtime-cache-directory", "")))
 
     def runtime_cache(self, plan: Any) -> str:
         """The file that keeps what was compiled for ``plan``; empty for none. Its name is the plan's digest."""

@@ -37,6 +37,10 @@ DATA_TYPES: Final = MappingProxyType(
 )
 
 
+_MOST_BATCH: Final = (1 << 31) - 1
+"""What max_batch_size can hold."""
+
+
 class Describing(Protocol):
     """An engine, or what describes one that cannot be opened here."""
 
@@ -55,6 +59,7 @@ def signature_of(engine: Describing, *, batching: bool) -> Signature:
 
     Raises:
         UnsupportedError: a tensor has elements that no request can carry.
+        InvalidArgumentError: a tensor has a name that cannot be printed.
     """
     return Signature(_infos(engine.tensors, True, batching), _infos(engine.tensors, False, batching))
 
@@ -64,6 +69,11 @@ def _infos(specs: Iterable[TensorSpec], inputs: bool, batching: bool) -> tuple[T
 
 
 def _info(spec: TensorSpec, batching: bool) -> TensorInfo:
+    if not spec.name.isprintable() or not spec.name:
+        raise InvalidArgumentError(
+            f"the plan has a tensor with the name {spec.name!a}: messages and logs have lines of plain text only; "
+            "rename it in the original model, and build the plan again"
+        )
     data_type = DATA_TYPES.get(spec.element)
     if data_type is None:
         raise UnsupportedError(
@@ -114,10 +124,11 @@ def check_batch_size(config: "ModelConfig", engine: Describing, profiles: Sequen
 
 
 def most_rows(engine: Describing, profile: Profile) -> int:
-    """The largest batch that ``profile`` allows; 0 if it does not limit it."""
+    """The largest batch that ``profile`` and a configuration allow; 0 if the profile does not limit it."""
     rows = [
         profile.shapes[spec.name].most[0] if spec.name in profile.shapes else spec.shape[0]
         for spec in engine.tensors
         if spec.is_input and not spec.on_host and spec.shape
     ]
-    return min((one for one in rows if one >= 0), default=0)
+    limits = [one for one in rows if one >= 0]
+    return min(*limits, _MOST_BATCH) if limits else 0

@@ -11,6 +11,7 @@ import pytest
 from repoagent.engines.probing import Findings
 from repoagent.engines.standin import StandInPlatform
 from repoagent.errors import RepoAgentError
+from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
 from repoagent.serving.instances.base import OverlappingInstance
 from repoagent.serving.instances.version_context import VersionContext
@@ -187,6 +188,15 @@ def test_the_server_survives_and_the_refusal_states_why(
     (entry,) = server.core.index()
     assert problem in entry["reason"]
     assert server.core.live()
+
+
+def test_where_nothing_can_run_nothing_is_read(new_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repoagent.engines.cuda.finding.probe", lambda: Findings("tensorrt", "11.1", (), PROBLEMS[1]))
+    monkeypatch.setattr(TensorRtBackend, "_read", lambda *_: pytest.fail("the plan was read"))
+    server = new_server()
+    server.write("m", plan(matmul(), rows(1, 4, x=(4,))))
+    with pytest.raises(RepoAgentError, match="TensorRT plans cannot run here: CUDA finds no usable driver"):
+        server.core.load("m")
 
 
 def test_a_real_probe_refuses_or_finds_a_gpu(new_server: Any) -> None:
