@@ -12,6 +12,8 @@ __all__ = ["NetworkInput", "Profiles", "profiles_for", "to_json"]
 
 _DEFAULT_BATCH: Final = 4
 """As Triton completes a configuration without max_batch_size."""
+_MOST_SIZE: Final = (1 << 31) - 1
+"""The bindings of the builder cut larger numbers to 32 bits, and build something else without a word."""
 _ROW: Final = "give min_shapes, opt_shapes and max_shapes"
 
 
@@ -45,6 +47,17 @@ def profiles_for(inputs: Sequence[NetworkInput], settings: PlanSettings) -> Prof
     Raises:
         InvalidArgumentError: nothing states how far a dimension varies, or what was given does not fit the model.
     """
+    found = _found(inputs, settings)
+    for index, profile in enumerate(found.profiles):
+        for name, allowed in {**profile.shapes, **profile.values}.items():
+            if any(abs(size) > _MOST_SIZE for part in (allowed.least, allowed.best, allowed.most) for size in part):
+                raise InvalidArgumentError(
+                    f"profile {index}: '{name}' {allowed} has a size beyond {_MOST_SIZE}, the largest for TensorRT"
+                )
+    return found
+
+
+def _found(inputs: Sequence[NetworkInput], settings: PlanSettings) -> Profiles:
     if settings.symbols:
         varying = [one for one in inputs if one.varies]
         return Profiles(tuple(Profile({one.name: _named(one, sizes) for one in varying}) for sizes in settings.symbols))

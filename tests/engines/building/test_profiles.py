@@ -120,3 +120,12 @@ def test_settings_survive_json() -> None:
     settings = PlanSettings(BATCH, {"x": [3]}, {"x": [[3]]}, profiles, symbols, 1000, 5, False, ["8.9"])
     assert PlanSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
     assert PlanSettings.from_json(json.loads(json.dumps(PlanSettings().to_json()))).batch is None
+
+
+@pytest.mark.parametrize("size", [2**31, 2**40, 999_999_999_999])
+def test_a_size_that_the_builder_would_cut_to_32_bits_is_refused(size: int) -> None:
+    """It takes 2**40 for 0, and builds."""
+    with pytest.raises(InvalidArgumentError, match=r"profile 0: 'x' .* has a size beyond 2147483647, the largest"):
+        derived(NetworkInput("x", (-1, 3)), profiles=[{"x": ((1, 3), (1, 3), (size, 3))}])
+    with pytest.raises(InvalidArgumentError, match="has a size beyond"):
+        derived(IMAGE, batch=BATCH, dims={"x": [3, size, 48]})
