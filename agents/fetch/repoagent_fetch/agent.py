@@ -1,38 +1,28 @@
 """The agent: brings a model from elsewhere, and hands a directory of this machine on."""
 
-import hashlib
 import json
-import shutil
-import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from repoagent.api import (
     Agent,
     AgentModel,
-    CancelledError,
     InvalidArgumentError,
     Parameters,
-    RemoteFile,
-    UnsafePathError,
     UnsupportedError,
-    list_beneath,
-    open_beneath,
-    status_beneath,
 )
 from repoagent_fetch import hub, registry, stores, tracking
-from repoagent_fetch.archives import Unpacking
+from repoagent_fetch.building import VERSION, Build
 from repoagent_fetch.evidence import evidence
 from repoagent_fetch.options import Options, parse_parameters
+from repoagent_fetch.own_files import own_files
 from repoagent_fetch.pins import has_digests
 from repoagent_fetch.placing import Placing
 from repoagent_fetch.plan import Plan, from_text, headers_of, need_files, to_text, with_headers
 
 __all__ = ["FetchAgent"]
 
-_VERSION: Final = 2
 _SCHEMES: Final[Mapping[str, Callable[[AgentModel, Options], Plan]]] = {
     "hf": hub.resolve,
     "oci": registry.resolve,
@@ -58,8 +48,8 @@ class FetchAgent(Agent):
         _check_secrets(model, options)
         plan = need_files(_plan(model, options))
         own = model.localize()
-        placing = Placing(options, _files(own))
-        build = _Build(model, plan, placing, own)
+        placing = Placing(options, own_files(own))
+        build = Build(model, plan, placing, own)
         try:
             tree = model.cache.get_or_build(build.key(), build)
         except UnsupportedError:  # confidential, or a program without a cache
@@ -94,7 +84,7 @@ def _plan(model: AgentModel, options: Options) -> Plan:
     server = hub.endpoint() if scheme == "hf" else tracking.server(model, options) if scheme == "models" else ""
     given = [options.url, options.include, options.digests, options.manifest]
     # A model of its own may not ask what the operator's policy may: the plan has the hosts that need not be public.
-    name = json.dumps(["fetch plan", _VERSION, server, *given, model.demanded])
+    name = json.dumps(["fetch plan", VERSION, server, *given, model.demanded])
     try:
         directory = model.cache.get_or_build(name, write)
     except UnsupportedError:
@@ -114,98 +104,6 @@ def _is_decided(scheme: str, options: Options) -> bool:
             return registry.is_pinned(options) or has_digests(options)
         case _:
             return scheme == "models" and has_digests(options)
-
-
-class _Build:
-    """Makes the directory of the model."""
-
-    def __init__(self, model: AgentModel, plan: Plan, placing: Placing, own: Path) -> None:
-        self._model = model
-        self._plan = plan
-        self._placing = placing
-        self._own = own
-        self.ran = False
-        """Whether the directory was made by this load; else it came from the cache."""
-
-    def key(self) -> str:
-        """Everything that the result depends on."""
-        files = [
-            (file.url, file.digest, file.size, file.tag, self._placing.remote(file.path)) for file in self._plan.files
-        ]
-        archives = [(one.file.url, one.file.digest, one.below) for one in self._plan.archives]
-        own = [(path, _digest(self._own, path)) for path in self._placing.own]
-        return json.dumps(["fetch", _VERSION, self._plan.source, files, archives, self._placing.rules, own])
-
-    def __call__(self, target: Path) -> None:
-        self.ran = True
-        for path in self._placing.own:
-            (target / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open_beneath(self._own, path) as source, (target / path).open("xb") as copy:
-                shutil.copyfileobj(source, copy)
-        self._unpack(target)
-        files = [_moved(file, self._placing.remote(file.path)) for file in self._plan.files]
-        self._model.download(files, target, allow=self._plan.allow)
-        if not any(path.is_file() for path in target.rglob("*")):
-            raise InvalidArgumentError(f"{self._plan.source} has no file of those that are wanted")
-
-    def _unpack(self, target: Path) -> None:
-        """Archives lie beside ``target`` meanwhile: within the cache they are links, not copies."""
-        if not self._plan.archives:
-            return
-        beside = target.parent / "layers"
-        beside.mkdir(mode=0o700)
-        # A manifest may name one layer many times, which comes once.
-        files = {one.file.digest: _moved(one.file, one.file.digest.replace(":", "-")) for one in self._plan.archives}
-        self._model.download(list(files.values()), beside, allow=self._plan.allow)
-        unpacking = Unpacking(
-            target,
-            self._placing.archived,
-            packed=sum(path.stat().st_size for path in beside.iterdir()),
-            most_files=self._model.limits.download_files,
-            check_cancelled=self._check,
-        )
-        for one in self._plan.archives:
-            unpacking.unpack(beside / files[one.file.digest].path, one.compression, one.below)
-        shutil.rmtree(beside)
-
-    def _check(self) -> None:
-        if self._model.cancelled:
-            raise CancelledError("cancelled while unpacking a layer")
-
-
-def _moved(file: RemoteFile, path: str) -> RemoteFile:
-    return RemoteFile(path, file.url, file.size, file.digest, file.tag, file.headers)
-
-
-def _files(root: Path) -> list[str]:
-    """The files of the model itself, and links to files in it."""
-    found: list[str] = []
-    pending = [""]
-    while pending:
-        directory = pending.pop()
-        for name in list_beneath(root, directory, follow=False):
-            path = f"{directory}/{name}" if directory else name
-            try:
-                mode = status_beneath(root, path, follow=False).st_mode
-            except UnsafePathError:
-                found += _followed(root, path)
-            else:
-                if stat.S_ISDIR(mode):
-                    pending.append(path)
-                elif stat.S_ISREG(mode):
-                    found.append(path)
-    return sorted(found)
-
-
-def _followed(root: Path, link: str) -> list[str]:
-    with suppress(FileNotFoundError, IsADirectoryError), open_beneath(root, link):
-        return [link]
-    return []
-
-
-def _digest(root: Path, path: str) -> str:
-    with open_beneath(root, path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _report(model: AgentModel, plan: Plan, tree: Path, *, fetched: bool) -> None:

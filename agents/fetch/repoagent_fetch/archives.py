@@ -16,6 +16,10 @@ __all__ = ["Unpacking"]
 _HEADER: Final = 1 << 20
 """The largest header of one entry: the library reads it whole."""
 _RATIO: Final = 100
+_DEEPEST: Final = 100
+"""Directories in one another."""
+_LONGEST: Final = 255
+"""Bytes of one name."""
 _FREE: Final = 64 << 20
 """What archives may always unpack to together; beyond that, a hundred times their own size."""
 _PIECE: Final = 1 << 20
@@ -115,7 +119,7 @@ class Unpacking:
             return
         if not entry.isreg() or entry.issparse():
             raise UnsafePathError(f"the layer has {name[:200]!r}, which is a link or a special file")
-        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+        if not _is_plain(name):
             raise UnsafePathError(f"the layer has {name[:200]!r}, which is not a plain path")
         if name.rpartition("/")[2].startswith(".wh."):
             self._whiteout(name)
@@ -162,6 +166,16 @@ class Unpacking:
                     raise tarfile.ReadError(f"{where} ends too early")
                 file.write(piece)
                 left -= len(piece)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a directory of this machine can hold ``name``, and a clean-up that is recursive can follow it."""
+    try:
+        parts = name.encode().split(b"/")
+    except UnicodeEncodeError:
+        return False
+    odd = any(part in (b"", b".", b"..") or len(part) > _LONGEST for part in parts)
+    return not odd and len(parts) <= _DEEPEST and "\0" not in name
 
 
 class _Checked:

@@ -48,29 +48,33 @@ def scan(
         CancelledError: ``cancelled`` answered True.
         OSError: a file cannot be read.
     """
-    return _Scan(root, options).run(cancelled, progress)
+    return _Scan(root, options, cancelled).run(progress)
 
 
 class _Scan:
-    def __init__(self, root: Path, options: Options) -> None:
+    def __init__(self, root: Path, options: Options, cancelled: Callable[[], bool]) -> None:
         self._root = root
         self._options = options
+        self._cancelled = cancelled
         self._findings: list[Finding] = []
         self._formats: dict[str, Format] = {}
         self._named: set[str] = set()
         """Files that an ONNX model names as its external data."""
         self._bytes = 0
 
-    def run(self, cancelled: Callable[[], bool], progress: Callable[[int, int], None]) -> Scanned:
+    def run(self, progress: Callable[[int, int], None]) -> Scanned:
         paths = sorted(list_files(self._root))
         for done, (path, regular) in enumerate(paths):
-            if cancelled():
-                raise CancelledError("the load was cancelled")
+            self._check_cancelled()
             self._look_at(path, regular)
             progress(done + 1, len(paths))
         for path in sorted(self._formats):
             self._judge(path, self._formats[path])
         return Scanned(self._findings, Counter(self._counted()), self._bytes)
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled():
+            raise CancelledError("the load was cancelled")
 
     def _look_at(self, path: str, regular: bool) -> None:
         if any(fnmatchcase(path, pattern) for pattern in self._options.files):
@@ -81,14 +85,14 @@ class _Scan:
         try:
             with _content(self._root, path) as data:
                 self._bytes += len(data)
-                self._formats[path] = format_ = detect(path, data)
+                self._formats[path] = format_ = detect(path, data, check_cancelled=self._check_cancelled)
                 if format_ is Format.ONNX:
                     self._look_into_onnx(path, data)
         except (MalformedError, UnsafePathError) as error:
             self._find(path, str(error), f'allow_file = "{path}"')
 
     def _look_into_onnx(self, path: str, data: Buffer) -> None:
-        content = read_onnx(data)
+        content = read_onnx(data, check_cancelled=self._check_cancelled)
         custom = content.custom(self._options.operators)
         if custom:
             some = ", ".join(custom[:_SHOWN_OPERATORS])

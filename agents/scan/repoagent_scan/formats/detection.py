@@ -5,7 +5,7 @@ ways is the more dangerous one.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from repoagent_scan.formats.behind import format_behind
@@ -46,30 +46,30 @@ _COMPILED: Final = (".pyc", ".pyo")
 _CHUNK: Final = 1 << 20
 
 
-def detect(name: str, data: Buffer) -> Format:
-    """The format of the file ``name`` with the content ``data``.
+def detect(name: str, data: Buffer, *, check_cancelled: Callable[[], None] = lambda: None) -> Format:
+    """The format of the file ``name`` with the content ``data``. ``check_cancelled`` raises to end long work.
 
     Raises:
         MalformedError: it begins as a file of one format and goes on as none.
     """
     if name.lower().endswith(_COMPILED):
         return Format.PYTHON
-    format_ = format_behind(data) or _format_by_start(data)
+    format_ = format_behind(data) or _format_by_start(data, check_cancelled)
     # Python source may begin with any word, such as that of another format.
     return Format.PYTHON if format_ in ACCEPTED and name.lower().endswith(_PYTHON) else format_
 
 
-def _format_by_start(data: Buffer) -> Format:
+def _format_by_start(data: Buffer, check_cancelled: Callable[[], None]) -> Format:
     head = data[:_HEAD]
     for magic, format_ in _MAGIC:
         if head.startswith(magic):
             return format_
     if head.startswith(_NUMPY):
         return Format.PICKLE if holds_pickle(head) else Format.NUMPY
-    return _without_magic(head, data)
+    return _without_magic(head, data, check_cancelled)
 
 
-def _without_magic(head: bytes, data: Buffer) -> Format:
+def _without_magic(head: bytes, data: Buffer, check_cancelled: Callable[[], None]) -> Format:
     if looks_like_pickle(head):
         return Format.PICKLE
     if is_safetensors(data):
@@ -77,16 +77,17 @@ def _without_magic(head: bytes, data: Buffer) -> Format:
         return Format.SAFETENSORS
     if is_onnx(data):
         return Format.ONNX
-    if _is_text(data):
+    if _is_text(data, check_cancelled):
         return Format.PYTHON if _is_script(head) else Format.TEXT
     return Format.SENTENCEPIECE if is_sentencepiece(data) else Format.UNKNOWN
 
 
-def _is_text(data: Buffer) -> bool:
+def _is_text(data: Buffer, check_cancelled: Callable[[], None]) -> bool:
     """Whether all of ``data`` is UTF-8 without control characters, but for those that end lines and tabs."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for part in _chunks(data):
+            check_cancelled()
             decoder.decode(part)
             if part.translate(None, _PRINTABLE):
                 return False

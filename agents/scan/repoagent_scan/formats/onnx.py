@@ -3,7 +3,7 @@
 Field numbers are those of ``onnx.proto`` (ONNX 1.19). Every occurrence of a field counts: protobuf merges them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,13 +78,13 @@ def _belongs(number: int, kind: int) -> bool:
     return kind == (VARINT if number in {1, 5} else BYTES) and number in {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 
 
-def read_onnx(data: Buffer) -> OnnxContent:
-    """What ``data`` would run and read.
+def read_onnx(data: Buffer, *, check_cancelled: Callable[[], None] = lambda: None) -> OnnxContent:
+    """What ``data`` would run and read. ``check_cancelled`` is called now and then, and raises to end it.
 
     Raises:
         MalformedError: it is cut off, nested too deeply, or not an ONNX model.
     """
-    return _Reader(data).content()
+    return _Reader(data, check_cancelled).content()
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class _Message:
 
 
 class _Reader:
-    def __init__(self, data: Buffer) -> None:
-        self._fields = Fields(data)
+    def __init__(self, data: Buffer, check_cancelled: Callable[[], None]) -> None:
+        self._fields = Fields(data, check_cancelled=check_cancelled)
         self._found = OnnxContent()
         self._size = len(data)
 

@@ -1,6 +1,6 @@
 """The wire format of protobuf, walked field by field without decoding what is not looked at."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from repoagent_scan.formats.content import Buffer
@@ -18,14 +18,19 @@ _MOST_FIELDS: Final = 20_000_000
 """In one file. The largest published ONNX graphs have about two million."""
 _LEAST_TAG, _LARGEST_TAG = 1 << 3, (1 << 32) - 1
 _LONGEST_TEXT: Final = 4096
+_OFTEN: Final = 1 << 14
+"""Fields between two looks at whether the load was cancelled."""
 
 
 class Fields:
     """Walks messages of ``data``. One object counts all fields of a file, so that no file takes forever."""
 
-    def __init__(self, data: Buffer, *, most: int = _MOST_FIELDS) -> None:
+    def __init__(
+        self, data: Buffer, *, most: int = _MOST_FIELDS, check_cancelled: Callable[[], None] = lambda: None
+    ) -> None:
         self.data = data
         self._left = most
+        self._check_cancelled = check_cancelled
 
     def of(self, start: int, end: int) -> Iterator[Field]:
         """The fields of the message between ``start`` and ``end``.
@@ -67,6 +72,8 @@ class Fields:
 
     def _count(self) -> None:
         self._left -= 1
+        if self._left % _OFTEN == 0:
+            self._check_cancelled()
         if self._left < 0:
             raise MalformedError("more fields than any model has")
 

@@ -1,0 +1,83 @@
+"""Making the directory of the model: its own files, and what is fetched."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from repoagent.api import AgentModel, CancelledError, InvalidArgumentError, RemoteFile, open_beneath
+from repoagent_fetch.archives import Unpacking
+from repoagent_fetch.placing import Placing
+from repoagent_fetch.plan import Plan
+
+__all__ = ["VERSION", "Build"]
+
+VERSION: Final = 2
+"""Of what lies in the cache."""
+
+
+class Build:
+    """Makes the directory of the model."""
+
+    def __init__(self, model: AgentModel, plan: Plan, placing: Placing, own: Path) -> None:
+        self._model = model
+        self._plan = plan
+        self._placing = placing
+        self._own = own
+        self.ran = False
+        """Whether the directory was made by this load; else it came from the cache."""
+
+    def key(self) -> str:
+        """Everything that the result depends on."""
+        files = [
+            (file.url, file.digest, file.size, file.tag, self._placing.remote(file.path)) for file in self._plan.files
+        ]
+        archives = [(one.file.url, one.file.digest, one.below) for one in self._plan.archives]
+        own = [(path, _digest(self._own, path)) for path in self._placing.own]
+        return json.dumps(["fetch", VERSION, self._plan.source, files, archives, self._placing.rules, own])
+
+    def __call__(self, target: Path) -> None:
+        self.ran = True
+        for path in self._placing.own:
+            (target / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open_beneath(self._own, path) as source, (target / path).open("xb") as copy:
+                shutil.copyfileobj(source, copy)
+        self._unpack(target)
+        files = [_moved(file, self._placing.remote(file.path)) for file in self._plan.files]
+        self._model.download(files, target, allow=self._plan.allow)
+        if not any(path.is_file() for path in target.rglob("*")):
+            raise InvalidArgumentError(f"{self._plan.source} has no file of those that are wanted")
+
+    def _unpack(self, target: Path) -> None:
+        """Archives lie beside ``target`` meanwhile: within the cache they are links, not copies."""
+        if not self._plan.archives:
+            return
+        beside = target.parent / "layers"
+        beside.mkdir(mode=0o700)
+        # A manifest may name one layer many times, which comes once.
+        files = {one.file.digest: _moved(one.file, one.file.digest.replace(":", "-")) for one in self._plan.archives}
+        self._model.download(list(files.values()), beside, allow=self._plan.allow)
+        unpacking = Unpacking(
+            target,
+            self._placing.archived,
+            packed=sum(path.stat().st_size for path in beside.iterdir()),
+            most_files=self._model.limits.download_files,
+            check_cancelled=self._check,
+        )
+        for one in self._plan.archives:
+            unpacking.unpack(beside / files[one.file.digest].path, one.compression, one.below)
+        shutil.rmtree(beside)
+
+    def _check(self) -> None:
+        if self._model.cancelled:
+            raise CancelledError("cancelled while unpacking a layer")
+
+
+def _moved(file: RemoteFile, path: str) -> RemoteFile:
+    return RemoteFile(path, file.url, file.size, file.digest, file.tag, file.headers)
+
+
+def _digest(root: Path, path: str) -> str:
+    with open_beneath(root, path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
