@@ -24,13 +24,13 @@ from repoagent.serving.backends.python.process.channel import (
 )
 from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
+from repoagent.serving.backends.python.process.output import OutputLines
 from repoagent.storage.secrets.environment import without_secrets
 
 __all__ = ["ChildProcess", "Program"]
 
 logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
-_CHUNK: Final = 1 << 16
 _NUMBER: Final = struct.Struct("Q")
 
 
@@ -40,45 +40,6 @@ class Program:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command: Final = tuple(command)
         self.environment: Final = dict(environment)
-
-
-class _Output:
-    """One output stream of a child, line by line into the log."""
-
-    def __init__(self, fd: int, label: str, keep: deque[str] | None = None) -> None:
-        os.set_blocking(fd, False)
-        self.fd: Final = fd
-        self._label = label
-        self._keep = keep
-        self._rest = b""
-
-    def read(self) -> bool:
-        """Take in what there is at the moment; False at the end of the stream."""
-        while True:
-            try:
-                data = os.read(self.fd, _CHUNK)
-            except BlockingIOError:
-                return True
-            if not data:
-                self.finish()
-                return False
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                self._write(line)
-            if len(self._rest) > _CHUNK:
-                self.finish()
-
-    def finish(self) -> None:
-        """Write what has come of a line that has not ended: it never will, or is too long to wait for."""
-        if self._rest:
-            self._write(self._rest)
-            self._rest = b""
-
-    def _write(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        if self._keep is not None:
-            self._keep.append(text)
-        logger.info("%s: %s", self._label, text)
 
 
 class ChildProcess:
@@ -342,8 +303,8 @@ class ChildProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._outputs = [
-            _Output(self._process.stdout.fileno(), f"{self._label}, stdout"),
-            _Output(self._process.stderr.fileno(), f"{self._label}, stderr", self._stderr),
+            OutputLines(self._process.stdout.fileno(), f"{self._label}, stdout"),
+            OutputLines(self._process.stderr.fileno(), f"{self._label}, stderr", self._stderr),
         ]
 
     @staticmethod
