@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.handshakes import Handshakes, Outcome
+from repoagent_server.tls.reading import read_all, read_into
 
 __all__ = ["HTTP_ANSWER", "TlsChannel", "TlsPort"]
 
@@ -28,7 +29,6 @@ HTTP_ANSWER: Final = (
 """For a client of HTTP that does not know of TLS."""
 
 _HANDSHAKE_RECORD: Final = 0x16
-_READ: Final = 1 << 18
 _SLICE: Final = 1 << 17
 """Bytes that are encrypted at a time; what the socket does not take is not encrypted yet."""
 _HIGH: Final = 1 << 16
@@ -226,45 +226,18 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
 
     def _read_pieces(self) -> bool:
         """Hand on all that is there at once, as a socket does; False if nothing is left."""
-        tls, incoming = self._tls, self._incoming
-        assert tls is not None
-        pieces: list[bytes] = []
-        size, ended = 0, False
-        try:
-            while size < _READ and (incoming.pending or tls.pending()):
-                piece = tls.read(_READ)
-                if not piece:
-                    ended = True
-                    break
-                pieces.append(piece)
-                size += len(piece)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            ended = True
-        if pieces:
-            self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        assert self._tls is not None
+        data, ended = read_all(self._tls, self._incoming)
+        if data:
+            self._protocol.data_received(data)
         if ended:
             self._ended()
-        return bool(pieces) and not ended
+        return bool(data) and not ended
 
     def _read_into(self) -> bool:
         """The same for a protocol that has its own memory."""
-        tls, incoming = self._tls, self._incoming
-        assert tls is not None
-        memory = self._protocol.get_buffer(-1)
-        size, ended = 0, False
-        try:
-            while size < len(memory) and (incoming.pending or tls.pending()):
-                count = tls.read(len(memory) - size, memory[size:])
-                if not count:
-                    ended = True
-                    break
-                size += cast("int", count)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            ended = True
+        assert self._tls is not None
+        size, ended = read_into(self._tls, self._incoming, self._protocol.get_buffer(-1))
         if size:
             self._protocol.buffer_updated(size)
         if ended:
