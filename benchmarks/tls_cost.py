@@ -36,6 +36,8 @@ from repoagent.server import Server
 HERE: Final = Path(__file__).parent
 KINDS: Final = {"ECDSA P-256": "ec -pkeyopt ec_paramgen_curve:P-256", "RSA 2048": "rsa:2048"}
 FIXED: Final = "x" * 200
+HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""How a client of HTTP/2 begins: the preface, and settings that change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +278,15 @@ def asking_grpc(subject: Subject, tls: bool, stack: ExitStack) -> Callable[[int]
 
 
 def connecting(subject: Subject, tls: bool, _: ExitStack) -> Callable[[int], object]:
-    """Connections that are opened and closed; with TLS, a full handshake each."""
+    """Connections with one request (of gRPC: with the server's settings) each; with TLS, a full handshake each."""
     port = subject.tls if tls else subject.plain
+    protocol, first = ("h2", HELLO) if subject.grpc else ("http/1.1", http_request("add", binary=True))
 
     def turn(connections: int) -> None:
         for _ in range(connections):
-            connected(port, tls, "h2" if subject.grpc else "http/1.1").close()
+            with connected(port, tls, protocol) as connection:
+                connection.sendall(first)
+                assert connection.recv(1 << 16)
 
     return turn
 
