@@ -191,6 +191,8 @@ def soak(share: float, seed: int) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         for name, (code, settings) in MODELS.items():
             write_model(Path(scratch, name), code, CONFIG.format(**settings))
+        with event_loop():
+            pass  # uvloop's first loop of a process opens two descriptors for good.
         before = resources()
         started = time.monotonic()
         options = CoreOptions(repositories=(scratch,), control_mode=ControlMode.EXPLICIT, repoagent_directory=None)
