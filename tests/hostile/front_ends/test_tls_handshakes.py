@@ -4,10 +4,11 @@ import contextlib
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import httpx
@@ -41,11 +42,22 @@ def pair(authority: Authority) -> Pair:
 
 
 @pytest.fixture
-def serve(core: ServingCore, pair: Pair) -> Iterator[Serve]:
+def serve(serve_fronts: Callable[..., tuple[HttpFrontend, GrpcFrontend]]) -> Serve:
     """Start HTTP and gRPC with TLS, with so many handshakes at a time; their ports."""
+
+    def start(**options: Any) -> tuple[int, int]:
+        http, grpc_front = serve_fronts(**options)
+        return http.bind()[1], grpc_front.bind()[1]
+
+    return start
+
+
+@pytest.fixture
+def serve_fronts(core: ServingCore, pair: Pair) -> Iterator[Callable[..., tuple[HttpFrontend, GrpcFrontend]]]:
+    """The same; the front ends themselves."""
     with ExitStack() as stack:
 
-        def start(handshakes: int = 1024, pair: Pair = pair) -> tuple[int, int]:
+        def start(handshakes: int = 1024, pair: Pair = pair) -> tuple[HttpFrontend, GrpcFrontend]:
             files = TlsFiles("HTTP", pair.certificate, pair.key, alpn=("http/1.1",))
             http = HttpFrontend(Endpoint(port=0, tls=files, tls_handshakes=handshakes), api_service(core))
             options = GrpcOptions(port=0, use_ssl=True, server_cert=pair.certificate, server_key=pair.key)
@@ -53,7 +65,7 @@ def serve(core: ServingCore, pair: Pair) -> Iterator[Serve]:
             for front in (http, grpc_front):
                 stack.callback(front.stop)
                 front.start()
-            return http.bind()[1], grpc_front.bind()[1]
+            return http, grpc_front
 
         yield start
 
@@ -149,6 +161,39 @@ def test_handshakes_that_must_be_computed_keep_no_open_connection_waiting(
                     ask()
                 assert not all(map(_has_come_on, clients)), "the client was answered after all handshakes"
             ask()
+
+
+def test_while_handshakes_wait_for_their_turn_open_connections_are_answered(
+    serve_fronts: Callable[[], tuple[HttpFrontend, GrpcFrontend]], authority: Authority
+) -> None:
+    """The threads for handshakes are taken: none is computed on the loop, which answers all others."""
+    web_front, grpc_front = serve_fronts()
+    port, hello = web_front.bind()[1], _hello(authority)
+    context = ssl.create_default_context(cafile=authority.root)
+    running = web_front._running
+    assert running is not None
+    pool, go_on, begun = running._pools.handshakes, threading.Event(), threading.Semaphore(0)
+
+    def hold() -> None:
+        begun.release()
+        go_on.wait(120)
+
+    with httpx.Client(base_url=f"https://localhost:{port}", verify=context, timeout=120) as web:
+        assert web.get("/v2/health/live").status_code == 200
+        for _ in range(pool._max_workers):
+            pool.submit(hold)
+            assert begun.acquire(timeout=120)
+        try:
+            with _half_open(port, 50, hello) as clients:
+                for _ in range(20):
+                    assert web.get("/v2/health/live").status_code == 200
+                assert not any(map(_has_come_on, clients))
+                go_on.set()
+                while not all(map(_has_come_on, clients)):
+                    assert web.get("/v2/health/live").status_code == 200
+        finally:
+            go_on.set()
+    _answers((port, grpc_front.bind()[1]), authority)
 
 
 def test_of_too_many_handshakes_the_oldest_end(serve: Serve, authority: Authority) -> None:
