@@ -51,8 +51,8 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "alone").mkdir()
-        with repoagent("one process", folder / "alone") as alone, on_ray(folder / "ray") as (ray, seconds):
+        write_model(folder / "models")
+        with repoagent("one process", folder) as alone, on_ray(folder) as (ray, seconds):
             servers = {"one process": {"http": alone.http, "grpc": alone.grpc}, "Ray Serve": ray}
             rates = measured(servers, loads, options.connections, options.rounds)
             held = memory(alone.session)
@@ -71,7 +71,6 @@ def on_ray(folder: Path) -> Iterator[tuple[Ports, float]]:
     from repoagent_ray import Settings, application
     from repoagent_ray.servicer import FUNCTIONS
 
-    write_model(folder / "models")
     http, grpc = free_ports(2)
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST else "/tmp"
     scratch = tempfile.mkdtemp(prefix="ray", dir=place)
@@ -81,7 +80,7 @@ def on_ray(folder: Path) -> Iterator[tuple[Ports, float]]:
             http_options={"host": "127.0.0.1", "port": http},
             grpc_options={"port": grpc, "grpc_servicer_functions": FUNCTIONS},
         )
-        options = {"workspace_directory": str(folder / "workspace")}
+        options = {"workspace_directory": str(folder / "workspace of Ray")}
         settings = Settings(model_repository=str(folder / "models"), options=options)
         begun = time.perf_counter()
         serve.run(application(settings), name="models", route_prefix="/")
