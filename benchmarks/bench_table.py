@@ -22,7 +22,7 @@ from pathlib import Path
 from table_load import Case, perf_analyzer, take
 from table_page import Table, show, write
 from table_rounds import Sample, machine, quiet, rounds
-from table_servers import Missing, Server, mlserver, repoagent, triton, write_model
+from table_servers import Missing, Server, end_with_servers, mlserver, repoagent, triton, write_model
 
 PROCESS = "--backend-config=python,execution=process"
 OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
@@ -41,6 +41,7 @@ ASKED = {
 
 def main() -> int:
     options = arguments()
+    end_with_servers()
     deadline = time.monotonic() + options.minutes * 60
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         servers, missing = start(Path(scratch), stack, options)

@@ -36,7 +36,7 @@ from llm_page import Cell, Streamed, Table, show, write
 from quiet import wait_for_quiet
 from table_load import busy_seconds, own_seconds
 from table_rounds import machine, quiet, rounds
-from table_servers import Missing, NotStarted, Server
+from table_servers import Missing, NotStarted, Server, end_with_servers
 
 PATH = "/v1/completions"
 CHECKED = 4
@@ -57,6 +57,7 @@ class Asked:
 
 def main() -> int:
     options = arguments()
+    end_with_servers()
     deadline = time.monotonic() + options.minutes * 60
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         checkpoint = make_checkpoint(Path(place) / "checkpoint", options.size)

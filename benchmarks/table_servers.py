@@ -22,6 +22,7 @@ __all__ = [
     "NotStarted",
     "Server",
     "check",
+    "end_with_servers",
     "free_ports",
     "mlserver",
     "output",
@@ -148,6 +149,11 @@ def mlserver(name: str, folder: Path, environment: Path) -> Iterator[Server]:
         wait_until_ready(process, folder / "log", ports[0], READY)
         version = output([str(environment / "bin" / "python"), "-c", "import mlserver; print(mlserver.__version__)"])
         yield Server(name, f"MLServer {version.strip()}", ports[0], ports[1], process.pid)
+
+
+def end_with_servers() -> None:
+    """From now on SIGTERM ends this program as Ctrl-C does: the servers, in sessions of their own, end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextmanager

@@ -91,3 +91,23 @@ def test_ours_is_measured_and_a_missing_engine_is_named(tmp_path: Path) -> None:
         rows = list(csv.DictReader(lines))
     assert len(rows) == 2
     assert all(float(row["repoagent"]) > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_server_ends_with_the_program_that_is_terminated(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from table_servers import end_with_servers, running\n"
+        "end_with_servers()\n"
+        "with running(['sleep', '600'], Path(sys.argv[1])) as process:\n"
+        "    print(process.pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TREE / "benchmarks")}
+    command = [sys.executable, "-c", program, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        server = int(process.stdout.readline())
+        process.terminate()
+    assert process.returncode == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
