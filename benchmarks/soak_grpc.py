@@ -263,7 +263,7 @@ class Caller:
                 else:
                     await self.stream()
             except Exception as error:
-                self.report.require(False, f"{type(error).__name__}: {error}")
+                self.report.require(False, f"{type(error).__name__} in {kind:.3f}: {error}")
 
     def message(self, number: int) -> Any:
         asked = pb.ModelInferRequest(model_name="add", id=str(number) if number % 2 else "")
@@ -286,7 +286,7 @@ class Caller:
             self.report.outcomes["answered"] += 1
         except grpc.aio.AioRpcError as error:
             late = timeout is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            self.report.require(late, f"{error.code()}: {error.details()}")
+            self.report.require(late, f"{error.code()} with a timeout of {timeout}: {error.details()}")
             self.report.outcomes["too late"] += 1
 
     async def cancelled(self) -> None:
