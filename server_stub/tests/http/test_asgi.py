@@ -49,6 +49,13 @@ async def test_a_body_over_the_limit_is_refused(web: httpx.AsyncClient) -> None:
     assert "exceeds the maximum allowed input size of 1000 bytes" in response.json()["error"]
 
 
+async def test_a_host_that_repeats_ids_of_requests_itself_gets_none(core: Any) -> None:
+    for repeats in (True, False):
+        with AsgiApp(api_service(core), request_ids=repeats) as app:
+            sent = await _call(app, "/v2/health/live", headers=[(b"x-request-id", b"mine")])
+        assert ((b"x-request-id", b"mine") in sent[0]["headers"]) == repeats
+
+
 async def test_an_answer_from_another_thread_arrives(core: Any, web: httpx.AsyncClient) -> None:
     core.gate.set()
     assert (await web.post("/v2/models/slow/infer", content=_BODY)).status_code == 200
@@ -109,7 +116,14 @@ async def test_the_lifespan_is_answered(app: AsgiApp) -> None:
 
 
 async def _call(
-    app: AsgiApp, path: str, *, body: bytes = b"", root: str = "", raw: bytes | None = b"", leaves: bool = False
+    app: AsgiApp,
+    path: str,
+    *,
+    body: bytes = b"",
+    root: str = "",
+    raw: bytes | None = b"",
+    leaves: bool = False,
+    headers: Any = (),
 ) -> list[Any]:
     scope: dict[str, Any] = {
         "type": "http",
@@ -118,7 +132,7 @@ async def _call(
         "raw_path": path.encode() if raw == b"" else raw,
         "root_path": root,
         "query_string": b"",
-        "headers": [],
+        "headers": list(headers),
     }
     messages = [{"type": "http.request", "body": body}, *([{"type": "http.disconnect"}] if leaves else [])]
     sent: list[Any] = []
