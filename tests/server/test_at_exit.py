@@ -186,4 +186,4 @@ def test_one_that_cannot_be_stopped_is_named_and_the_others_are_stopped(caplog: 
     with caplog.at_level(logging.ERROR):
         running._stop_all()
     assert core.stopped
-    assert "(can't create new thread at interpreter shutdown): stop it before" in caplog.text
+    assert "(can't create new thread at interpreter shutdown): call its stop() before" in caplog.text

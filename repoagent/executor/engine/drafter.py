@@ -20,7 +20,7 @@ from repoagent.executor.engine.guess_count import GuessCount
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.engine.task import Task
 from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
-from repoagent.executor.types.errors import EngineError
+from repoagent.executor.types.errors import CheckError, EngineError
 
 __all__ = ["DraftModel"]
 
@@ -80,7 +80,7 @@ class _Draft:
         rules.apply(row, self._history, sequence.generated + len(self._tokens))
         try:
             token = self._sampler.choose(row)
-        except EngineError:  # nothing can follow, says the draft model
+        except (CheckError, EngineError):  # nothing can follow, says the draft model
             self._over = True
             return
         self._tokens.append(token)

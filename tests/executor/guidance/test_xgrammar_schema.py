@@ -35,7 +35,7 @@ def test_what_is_followed(schema: Any) -> None:
         ({"allOf": [{}, {}]}, "'allOf' with several"),
         ({"$ref": "#/$defs/x", "$defs": {"x": {"if": {}}}}, r"'if' \(at #/\$defs/x\)"),
         ({"$ref": "other.json"}, "not 'other.json'"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"$ref": "#/$defs/x"}}}, "round in a circle"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"$ref": "#/$defs/x"}}}, "circular"),
         ({"properties": {"x": {"$id": "urn:x"}}}, r"'\$id' inside a schema \(at #/properties/x\)"),
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "'oneOf'"),
         ({"oneOf": [{**KIND, "properties": {"kind": {"enum": ["a", kind]}}} for kind in "bc"]}, "'oneOf'"),
