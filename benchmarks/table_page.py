@@ -35,8 +35,8 @@ Each cell has the median, and the least and the most of its measurements.
 - **Triton** runs every Python model in a process of its own, so all of its figures compare with
   those of the column for processes as well.
 - **Spinning** is `--backend-config=python,spin-microseconds=400`.
-- **Processes** wait for each other at 1 and 8 connections: waking one up takes longer than the
-  model. Spinning saves a part of that, and costs a core.
+- **Processes** wait for each other at 1 connection: waking one up takes longer than the model.
+  Spinning saves a part of that, and costs a core.
 - **Clients**: wrk for HTTP, perf_analyzer for gRPC.
 """
 
