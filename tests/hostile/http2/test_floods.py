@@ -94,6 +94,16 @@ def resets_of_running_calls(raw: Raw) -> None:
         until_ended(raw, b"".join(pieces), 1)
 
 
+def faults(raw: Raw) -> None:
+    """The client has the server reset the calls: trailers that end nothing."""
+    for first in range(1, 20_000, 100):
+        pieces = []
+        for number in range(first, first + 100, 2):
+            pieces.append(HeadersFrame(number, raw.encoder.encode(HEADERS), flags=("END_HEADERS",)).serialize())
+            pieces.append(HeadersFrame(number, b"\0\1a\1b", flags=("END_HEADERS",)).serialize())
+        until_ended(raw, b"".join(pieces), 1)
+
+
 def continuations(raw: Raw) -> None:
     raw.send(HeadersFrame(1, raw.encoder.encode(HEADERS)))
     until_ended(raw, ContinuationFrame(1, b"\0\1a\1b" * 100).serialize() * 10, 1000)
@@ -138,6 +148,7 @@ def a_length_of_16_mib(raw: Raw) -> None:
 
 ENDED: Final[dict[str, tuple[Attack, set[int]]]] = {
     "rapid resets": (rapid_resets, {CALM}),
+    "resets by the server": (faults, {CALM}),
     "resets of running calls": (resets_of_running_calls, {CALM}),
     "CONTINUATION without end": (continuations, {CALM}),
     "empty CONTINUATION": (empty_continuations, {CALM}),

@@ -349,10 +349,8 @@ class Connection(Control):
             raise ConnectionFault(STREAM_CLOSED, "HEADERS on a closed stream")
         self._last = number
         if self.parted or len(self.streams) >= MAX_STREAMS:
-            self._charge_reset()
             raise StreamFault(REFUSED_STREAM)
         if head.malformed or fault is not None:
-            self._charge_reset()
             raise StreamFault(PROTOCOL_ERROR)
         if head.route is None:
             self._application.route(head)

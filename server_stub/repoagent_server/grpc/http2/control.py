@@ -100,6 +100,8 @@ class Control(Outgoing):
         """The client has been asked to open no more streams here."""
         self.parted = False
         """It opens none any more."""
+        self._named: int | None = None
+        """The last stream that is served, as the client knows it; a later GOAWAY must not name a higher one."""
         self.on_parted: Callable[[], None] = lambda: None
 
     def open(self) -> None:
@@ -133,6 +135,7 @@ class Control(Outgoing):
         """State which stream was the last; the client may try later ones elsewhere."""
         if not self.parted and not self.closed:
             self.parting = self.parted = True
+            self._named = self._last
             self.out.append(frame(GOAWAY, 0, 0, END.pack(self._last, NO_ERROR)))
             self._touch()
             self.on_parted()
@@ -140,16 +143,22 @@ class Control(Outgoing):
     def fail(self, code: int, text: str) -> None:
         """End the connection for a fault."""
         self.closed = self.parting = self.parted = True
-        self.out.append(frame(GOAWAY, 0, 0, END.pack(self._last, code) + text.encode()))
+        last = self._last if self._named is None else self._named
+        self.out.append(frame(GOAWAY, 0, 0, END.pack(last, code) + text.encode()))
         self.on_parted()
 
     def reset(self, number: int, code: int) -> None:
-        """End a stream for a fault."""
+        """End a stream for a fault, which counts as a call that the client gives up: the call's work ends likewise.
+
+        Raises:
+            ConnectionFault: there have been too many.
+        """
         stream = self.streams.get(number)
         self.out.append(number_frame(RST_STREAM, number, code))
         if stream is None or not stream.ended:
             self._abandon(number)
         self._lose(number)
+        self._charge_reset()
 
     def lost(self) -> None:
         """The client is gone."""

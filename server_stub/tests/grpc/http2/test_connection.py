@@ -230,6 +230,18 @@ def test_what_comes_after_the_last_call_is_refused_without_harm(server: Server) 
     assert server.calls[1].ended
 
 
+def test_the_last_stream_that_was_named_stays_the_last(server: Server) -> None:
+    """RFC 9113, 6.8: a later GOAWAY names no higher one; the client may have sent that elsewhere again."""
+    server.greet()
+    encoder = Encoder()
+    server.receive(headers_frame(1, encoder=encoder))
+    server.connection.part_now()
+    assert [frame.last_stream_id for frame in server.receive()] == [1]
+    server.receive(headers_frame(3, encoder=encoder))
+    (last,) = server.receive(data_frame(99, b"x"))
+    assert (last.last_stream_id, last.error_code) == (1, 1)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
 def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
     """What comes out does not depend on how the network cut what came in."""

@@ -308,6 +308,27 @@ def _calls(count: int) -> list[Frame]:
     ]
 
 
+TRAILER: Final = b"\0\1a\1b"
+
+
+def _faulty(fault: Callable[[int], Any], *flags: str) -> Callable[[], list[Any]]:
+    """Calls that the client has the server reset: after a message with ``flags``, ``fault`` is not allowed."""
+
+    def frames() -> list[Any]:
+        encoder = Encoder()
+        return [
+            piece
+            for number in range(1, 2 * 1200, 2)
+            for piece in (
+                headers_frame(number, encoder=encoder),
+                data_frame(number, message(b"x"), *flags),
+                fault(number),
+            )
+        ]
+
+    return frames
+
+
 #: More of a frame than a client has use for.
 FLOODS: Final[dict[str, Callable[[], list[Any]]]] = {
     "rapid resets": lambda: _calls(1200),
@@ -325,6 +346,12 @@ FLOODS: Final[dict[str, Callable[[], list[Any]]]] = {
     "refused calls": lambda: [headers_frame(n) for n in range(1, 2 * 2300, 2)],
     "unknown frames": lambda: [raw(77, 0, 0)] * 5000,
     "GOAWAY": lambda: [GoAwayFrame(0)] * 5000,
+    "HEADERS behind the end": _faulty(lambda number: raw(1, 5, number, TRAILER), END),
+    "DATA behind the end": _faulty(lambda number: data_frame(number, b"x"), END),
+    "WINDOW_UPDATE of 0": _faulty(lambda number: update(number, 0), END),
+    "WINDOW_UPDATE past all windows": _faulty(lambda number: update(number, (1 << 31) - 1), END),
+    "PRIORITY cut short": _faulty(lambda number: raw(2, 0, number, b"x"), END),
+    "trailers without an end": _faulty(lambda number: raw(1, 4, number, TRAILER)),
 }
 
 
