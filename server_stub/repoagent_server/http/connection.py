@@ -255,7 +255,9 @@ class HttpConnection(asyncio.Protocol):
         if self._reader.state not in (Reading.REFUSED, Reading.SKIPPED):
             transport.close()
             return
-        # Closing now would reset the connection under a client that is still sending, and lose it the answer.
+        # Closing now would reset the connection under a client that is still sending, and lose it the answer. So would
+        # not reading: that ends where a request waits for the one before it.
+        transport.resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_SECONDS, transport.close)

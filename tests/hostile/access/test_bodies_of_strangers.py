@@ -152,6 +152,17 @@ def test_answers_keep_their_order(guarded: Guarded) -> None:
         assert [client.status() for _ in range(4)] == [200, 200, 200, 401]
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 20000000", "Content-Length: 20000000\r\nConnection: close"])
+def test_a_body_behind_an_answer_that_takes_its_time_is_taken_too(guarded: Guarded, framing: str) -> None:
+    """The client sends all before it reads, as it may: neither answer is lost."""
+    good = _head("Content-Length: 0", "x-api-key: root-key\r\n", "/v2/repository/index")
+    with _connected(guarded.http) as client:
+        client.send(good + _head(framing))
+        client.send(bytes(20_000_000))
+        assert [client.status(), client.status()] == [200, 401]
+        assert client.rest() == b""
+
+
 def test_a_stranger_that_goes_on_sending_is_cut_off(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repoagent_server.http.connection, "_LINGER_SECONDS", 0.5)
     with _connected(guarded.http) as client:
