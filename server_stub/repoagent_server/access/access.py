@@ -106,7 +106,7 @@ class Access:
         """``caller`` itself as long as it is good, else whom its key belongs to now. Raises as :meth:`caller`."""
         if caller.mark is self._rules.mark and (caller.expires is None or time.time() < caller.expires):
             return caller
-        return self.caller(caller.given).at(caller.address)
+        return self.caller(caller.given).at(caller.address, caller.request)
 
     def opens(self, need: Need) -> bool:
         """Whether an operation with ``need`` is for everybody."""

@@ -62,7 +62,7 @@ class Caller:
     """A client that has shown who it is. Good as long as the rules with ``mark`` are in force and ``expires`` is not
     over. An idle connection keeps its caller, so this must not keep the rules."""
 
-    __slots__ = ("address", "client", "expires", "given", "kept", "mark", "name")
+    __slots__ = ("address", "client", "expires", "given", "kept", "mark", "name", "request")
 
     def __init__(
         self, client: Client, given: Given, mark: object, *, subject: str = "", expires: float | None = None
@@ -79,13 +79,15 @@ class Caller:
         """For the front ends: what they make of a caller and need again for its next request."""
         self.address = ""
         """Where its connection comes from, for logs."""
+        self.request = ""
+        """The ``x-request-id`` among the headers that it came with, for logs."""
 
-    def at(self, address: str) -> "Caller":
-        """The same caller on a connection from ``address``."""
-        if address == self.address:
+    def at(self, address: str, request: str = "") -> "Caller":
+        """The same caller on a connection from ``address``, with headers that name ``request``."""
+        if address == self.address and request == self.request:
             return self
         there = copy.copy(self)
-        there.address, there.kept = address, None
+        there.address, there.request, there.kept = address, request, None
         return there
 
     def may(self, right: Right, model: str) -> bool:

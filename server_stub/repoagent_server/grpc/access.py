@@ -78,7 +78,7 @@ class CallAccess:
         try:
             if need is not None and access.opens(need):
                 return None
-            caller = access.caller(given()).at(address) if known is None else access.current(known)
+            caller = access.caller(given()).at(address, request) if known is None else access.current(known)
             if need is None or need.scope is Scope.SERVER:
                 access.require(caller, need)
         except AccessError as error:
@@ -103,7 +103,8 @@ class CallAccess:
             caller = access.current(caller)
             access.require(caller, need, model)
         except AccessError as error:
-            access.denied(error, method, "grpc", address=caller.address if caller is not None else "")
+            place, request = (caller.address, caller.request) if caller is not None else ("", "")
+            access.denied(error, method, "grpc", address=place, request=request)
             raise
         return caller
 

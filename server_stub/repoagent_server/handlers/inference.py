@@ -94,8 +94,7 @@ class Inference:
         if isinstance(error, AccessError) and self._access is not None:
             client = self.now(client)
             error.client = client.name if client is not None else ""
-            address = client.address if client is not None else ""
-            self._access.denied(error, self._route, self._protocol, address=address)
+            self._denied(self._access, error, client, self._route)
         self.model_metadata(model, version)
 
     def context(
@@ -141,9 +140,12 @@ class Inference:
                 raise NotAuthenticatedError("the request has no client", given=False)
             access.require(access.current(client), _NEEDS, model)
         except AccessError as error:
-            address = client.address if client is not None else ""
-            access.denied(error, route or self._route, self._protocol, address=address)
+            self._denied(access, error, client, route or self._route)
             raise
+
+    def _denied(self, access: Access, error: AccessError, client: Caller | None, route: str) -> None:
+        address, request = (client.address, client.request) if client is not None else ("", "")
+        access.denied(error, route, self._protocol, address=address, request=request)
 
     def regions(self, client: Caller | None) -> Regions:
         """The shared memory that requests of ``client`` may name: what others may have in it is for those alone who

@@ -39,7 +39,7 @@ class HttpAccess:
         caller = frame.caller
         # Of a head that came before on the same connection the client is known, and good until the rules change.
         if caller is None:
-            caller = access.caller(given_in(request.headers, request.peer)).at(request.address)
+            caller = access.caller(given_in(request.headers, request.peer)).at(request.address, request.id)
         else:
             caller = access.current(caller)
         frame.caller = caller

@@ -91,6 +91,20 @@ def test_over_http(core: Any, access: Any, denials: Denials, counts: Counts, aud
     assert [(actor.client, actor.request) for what, actor in audit.notes if what["right"]] == [("a", "r")]
 
 
+def test_what_the_body_decides_is_noted_with_the_request(core: Any, access: Any, denials: Denials, audit: Any) -> None:
+    front = HttpFrontend(Endpoint(port=0), api_service(core, access=access, denials=denials, openai=True))
+    with ExitStack() as stack:
+        stack.callback(front.stop)
+        front.start()
+        http = stack.enter_context(httpx.Client(base_url="http://{}:{}".format(*front.bind())))
+        for request in ("r1", "r2"):
+            headers = {"x-api-key": "a-key", "x-request-id": request}
+            answer = http.post("/v1/completions", json={"model": "str", "prompt": "x"}, headers=headers)
+            assert answer.status_code == 403
+    assert [(actor.client, actor.request) for _, actor in audit.notes] == [("a", "r1"), ("a", "r2")]
+    assert all(actor.address.startswith("127.0.0.1:") for _, actor in audit.notes)
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, audit: Any, transport: str) -> None:
     options = GrpcOptions(port=0, transport=transport)
@@ -109,7 +123,8 @@ def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, aud
             (stub.LogSettings, service_pb2.LogSettingsRequest(), "root-key"),
             (stub.LogSettings, service_pb2.LogSettingsRequest(), "root-key"),
         ):
-            metadata = [] if key is None else [("x-api-key", key)]
+            metadata = [("x-request-id", f"r{len(audit.notes)}")]
+            metadata += [] if key is None else [("x-api-key", key)]
             with pytest.raises(grpc.RpcError):
                 call(asked, metadata=metadata)
     assert counts() == {
@@ -119,6 +134,7 @@ def test_over_grpc(core: Any, access: Any, denials: Denials, counts: Counts, aud
         ("grpc", "restricted_part"): 2,
     }
     assert {actor.address.rpartition(":")[0] for _, actor in audit.notes} == {"127.0.0.1"}
+    assert [actor.request for _, actor in audit.notes] == [f"r{number}" for number in range(6)]
 
 
 def test_counts_of_many_threads_are_all_there(denials: Denials, counts: Counts) -> None:
