@@ -14,8 +14,11 @@ repoagent_error settle(TRITONSERVER_Error* error);
 // A new object with its handle, or NULL with the message kept.
 void* created(enum kind kind, void* object, void (*destroy)(void*));
 
-// Keep the JSON of `message` in `*field`.
-TRITONSERVER_Error* keep_json(TRITONSERVER_Message* message, char** field);
+// A copy of the JSON of `message`, which is deleted.
+TRITONSERVER_Error* take_json(TRITONSERVER_Message* message, char** text);
+
+// Keep `text` in `*field`, in the place of what the call before this one showed, and show it.
+void show(pthread_mutex_t* lock, char** field, char* text, const char** shown);
 
 struct tensor {
   struct object object;
@@ -26,20 +29,26 @@ struct tensor {
   size_t byte_size;
   char* name;    // of an output
   void* memory;  // a response that owns `data`; NULL: the tensor does
+  _Atomic int users;  // requests that run with it; -1 while it is changed
 };
 
 void tensor_destroy(void* object);
+
+// Keep the memory of a tensor as it is, for a request that runs; false while it is changed.
+bool tensor_use(struct tensor* it);
+void tensor_leave(struct tensor* it);
 
 struct api_server {
   struct object object;
   pthread_mutex_t lock;
   TRITONSERVER_ServerOptions* options;
-  TRITONSERVER_Server* server;
+  _Atomic(TRITONSERVER_Server*) server;
   char* metrics;
 };
 
 struct api_model {
   struct object object;
+  pthread_mutex_t lock;  // for what is shown
   struct api_server* server;
   char* name;
   int64_t version;

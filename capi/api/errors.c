@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api.h"
@@ -47,14 +48,24 @@ void* created(enum kind kind, void* object, void (*destroy)(void*))
   return settle(publish(kind, object, destroy, &handle)) == REPOAGENT_NO_ERROR ? handle : NULL;
 }
 
-TRITONSERVER_Error* keep_json(TRITONSERVER_Message* message, char** field)
+TRITONSERVER_Error* take_json(TRITONSERVER_Message* message, char** text)
 {
-  const char* text = "";
+  const char* json = "";
   size_t size = 0;
-  TRITONSERVER_Error* error = TRITONSERVER_MessageSerializeToJson(message, &text, &size);
+  TRITONSERVER_Error* error = TRITONSERVER_MessageSerializeToJson(message, &json, &size);
   if (error == NULL) {
-    error = set_text(field, text);
+    error = set_text(text, json);
   }
   handle_delete(message, KIND_MESSAGE);
   return error;
+}
+
+void show(pthread_mutex_t* lock, char** field, char* text, const char** shown)
+{
+  pthread_mutex_lock(lock);
+  char* before = *field;
+  *field = text;
+  pthread_mutex_unlock(lock);
+  free(before);
+  *shown = text;
 }

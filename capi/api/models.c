@@ -10,6 +10,7 @@ static void destroy(void* object)
   free(it->metadata);
   free(it->report);
   handle_return(it->server);
+  pthread_mutex_destroy(&it->lock);
   free(it);
 }
 
@@ -26,6 +27,7 @@ repoagent_model repoagent_model_create(repoagent_server server, const char* name
     handle_return(of);
     return created(KIND_API_MODEL, NULL, destroy);
   }
+  pthread_mutex_init(&it->lock, NULL);
   it->server = of;
   it->version = version;
   it->name = strdup(name);
@@ -65,15 +67,19 @@ repoagent_error repoagent_model_get_metadata(repoagent_model model, const char**
 {
   HOLD(KIND_API_MODEL, api_model, it, model);
   NEED(json);
+  *json = NULL;
+  char* text = NULL;
   TRITONSERVER_Message* message = NULL;
   TRITONSERVER_Error* error =
       TRITONSERVER_ServerModelMetadata(it->server->server, it->name, it->version, &message);
-  error = error != NULL ? error : keep_json(message, &it->metadata);
-  *json = error == NULL ? it->metadata : NULL;
+  error = error != NULL ? error : take_json(message, &text);
+  if (error == NULL) {
+    show(&it->lock, &it->metadata, text, json);
+  }
   return settle(error);
 }
 
-static TRITONSERVER_Error* report(struct api_model* it)
+static TRITONSERVER_Error* report(struct api_model* it, const char** shown)
 {
   BORROW(KIND_SERVER, server, server, it->server->server);
   CROSS(core);
@@ -82,8 +88,7 @@ static TRITONSERVER_Error* report(struct api_model* it)
   if (json.text == NULL) {
     return out_of_memory();
   }
-  free(it->report);
-  it->report = json.text;
+  show(&it->lock, &it->report, json.text, shown);
   return NULL;
 }
 
@@ -91,7 +96,6 @@ repoagent_error repoagent_model_get_report(repoagent_model model, const char** j
 {
   HOLD(KIND_API_MODEL, api_model, it, model);
   NEED(json);
-  TRITONSERVER_Error* error = report(it);
-  *json = error == NULL ? it->report : NULL;
-  return settle(error);
+  *json = NULL;
+  return settle(report(it, json));
 }

@@ -37,11 +37,30 @@ static void complete(TRITONSERVER_InferenceResponse* response, const uint32_t fl
   }
 }
 
+static void leave_inputs(struct api_request* it, size_t count)
+{
+  for (size_t index = 0; index < count; ++index) {
+    tensor_leave(it->inputs[index].tensor);
+  }
+}
+
+static TRITONSERVER_Error* use_inputs(struct api_request* it)
+{
+  for (size_t index = 0; index < it->input_count; ++index) {
+    if (!tensor_use(it->inputs[index].tensor)) {
+      leave_inputs(it, index);
+      return INVALID("input '%s' is being changed", it->inputs[index].name);
+    }
+  }
+  return NULL;
+}
+
 static void released(TRITONSERVER_InferenceRequest* inner, const uint32_t flags, void* userp)
 {
   struct api_request* it = userp;
   (void)flags;
   pthread_mutex_lock(&it->lock);
+  leave_inputs(it, it->input_count);
   it->running = NULL;
   pthread_cond_broadcast(&it->changed);
   pthread_mutex_unlock(&it->lock);
@@ -89,7 +108,13 @@ static TRITONSERVER_Error* submit(struct api_request* it)
   TRITONSERVER_InferenceRequest* inner = NULL;
   TRY(TRITONSERVER_InferenceRequestNew(&inner, server, it->model->name, it->model->version));
   pthread_mutex_lock(&it->lock);
-  TRITONSERVER_Error* error = it->running != NULL ? request_runs() : fill(it, inner);
+  TRITONSERVER_Error* error = it->running != NULL ? request_runs() : use_inputs(it);
+  if (error == NULL) {
+    error = fill(it, inner);
+    if (error != NULL) {
+      leave_inputs(it, it->input_count);
+    }
+  }
   if (error == NULL) {
     it->running = inner;
     it->sent = true;
@@ -102,7 +127,10 @@ static TRITONSERVER_Error* submit(struct api_request* it)
   error = error != NULL ? error : TRITONSERVER_ServerInferAsync(server, inner, NULL);
   if (error != NULL) {
     pthread_mutex_lock(&it->lock);
-    it->running = it->running == inner ? NULL : it->running;
+    if (it->running == inner) {
+      leave_inputs(it, it->input_count);
+      it->running = NULL;
+    }
     pthread_mutex_unlock(&it->lock);
     handle_delete(inner, KIND_REQUEST);
     handle_return(kept);

@@ -147,9 +147,11 @@ repoagent_error repoagent_server_start(repoagent_server server)
 {
   HOLD(KIND_API_SERVER, api_server, it, server);
   pthread_mutex_lock(&it->lock);
-  TRITONSERVER_Error* error = it->server != NULL
+  TRITONSERVER_Server* started = it->server;
+  TRITONSERVER_Error* error = started != NULL
                                   ? fail(TRITONSERVER_ERROR_ALREADY_EXISTS, "the server runs already")
-                                  : TRITONSERVER_ServerNew(&it->server, it->options);
+                                  : TRITONSERVER_ServerNew(&started, it->options);
+  it->server = started;
   pthread_mutex_unlock(&it->lock);
   return settle(error);
 }
@@ -172,7 +174,9 @@ repoagent_error repoagent_server_get_metrics(repoagent_server server, const char
 {
   HOLD(KIND_API_SERVER, api_server, it, server);
   NEED(text);
+  *text = NULL;
   TRITONSERVER_Metrics* page = NULL;
+  char* copy = NULL;
   const char* found = "";
   size_t size = 0;
   TRITONSERVER_Error* error = TRITONSERVER_ServerMetrics(it->server, &page);
@@ -180,9 +184,11 @@ repoagent_error repoagent_server_get_metrics(repoagent_server server, const char
     error = TRITONSERVER_MetricsFormatted(page, TRITONSERVER_METRIC_PROMETHEUS, &found, &size);
   }
   if (error == NULL) {
-    error = set_text(&it->metrics, found);
+    error = set_text(&copy, found);
   }
   handle_delete(page, KIND_METRICS);
-  *text = error == NULL ? it->metrics : NULL;
+  if (error == NULL) {
+    show(&it->lock, &it->metrics, copy, text);
+  }
   return settle(error);
 }

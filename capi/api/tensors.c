@@ -17,6 +17,39 @@ void tensor_destroy(void* object)
   free(it);
 }
 
+bool tensor_use(struct tensor* it)
+{
+  int users = it->users;
+  do {
+    if (users < 0) {
+      return false;
+    }
+  } while (!atomic_compare_exchange_weak(&it->users, &users, users + 1));
+  return true;
+}
+
+void tensor_leave(struct tensor* it)
+{
+  --it->users;
+}
+
+// An error while a request reads the tensor; without one, it is the caller's until tensor_changed.
+static TRITONSERVER_Error* change_tensor(struct tensor* it)
+{
+  int none = 0;
+  if (it->memory != NULL) {
+    return INVALID("an output cannot be changed");
+  }
+  return atomic_compare_exchange_strong(&it->users, &none, -1)
+             ? NULL
+             : INVALID("a request runs with the tensor; wait for its last answer");
+}
+
+static void tensor_changed(struct tensor* it)
+{
+  it->users = 0;
+}
+
 // How many elements a shape has; false if that is no number of bytes.
 static bool count_elements(const int64_t* shape, uint64_t rank, size_t item_size, size_t* count)
 {
@@ -101,14 +134,15 @@ repoagent_error repoagent_tensor_set_data(repoagent_tensor tensor, const void* d
   if (it->type == TRITONSERVER_TYPE_BYTES) {
     return settle(INVALID("a tensor of strings: use repoagent_tensor_set_strings"));
   }
-  if (it->memory != NULL) {
-    return settle(INVALID("an output cannot be changed"));
-  }
   if (byte_size != it->byte_size) {
     return settle(INVALID("the tensor has %zu bytes, not %zu", it->byte_size, byte_size));
   }
-  memcpy(it->data, data, byte_size);
-  return REPOAGENT_NO_ERROR;
+  TRITONSERVER_Error* error = change_tensor(it);
+  if (error == NULL) {
+    memcpy(it->data, data, byte_size);
+    tensor_changed(it);
+  }
+  return settle(error);
 }
 
 // Strings lie one behind the other, each as 4 bytes of size and its bytes.
@@ -122,10 +156,12 @@ repoagent_error repoagent_tensor_set_strings(
   if (it->type != TRITONSERVER_TYPE_BYTES || it->memory != NULL || count != wanted) {
     return settle(INVALID("not a tensor of yours of %llu strings", (unsigned long long)count));
   }
+  for (uint64_t index = 0; index < count; ++index) {
+    NEED(strings[index]);
+  }
   struct builder text = {0};
   build(&text, "", 0);
   for (uint64_t index = 0; index < count; ++index) {
-    NEED(strings[index]);
     size_t size = sizes == NULL ? strlen(strings[index]) : sizes[index];
     uint32_t head = (uint32_t)size;
     text.failed |= size > UINT32_MAX;
@@ -136,9 +172,15 @@ repoagent_error repoagent_tensor_set_strings(
     free(text.text);
     return settle(out_of_memory());
   }
+  TRITONSERVER_Error* error = change_tensor(it);
+  if (error != NULL) {
+    free(text.text);
+    return settle(error);
+  }
   free(it->data);
   it->data = text.text;
   it->byte_size = text.size;
+  tensor_changed(it);
   return REPOAGENT_NO_ERROR;
 }
 

@@ -90,6 +90,7 @@ def runs(build: Build, sanitizer: str, rounds: int) -> Iterator[tuple[str, str, 
     """Each program: its name, what it prints, and how its last line must begin."""
     data = HERE / "data"
     yield "races", run(build.program(data / "races.c"), str(rounds)), "deleted: 0, unanswered: 0, left: 0"
+    yield "races of the small API", run(build.program(data / "own_races.c"), str(rounds)), "asked"
     if sanitizer != "thread":
         yield "life", run(build.program(data / "life.c")), "done"
         yield "walk", run(build.walk(own=False), AGENT=str(build.agent())), "calls: "

@@ -39,10 +39,11 @@ REPOAGENT_API repoagent_error repoagent_tensor_get_type(repoagent_tensor tensor,
 /* The shape belongs to the tensor. */
 REPOAGENT_API repoagent_error repoagent_tensor_get_shape(repoagent_tensor tensor, const int64_t** shape, uint64_t* rank);
 
-/* The memory belongs to the tensor; write only to tensors of yours. Strings have none that can be looked at. */
+/* The memory belongs to the tensor; write only to tensors of yours, with which no request runs. Strings have none that
+   can be looked at. */
 REPOAGENT_API repoagent_error repoagent_tensor_get_data(repoagent_tensor tensor, void** data, size_t* byte_size);
 
-/* Copy values in: as many bytes as the tensor has. */
+/* Copy values in: as many bytes as the tensor has. Refused while a request runs with the tensor, as are strings. */
 REPOAGENT_API repoagent_error repoagent_tensor_set_data(repoagent_tensor tensor, const void* data, size_t byte_size);
 
 /* Copy strings in: as many as the shape asks for. `sizes` may be NULL where each ends with a NUL. */

@@ -13,7 +13,8 @@ static void on_answer(repoagent_request request, repoagent_error error, bool fin
   after += deleted;
 }
 
-static repoagent_request send_one(repoagent_model model, float value)
+/* The input goes at once, or to `kept`. */
+static repoagent_request send_one(repoagent_model model, float value, repoagent_tensor* kept)
 {
   static const int64_t shape[] = {1};
   repoagent_tensor input = repoagent_tensor_create(REPOAGENT_FP32, shape, 1);
@@ -24,13 +25,18 @@ static repoagent_request send_one(repoagent_model model, float value)
   DONE(repoagent_request_set_input(request, "INPUT0", input));
   DONE(repoagent_request_set_callback(request, on_answer, NULL));
   DONE(repoagent_request_submit(request));
-  DONE(repoagent_tensor_delete(input));
+  if (kept != NULL) {
+    *kept = input;
+  } else {
+    DONE(repoagent_tensor_delete(input));
+  }
   return request;
 }
 
 int main(int count, char** arguments)
 {
-  repoagent_tensor output = NULL;
+  repoagent_tensor input = NULL, output = NULL;
+  float other = 1;
   void* data = NULL;
   size_t byte_size = 0;
   check(count == 2, "usage: in_use REPOSITORY");
@@ -41,11 +47,12 @@ int main(int count, char** arguments)
   repoagent_model model = repoagent_model_create(server, "slow", -1);
   MADE(model);
   DONE(repoagent_model_load(model));
-  repoagent_request first = send_one(model, 7);
-  repoagent_request running = send_one(model, 8);
-  repoagent_request waiting = send_one(model, 9);
+  repoagent_request first = send_one(model, 7, NULL);
+  repoagent_request running = send_one(model, 8, NULL);
+  repoagent_request waiting = send_one(model, 9, &input);
   check(repoagent_request_submit(running) == REPOAGENT_INVALID_ARGUMENT, "submitted twice");
   check(repoagent_request_wait(waiting, 1) == REPOAGENT_UNAVAILABLE, "waited too short");
+  check(repoagent_tensor_set_data(input, &other, sizeof(other)) == REPOAGENT_INVALID_ARGUMENT, "changed under a model");
   DONE(repoagent_request_wait(first, -1));
   deleted = 1;
   DONE(repoagent_request_delete(running));
@@ -55,6 +62,8 @@ int main(int count, char** arguments)
   DONE(repoagent_request_get_output(first, NULL, 0, &output, NULL));
   DONE(repoagent_request_delete(first));
   DONE(repoagent_server_delete(server)); /* waits for what runs */
+  DONE(repoagent_tensor_set_data(input, &other, sizeof(other)));
+  DONE(repoagent_tensor_delete(input));
   DONE(repoagent_tensor_get_data(output, &data, &byte_size));
   printf("calls after the delete: %d\noutput: %g\n", after, (double)*(float*)data);
   DONE(repoagent_tensor_delete(output));
