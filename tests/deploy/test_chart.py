@@ -191,6 +191,13 @@ def test_both_protocols_have_tls_with_the_files_of_its_secret(
     assert options["metrics_use_ssl"] is True
 
 
+@pytest.mark.parametrize("wish", ["tls.metrics=true", "tls.verifyClients=true"])
+def test_a_wish_for_tls_without_its_secret_is_refused(render: Render, wish: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(wish)
+    assert "need tls.secretName" in refused.value.stderr
+
+
 def test_probes_services_and_scrapes_know_of_tls_and_keys(render: Render) -> None:
     for settings, scheme, protocol in (((), None, "kubernetes.io/h2c"), (SECRETS, "HTTPS", None)):
         manifests = render(*settings, "monitoring.serviceMonitor=true")
