@@ -31,7 +31,7 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.storage.cache.blob_store import BlobStore, Spare
 from repoagent.storage.paths.trees import make_read_only, remove_tree, sync_tree, tree_size
 from repoagent.storage.workspaces.locks import FileLock
-from repoagent.storage.workspaces.private import private_directory
+from repoagent.storage.workspaces.private import private_directory, private_root
 
 __all__ = ["CacheStore", "name_of"]
 
@@ -61,7 +61,7 @@ class CacheStore:
             InvalidArgumentError: ``path`` is another user's, or others can write to it.
             UnavailableError: it cannot be created.
         """
-        self.path = private_directory(path, purpose="cache")
+        self.path = path = private_root(path, purpose="cache")
         self._objects = private_directory(path / "objects", purpose="cache")
         self._meta = private_directory(path / "meta", purpose="cache")
         self._locks = private_directory(path / "locks", purpose="cache")

@@ -1,6 +1,7 @@
 """Directories that no one else can write to."""
 
 import contextlib
+import logging
 import os
 import stat
 import tempfile
@@ -9,7 +10,48 @@ from pathlib import Path
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["default_cache_path", "default_workspace_path", "private_directory"]
+__all__ = ["default_cache_path", "default_workspace_path", "private_directory", "private_root"]
+
+logger = logging.getLogger(__name__)
+
+
+def private_root(path: Path, *, purpose: str) -> Path:
+    """As :func:`private_directory`, for one whose parents are not ours either: its place, without links.
+
+    Who owns a directory can put another one into the place of what is in it. So every parent must be this user's or
+    root's. One that everybody can write to, without the sticky bit, is only reported: a volume that Kubernetes makes
+    for one pod is such.
+
+    Raises:
+        InvalidArgumentError: as :func:`private_directory`; or a parent belongs to another user.
+        UnavailableError: it cannot be created.
+    """
+    _check_owners(path, purpose)  # before anything is made there
+    made = private_directory(path, purpose=purpose).resolve()
+    _check_owners(path, purpose)
+    for parent in made.parents:
+        if _everybody_may_rename_in(parent.stat()):
+            logger.log(
+                logging.INFO if parent.is_mount() else logging.WARNING,
+                "the %s directory %s lies in %s, where every user can put another directory in its place; set the "
+                "sticky bit (chmod +t), or name another directory, if others use this machine or container",
+                purpose,
+                path,
+                parent,
+            )
+    return made
+
+
+def _check_owners(path: Path, purpose: str) -> None:
+    """Refuse a place with a parent that belongs to neither this user nor root, links on the way included."""
+    for parent in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
+        with contextlib.suppress(OSError):  # it is not there yet, or making the directory will show why not
+            owner = parent.stat().st_uid
+            if owner not in (0, os.geteuid()):
+                raise InvalidArgumentError(
+                    f"the {purpose} directory {path} lies in {parent}, which belongs to user {owner}: that user can "
+                    "put another directory in its place; name a directory whose parents belong to this user or to root"
+                )
 
 
 def private_directory(path: Path, *, purpose: str) -> Path:
@@ -54,6 +96,10 @@ def default_cache_path(environment: Mapping[str, str]) -> Path:
         return Path(given).resolve()
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "repoagent"
+
+
+def _everybody_may_rename_in(status: os.stat_result) -> bool:
+    return bool(status.st_mode & stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
 
 
 def _fault(status: os.stat_result) -> str | None:

@@ -25,7 +25,7 @@ from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces.disk_space import DiskSpace
 from repoagent.storage.workspaces.locks import FileLock
-from repoagent.storage.workspaces.private import private_directory
+from repoagent.storage.workspaces.private import private_directory, private_root
 
 __all__ = ["ProcessDirectory", "ProcessRoot", "sweep", "sweep_memory", "sweep_root"]
 
@@ -132,7 +132,10 @@ class ProcessRoot:
         """Where to put things and how much room there is. Errors as in :class:`ProcessDirectory`."""
         with self._lock:
             if self._opened is None:
-                private_directory(self._root, purpose="confidential workspace" if self.wipe else "workspace")
+                if self.wipe:
+                    private_root(self._root, purpose="confidential workspace")
+                else:
+                    private_directory(self._root, purpose="workspace")
                 directory = ProcessDirectory(self._root, wipe=self.wipe)
                 self._opened = directory, DiskSpace(directory.path, free=self._free)
             return self._opened[0].path, self._opened[1]
@@ -155,6 +158,6 @@ def sweep_root(root: Path, *, wipe: bool) -> None:
 def sweep_memory(root: Path) -> None:
     """Someone else's directory of our name in a place open to all must not stop a server that needs none."""
     try:
-        sweep_root(private_directory(root, purpose="confidential workspace"), wipe=True)
+        sweep_root(private_root(root, purpose="confidential workspace"), wipe=True)
     except (RepoAgentError, OSError) as error:
         logger.warning("confidential workspaces are not available: %s", error)

@@ -16,7 +16,7 @@ from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
 from repoagent.storage.workspaces.core_dumps import forbid_core_dumps
 from repoagent.storage.workspaces.disk_space import DiskSpace, free_bytes
-from repoagent.storage.workspaces.private import default_workspace_path, private_directory
+from repoagent.storage.workspaces.private import default_workspace_path, private_root
 from repoagent.storage.workspaces.process_dir import ProcessRoot, sweep_memory, sweep_root
 
 __all__ = ["Workspace", "WorkspaceRoot"]
@@ -70,7 +70,7 @@ class WorkspaceRoot:
         self._serial = itertools.count(1)
         self._workspaces: dict[int, Workspace] = {}
         self._closed = False
-        sweep_root(private_directory(disk, purpose="workspace"), wipe=False)
+        sweep_root(private_root(disk, purpose="workspace"), wipe=False)
         if memory.exists():
             sweep_memory(memory)
 
