@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
+from repoagent.executor.engine.board import ResponseBoard
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
 from repoagent.executor.types.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError
@@ -526,7 +528,18 @@ def test_after_shutdown_everything_raises_but_can_enqueue_requests(start: Start)
             call()
 
 
-def test_shutdown_ends_a_blocked_wait_and_what_it_took_is_returned(start: Start) -> None:
+def test_shutdown_ends_a_blocked_wait_and_what_it_took_is_returned(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: SimpleQueue[int] = SimpleQueue()
+    take_one = ResponseBoard._take_one
+
+    def noting(board: ResponseBoard, request_id: int, deadline: float | None) -> list[Response]:
+        found = take_one(board, request_id, deadline)
+        taken.put(request_id)
+        return found
+
+    monkeypatch.setattr(ResponseBoard, "_take_one", noting)
     gate = Gate()
     executor = start(before_step=gate)
     executor.gate = gate  # type: ignore[attr-defined]
@@ -534,8 +547,7 @@ def test_shutdown_ends_a_blocked_wait_and_what_it_took_is_returned(start: Start)
     answers: list[Any] = []
     waiter = threading.Thread(target=lambda: answers.append(executor.await_responses([bad, *good])))
     waiter.start()
-    while executor.get_num_responses_ready(bad):  # until the waiter has it, and waits for the other
-        time.sleep(0.001)
+    assert taken.get(timeout=120) == bad  # the waiter has it, and waits for the others
     assert gate.reached.wait(120)
     executor._assembly.inbox.stop()
     gate.open.set()

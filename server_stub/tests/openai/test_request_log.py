@@ -1,7 +1,8 @@
 """The request log of OpenAI's API: a line for each request, with what it cost and nothing of what was said."""
 
 import json
-import time
+import os
+import select
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,12 +25,24 @@ Lines = Callable[[int], list[dict[str, Any]]]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "requests.log"
+    """A pipe: what reads it waits for lines."""
+    path = tmp_path / "requests.log"
+    os.mkfifo(path)
+    return path
 
 
 @pytest.fixture
-def logged(server: Server, path: Path) -> Iterator[httpx.Client]:
+def pipe(path: Path) -> Iterator[int]:
+    """The end that is read."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def logged(server: Server, path: Path, pipe: int) -> Iterator[httpx.Client]:
     """A client of a front end with a request log."""
+    del pipe  # It is open before the log is.
     with ExitStack() as stack:
         log = RequestLog(path)
         stack.callback(log.close)
@@ -40,14 +53,17 @@ def logged(server: Server, path: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def lines(path: Path) -> Lines:
+def lines(pipe: int) -> Lines:
     """The lines of the log, once there are so many."""
 
     def read(count: int) -> list[dict[str, Any]]:
-        end = time.monotonic() + PATIENCE
-        while (text := path.read_text()).count("\n") < count:
-            assert time.monotonic() < end, text
-            time.sleep(0.01)
+        text = ""
+        while text.count("\n") < count:
+            readable, _, _ = select.select([pipe], [], [], PATIENCE)
+            assert readable, text
+            piece = os.read(pipe, 1 << 16)
+            assert piece, f"the log is closed: {text}"
+            text += piece.decode("ascii")
         assert ANSWER not in text
         assert PROMPT not in text
         return [json.loads(line) for line in text.splitlines()]

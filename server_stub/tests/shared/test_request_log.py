@@ -6,7 +6,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +41,23 @@ def entry(**more: Any) -> Entry:
         "request": "r",
     }
     return Entry(**fields | more)
+
+
+class Noting(RequestLog):
+    """One that shows when its thread has written."""
+
+    def __init__(self, path: Path) -> None:
+        self._drained = threading.Semaphore(0)
+        super().__init__(path)
+
+    def _drain(self) -> None:
+        super()._drain()
+        self._drained.release()
+
+    def wait(self, *, lines: int = 0, dropped: int = 0) -> None:
+        """Return once there are so many."""
+        while self.lines < lines or self.dropped < dropped:
+            assert self._drained.acquire(timeout=60)
 
 
 @pytest.fixture
@@ -118,17 +134,17 @@ def test_entries_of_many_threads_are_all_there(path: Path, new_log: Callable[[],
 
 
 def test_a_full_disk_costs_lines_which_are_counted_and_no_line_is_cut(
-    path: Path, new_log: Callable[[], RequestLog], caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = new_log()
+    log = Noting(path)
     log.put(entry())
-    _until(lambda: log.lines == 1)
+    log.wait(lines=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, hard))
     try:
         log.put(entry())
-        _until(lambda: log.dropped == 1)
+        log.wait(dropped=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
@@ -164,10 +180,10 @@ def test_a_pipe_without_a_reader_is_an_error_at_the_start(tmp_path: Path) -> Non
         RequestLog(tmp_path / "pipe")
 
 
-def test_a_renamed_file_is_followed_by_a_new_one(path: Path, new_log: Callable[[], RequestLog]) -> None:
-    log = new_log()
+def test_a_renamed_file_is_followed_by_a_new_one(path: Path) -> None:
+    log = Noting(path)
     log.put(entry(model="a"))
-    _until(lambda: log.lines == 1)
+    log.wait(lines=1)
     path.rename(path.with_name("former"))
     log.reopen()
     log.put(entry(model="b"))
@@ -189,10 +205,3 @@ def test_the_standard_error_stays_open(capfd: pytest.CaptureFixture[str], monkey
     log.put(entry())
     log.close()
     os.write(sys.__stderr__.fileno(), b"")  # type: ignore[union-attr]  # a test has one
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
