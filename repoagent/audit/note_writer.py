@@ -25,8 +25,9 @@ _SAY: Final = object()
 class NoteWriter:
     """Hands items to ``write`` on a thread of its own, which starts with the first one.
 
-    ``None`` is an order that always gets through. Of notes at most a hundred a second do: strangers cause them, and
-    must not fill a disk. What is left out is counted, and a note of its own says how much.
+    ``None`` is an order that always gets through, as notes that are not limited do. Of the others at most a hundred a
+    second do: strangers cause them, and must not fill a disk. What is left out is counted, and a note of its own says
+    how much.
     """
 
     def __init__(self, write: Callable[[Note | None], None]) -> None:
@@ -49,14 +50,14 @@ class NoteWriter:
                 self._thread = threading.Thread(target=self._run, name="repoagent-audit", daemon=True)
                 self._thread.start()
 
-    def put(self, item: Note | None) -> None:
+    def put(self, item: Note | None, *, limited: bool = True) -> None:
         """Take an item; never waits."""
         if item is None:
             self._queue.put(item)
             return
         self.start()
         with self._lock:
-            if self._closed or not self._admits():
+            if self._closed or (limited and not self._admits()):
                 self.suppressed += 1
                 self._unsaid += 1
                 if self._unsaid == 1:

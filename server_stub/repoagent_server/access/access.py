@@ -78,7 +78,10 @@ class Access:
     def denied(
         self, error: AccessError, route: str, protocol: str = "http", *, address: str = "", request: str = ""
     ) -> None:
-        """Report that a request to ``route`` is answered with ``error``. Never raises."""
+        """Report that a request to ``route`` is answered with ``error``: once for each error. Never raises."""
+        if error.reported:
+            return
+        error.reported = True
         logger.debug("%s is denied: %s", route, error)
         event = Denied(
             error.client, error.right, error.model, route, error.message, protocol, error.cause, address, request

@@ -1,7 +1,10 @@
-"""An access file in force: read at the start, and again within a second of each change."""
+"""An access file in force: read at the start, and again within a second of its last change."""
 
+import hashlib
 import logging
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +16,13 @@ from repoagent_server.access.read import MOST_BYTES, read_rules
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer
 
-__all__ = ["AccessFile"]
+__all__ = ["AccessChange", "AccessFile"]
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.2
-"""Between two looks. New content must be the same twice: an editor may still be writing it."""
+"""Between two looks. New content must be the same twice, as an editor may still be writing it. So what is removed from
+the file is refused after at most two pauses and the reading: within a second."""
 
 _FIRST_SECONDS: Final = 5.0
 """For how long the start waits for key sets. The tokens of one that comes later are refused until then."""
@@ -27,11 +31,28 @@ _Contents = dict[str, bytes | None]
 """What was found at each source, None for nothing; the access file's own path is one of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class AccessChange:
+    """An access file, or a key set that it names, has been read again."""
+
+    sources: Mapping[str, str]
+    """The SHA-256 of what was read, by path or URL; empty text for what could not be read."""
+    clients: int
+    """How many there are by the rules in force."""
+    error: str = ""
+    """Why it cannot be used, so that the rules stay as they were; empty if they are in force."""
+
+
 class AccessFile:
     """Follows a file on a thread of its own until :meth:`close`; a context manager. ``access`` goes to front ends."""
 
-    def __init__(self, path: Path | str, *, sets: FetchedSets | None = None) -> None:
+    def __init__(
+        self, path: Path | str, *, sets: FetchedSets | None = None, pause: Callable[[float], bool] | None = None
+    ) -> None:
         """Read the file at ``path`` and begin to follow it, and the key sets that it names.
+
+        ``pause`` waits between two looks for the seconds that it is given; true from it is the end. By default it is a
+        wait that :meth:`close` ends.
 
         Raises:
             ConfigError: it cannot be read, or is not an access file.
@@ -43,6 +64,8 @@ class AccessFile:
         self.access: Final = Access()
         self.access.on_unknown_key = self._refresh
         self._stop = threading.Event()
+        self._pause = pause or self._stop.wait
+        self._observers: list[Callable[[AccessChange], None]] = []
         self._read: _Contents = {}
         self._before: _Contents = {}
         try:
@@ -68,12 +91,16 @@ class AccessFile:
         self._thread.join()
         self._sets.close()
 
+    def observe(self, observer: Callable[[AccessChange], None]) -> None:
+        """Have ``observer`` called each time that the file has been read again, on the thread that follows it."""
+        self._observers = [*self._observers, observer]
+
     def _refresh(self, issuer: TokenIssuer) -> None:
         if is_url(issuer.source):
             self._sets.refresh_soon(issuer.source)
 
     def _follow(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._pause(_LOOK_SECONDS):
             self._step()
 
     def _step(self) -> None:
@@ -82,13 +109,26 @@ class AccessFile:
         settled, self._before = found == self._before, found
         if found == self._read or not settled:
             return
+        failure = ""
         try:
             self._apply(found)
             logger.info("the access file '%s' has been read again: %s", self._path, _summary(self.access.rules))
         except RepoAgentError as error:
+            failure = str(error)
             logger.error("the access file has changed and cannot be used; the rules stay as they were: %s", error)
-        except Exception:
+        except Exception as error:
+            failure = f"unexpected {type(error).__name__}"
             logger.exception("the access file has changed and cannot be used; the rules stay as they were")
+        self._report(failure)
+
+    def _report(self, failure: str) -> None:
+        sources = {source: hashlib.sha256(data).hexdigest() if data else "" for source, data in self._read.items()}
+        change = AccessChange(sources, len(self.access.rules.clients), failure)
+        for observer in self._observers:
+            try:
+                observer(change)
+            except Exception:  # The next change must be seen, whatever becomes of the report of this one.
+                logger.exception("an observer of the access file failed")
 
     def _look(self) -> _Contents:
         return {source: self._content(source) for source in sorted(self._sources)}

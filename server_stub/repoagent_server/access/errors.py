@@ -37,6 +37,8 @@ class AccessError(RepoAgentError):
     """Of HTTP."""
     grpc_status: ClassVar[int]
     cause: Cause
+    reported: bool = False
+    """Whether its observers know of it: one request is denied once, wherever that is noticed."""
 
     def __init__(self, message: str, *, client: str = "", right: str = "", model: str = "") -> None:
         super().__init__(message)

@@ -104,9 +104,13 @@ class CallAccess:
             access.require(caller, need, model)
         except AccessError as error:
             place, request = (caller.address, caller.request) if caller is not None else ("", "")
-            access.denied(error, method, "grpc", address=place, request=request)
+            self.report(error, method, address=place, request=request)
             raise
         return caller
+
+    def report(self, error: AccessError, method: str, *, address: str, request: str) -> None:
+        """Report that a call of ``method`` is denied."""
+        self._access.denied(error, method, "grpc", address=address, request=request)
 
 
 class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types for it

@@ -12,15 +12,16 @@ import grpc
 
 from repoagent.audit import Actor, acting_as
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
-from repoagent_server.access import Caller
+from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import CallAccess, caller_of
-from repoagent_server.grpc.acting import acting_client
+from repoagent_server.grpc.acting import acting_client, address
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.log_settings import log_changes, log_message
+from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for, config_message, statistics_message
 from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
@@ -161,6 +162,8 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no 
                 actor = acting_client(context, caller)
                 return await asyncio.get_running_loop().run_in_executor(pool, _as, actor, call)
             except RepoAgentError as error:
+                if isinstance(error, AccessError) and self._access is not None:
+                    self._access.report(error, path, address=address(context), request=request_id(context))
                 await context.abort(code_for(error), details(client_text(error)))
             finally:
                 self._in_flight.finished()

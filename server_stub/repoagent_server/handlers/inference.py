@@ -92,8 +92,8 @@ class Inference:
             NotFoundError: there is no such model or version.
         """
         if isinstance(error, AccessError) and self._access is not None:
-            client = self.now(client)
-            error.client = client.name if client is not None else ""
+            now = self.now(client)
+            error.client = now.name if now is not None else ""
             self._denied(self._access, error, client, self._route)
         self.model_metadata(model, version)
 
@@ -156,7 +156,11 @@ class Inference:
         """
         if client is None or self._access is None:
             return self._regions
-        return self._regions if self._access.current(client).may_all(Right.MANAGE) else CLOSED_REGIONS
+        try:
+            return self._regions if self._access.current(client).may_all(Right.MANAGE) else CLOSED_REGIONS
+        except AccessError as error:
+            self._denied(self._access, error, client, self._route)
+            raise
 
     def prepare(
         self,

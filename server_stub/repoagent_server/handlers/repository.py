@@ -61,9 +61,9 @@ class RepositoryHandler:
             NotPermittedError: there are parameters, with which a model can call and become any other, and ``caller``
                 may not manage all models.
         """
-        with self._refusals("load", model):
-            if parameters and caller is not None:
-                Access.require_all(caller, Right.MANAGE)
+        if parameters and caller is not None:
+            Access.require_all(caller, Right.MANAGE)
+        with self._refusals(model):
             if parameters and not self._allow_load_parameters:
                 raise UnsupportedError(
                     f"failed to load '{model}': a configuration or files in a load request are refused, because "
@@ -81,17 +81,17 @@ class RepositoryHandler:
         """
         number = _number(version)
         dependents = unload_dependents and number is None
-        with self._refusals("unload", model):
-            if dependents and caller is not None:
-                Access.require_all(caller, Right.MANAGE)
+        if dependents and caller is not None:
+            Access.require_all(caller, Right.MANAGE)
         self._core.unload(model, unload_dependents=dependents, version=number)
 
     @contextmanager
-    def _refusals(self, event: str, model: str) -> Iterator[None]:
+    def _refusals(self, model: str) -> Iterator[None]:
+        """Record a load that is refused. What a client may not do is no such load: its front end reports it."""
         try:
             yield
         except RepoAgentError as error:
-            self._core.audit.record(event, "refused", {"model": model, "error": str(error)})
+            self._core.audit.record("load", "refused", {"model": model, "error": str(error)})
             raise
 
     def report(self, model: str) -> dict[str, Any]:

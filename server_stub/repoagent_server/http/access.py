@@ -26,11 +26,15 @@ class HttpAccess:
         try:
             self._admit(request, route, params)
         except AccessError as error:
-            self._access.denied(error, route_of(request), address=request.address, request=request.id)
+            self.report(error, request)
             response = route.refuse(error.message, error.status)
             response.headers = [*response.headers, *_challenge(error)]
             return response
         return None
+
+    def report(self, error: AccessError, request: Request) -> None:
+        """Report that ``request`` is denied. Thread-safe."""
+        self._access.denied(error, route_of(request), address=request.address, request=request.id)
 
     def _admit(self, request: Request, route: Route, params: Mapping[str, str]) -> None:
         access, frame, need = self._access, request.frame, route.needs

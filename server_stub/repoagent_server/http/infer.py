@@ -86,7 +86,11 @@ class InferRoute:
             raise
 
         def read_long(look: Callable[[], None]) -> tuple[Asked, OutputEncoding]:
-            return read_infer(body, length, model, version, regions, inference.limits, look)
+            try:
+                return read_infer(body, length, model, version, regions, inference.limits, look)
+            except RepoAgentError as error:
+                inference.unreadable(error, request.caller, model, version)
+                raise
 
         self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
         return None

@@ -87,6 +87,11 @@ class Router:
         self._routes = [(re.compile(route.pattern), route) for route in guarded]
         self._seen: dict[bytes, Match] = {}
 
+    @property
+    def routes(self) -> list[Route]:
+        """All of them, in the order in which they are tried."""
+        return [route for _, route in self._routes]
+
     def match(self, target: bytes) -> Match | None:
         """The route for a request target (path and query as sent)."""
         found = self._seen.get(target)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
-from repoagent_server.access import Cause, Denied
+from repoagent_server.access import AccessError, Cause, Denied
 from repoagent_server.access.denials import Denials
 from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.http.access import HttpAccess, route_of
@@ -48,6 +48,11 @@ class HttpService:
         self.watch: Watch | None = None
         """Given each request that has a route: what it returns is answered in the place of the exchange."""
 
+    @property
+    def routes(self) -> list[Route]:
+        """What it answers."""
+        return self._router.routes
+
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer ``request`` through ``exchange``, now or later. Never raises."""
         match = self._router.match(request.target)
@@ -87,7 +92,7 @@ class HttpService:
         elif route.inline is not None and route.asking is not None and route.asking(match.params):
             self._answer_later(self._pools.asks, route.inline, request, match.params, exchange)
         elif route.inline is not None:
-            exchange.respond(_answer(route.inline, request, match.params))
+            exchange.respond(self._answer(route.inline, request, match.params))
         elif route.blocking is not None:
             self._answer_later(self._pools.work, route.blocking, request, match.params, exchange)
         elif route.waiting is not None:
@@ -120,16 +125,18 @@ class HttpService:
             self._loop.call_soon_threadsafe(exchange.respond, future.result())
 
         try:
-            pool.submit(_answer, call, request, params).add_done_callback(done)
+            pool.submit(self._answer, call, request, params).add_done_callback(done)
         except RuntimeError as error:  # this machine has no thread left
             exchange.respond(answer_to(error, request))
 
-
-def _answer(call: Inline, request: Request, params: Params) -> Response:
-    try:
-        return call(request, params)
-    except Exception as error:
-        return answer_to(error, request)
+    def _answer(self, call: Inline, request: Request, params: Params) -> Response:
+        """On whatever thread: the answer of a route, or to what it raises."""
+        try:
+            return call(request, params)
+        except Exception as error:
+            if isinstance(error, AccessError) and self.access is not None:
+                self.access.report(error, request)
+            return answer_to(error, request)
 
 
 def answer_to(error: Exception, request: Request) -> Response:

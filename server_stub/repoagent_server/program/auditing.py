@@ -10,12 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from repoagent.audit import OPERATOR, Audit
 from repoagent.audit.keys import audit_key
 from repoagent.audit.lines import canonical
 from repoagent.audit.log import AuditLog
+from repoagent_server.access.access_file import AccessChange
 from repoagent_server.program.options import ServeOptions
 
-__all__ = ["audit_log", "configuration_digest"]
+__all__ = ["audit_log", "configuration_digest", "note_access_change"]
 
 
 @contextmanager
@@ -57,6 +59,14 @@ def _started(options: ServeOptions) -> dict[str, Any]:
         "configuration_sha256": configuration_digest(options),
         "files": {name: _file_digest(path) for name, path in files.items() if path is not None},
     }
+
+
+def note_access_change(audit: Audit, change: AccessChange) -> None:
+    """Note that the access file has been read again. Never waits: a disk that hangs must not keep rules from force."""
+    what: dict[str, Any] = {"setting": "access", "sources": dict(change.sources), "clients": change.clients}
+    if change.error:
+        what["error"] = change.error
+    audit.note("settings", "refused" if change.error else "accepted", what, OPERATOR)
 
 
 def configuration_digest(options: ServeOptions) -> str:

@@ -35,7 +35,7 @@ from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
-from repoagent_server.program.auditing import audit_log
+from repoagent_server.program.auditing import audit_log, note_access_change
 from repoagent_server.program.hosting import sagemaker_service, vertex_service
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
@@ -109,7 +109,9 @@ def run(options: ServeOptions) -> int:
             stack.callback(regions.close)
             access, denials = None, Denials(core.audit)
             if options.access is not None:
-                access = stack.enter_context(AccessFile(options.access)).access
+                file = stack.enter_context(AccessFile(options.access))
+                file.observe(partial(note_access_change, core.audit))
+                access = file.access
                 access.observe(denials.report)
             fronts = _front_ends(options, core, regions, access, requests, denials, _sources(audit, requests))
             for front in fronts.values():

@@ -5,8 +5,9 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import jwt
@@ -14,13 +15,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 from repoagent_server.access import Denied
-from repoagent_server.access.access_file import AccessFile
+from repoagent_server.access.access_file import AccessChange, AccessFile
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
 
+from repoagent.audit.log import AuditLog
 from repoagent.serving.core import ServingCore
 from server_stub.tests.cores import every_model
 from server_stub.tests.served import identity
@@ -132,12 +134,36 @@ class Guarded:
     http: str
     metrics: str
     grpc: Mapping[str, str]
+    audit: Path
+    changes: SimpleQueue[AccessChange]
+    """What the access file has reported."""
+
+    def audited(self) -> list[dict[str, Any]]:
+        """The lines of the core's audit log."""
+        return [json.loads(line) for line in self.audit.read_text().splitlines()]
 
     def write(self, *tables: str) -> None:
-        """Replace the access file as an operator does."""
-        temporary = self.path.with_suffix(".new")
-        temporary.write_text("\n".join(tables))
-        temporary.rename(self.path)
+        """Replace the access file as an operator does, and return once it is in force."""
+        text = "\n".join(tables)
+        if text != self.path.read_text():
+            replace_file(self.path, text)
+            until_read(self.changes, self.path)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write ``text`` beside ``path``, then rename it."""
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+def until_read(changes: SimpleQueue[AccessChange], path: Path) -> AccessChange:
+    """The report of what ``path`` holds now, once it has come."""
+    wanted = hashlib.sha256(path.read_bytes()).hexdigest()
+    while True:
+        change = changes.get(timeout=PATIENCE)
+        if change.sources[str(path)] == wanted:
+            return change
 
 
 OTHERS: Final = ("infer", "metadata", "manage")
@@ -168,8 +194,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     path = folder / "access.toml"
     path.write_text("\n".join(tables(issuer)))
     with ExitStack() as stack:
-        core = stack.enter_context(ServingCore(every_model(folder)))
+        audit = AuditLog(folder / "audit.log", sync=False)
+        stack.callback(audit.close)
+        core = stack.enter_context(ServingCore(replace(every_model(folder), audit=audit)))
         file = stack.enter_context(AccessFile(path))
+        changes: SimpleQueue[AccessChange] = SimpleQueue()
+        file.observe(changes.put)
         denied: list[Denied] = []
         file.access.observe(denied.append)
         regions = Regions(allowed=True)
@@ -216,4 +246,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             f"http://127.0.0.1:{ports[0]}",
             f"http://127.0.0.1:{ports[1]}",
             {transport: f"127.0.0.1:{port}" for transport, port in zip(TRANSPORTS, ports[2:], strict=True)},
+            folder / "audit.log",
+            changes,
         )

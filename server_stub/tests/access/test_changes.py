@@ -1,5 +1,6 @@
 """Access files that change while they are followed, and while requests run."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -7,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import grpc
@@ -17,11 +18,22 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 from repoagent_server.access import NotAuthenticatedError
+from repoagent_server.access.access_file import AccessChange
 from repoagent_server.access.credentials import given
 from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from server_stub.tests.access.conftest import PATIENCE, Follow, Guarded, Issuer, client, digest, tables
+from server_stub.tests.access.conftest import (
+    PATIENCE,
+    Follow,
+    Guarded,
+    Issuer,
+    client,
+    digest,
+    replace_file,
+    tables,
+    until_read,
+)
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -171,7 +183,6 @@ def test_keys_replaced_while_requests_run_lose_none_and_old_ones_are_refused(gua
 
     keys = ["first"]
     write("first")
-    _until(lambda: _knows(guarded.file, "first"))
     with ExitStack() as stack:
         ways = [_over_http(guarded), *(_over_grpc(guarded, transport) for transport in TRANSPORTS)]
         workers = [_Worker(stack.enter_context(way), keys) for way in ways]
@@ -181,11 +192,11 @@ def test_keys_replaced_while_requests_run_lose_none_and_old_ones_are_refused(gua
             stack.callback(worker.stopped.set)
         for old, new in itertools.pairwise(["first", "second", "third"]):
             write(old, new)
-            _until(partial(_knows, guarded.file, new))
+            assert _knows(guarded.file, new)
             keys.append(new)
             _until(lambda new=new: all(one.used == new or one.failures for one in workers))  # type: ignore[misc]
             write(new)
-            _until(lambda old=old: not _knows(guarded.file, old))  # type: ignore[misc]
+            assert not _knows(guarded.file, old)
     guarded.write(*tables(guarded.issuer))
     assert [worker.failures for worker in workers] == [[], [], []]
     assert [worker.used for worker in workers] == ["third"] * 3
@@ -196,7 +207,7 @@ def test_a_key_that_is_gone_is_refused_on_open_connections(guarded: Guarded) -> 
     guarded.write(*tables(guarded.issuer), client("leaving"))
     headers = {"x-api-key": "leaving-key"}
     with httpx.Client(base_url=guarded.http) as http:
-        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 200)
+        assert http.get("/v2/models/shared", headers=headers).status_code == 200
         channels = {name: grpc.insecure_channel(address) for name, address in guarded.grpc.items()}
         stubs = {name: service_pb2_grpc.GRPCInferenceServiceStub(channel) for name, channel in channels.items()}
 
@@ -209,11 +220,11 @@ def test_a_key_that_is_gone_is_refused_on_open_connections(guarded: Guarded) -> 
 
         assert {name: code(stub) for name, stub in stubs.items()} == dict.fromkeys(stubs, grpc.StatusCode.OK)
         guarded.write(*tables(guarded.issuer))
-        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 401)
+        assert http.get("/v2/models/shared", headers=headers).status_code == 401
         codes = {name: code(stub) for name, stub in stubs.items()}
         assert codes == dict.fromkeys(stubs, grpc.StatusCode.UNAUTHENTICATED)
         guarded.write(*tables(guarded.issuer), client("leaving"))
-        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 200)
+        assert http.get("/v2/models/shared", headers=headers).status_code == 200
         assert {name: code(stub) for name, stub in stubs.items()} == dict.fromkeys(stubs, grpc.StatusCode.OK)
         for channel in channels.values():
             channel.close()
@@ -222,7 +233,6 @@ def test_a_key_that_is_gone_is_refused_on_open_connections(guarded: Guarded) -> 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_an_open_stream_follows_the_rules(guarded: Guarded, transport: str) -> None:
     guarded.write(*tables(guarded.issuer), client("leaving"))
-    _until(lambda: _knows(guarded.file, "leaving-key"))
     go_on = threading.Semaphore(0)
     over = threading.Event()
 
@@ -238,7 +248,6 @@ def test_an_open_stream_follows_the_rules(guarded: Guarded, transport: str) -> N
         go_on.release()
         assert "expected 1 inputs but got 0" in next(answers).error_message
         guarded.write(*tables(guarded.issuer))
-        _until(lambda: not _knows(guarded.file, "leaving-key"))
         go_on.release()
         assert next(answers).error_message == "the key is not valid"
         over.set()
@@ -254,3 +263,38 @@ def test_a_token_that_ends_is_refused_on_an_open_connection(guarded: Guarded) ->
         answer = http.get("/v2/models/shared", headers=headers)
     assert json.loads(answer.text) == {"error": "the token has expired"}
     assert answer.headers["www-authenticate"] == 'Bearer realm="repoagent", error="invalid_token"'
+
+
+# Who is told.
+
+
+def test_each_reading_is_reported_with_what_was_read(follow: Follow, path: Path, issuer: Issuer) -> None:
+    file = follow(issuer.table(), client("people", issuer="corp"))
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(changes.put)
+    keys = path.parent / "keys.json"
+
+    def digests() -> dict[str, str]:
+        return {str(one): hashlib.sha256(one.read_bytes()).hexdigest() for one in (path, keys)}
+
+    replace_file(path, "\n".join([issuer.table(), client("people", issuer="corp"), client("a")]))
+    assert changes.get(timeout=PATIENCE) == AccessChange(digests(), 2)
+    Issuer(issuer.folder).publish()
+    assert changes.get(timeout=PATIENCE) == AccessChange(digests(), 2)
+    replace_file(path, "[clients")
+    broken = changes.get(timeout=PATIENCE)
+    assert (broken.sources, broken.clients) == ({str(path): hashlib.sha256(b"[clients").hexdigest()}, 2)
+    assert "access.toml" in broken.error
+    path.unlink()
+    assert changes.get(timeout=PATIENCE).sources == {str(path): ""}
+
+
+def test_an_observer_that_fails_stops_nothing(follow: Follow, path: Path) -> None:
+    file = follow(client("a"))
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(lambda _: 1 / 0)  # type: ignore[arg-type]
+    file.observe(changes.put)
+    for name in ("b", "c"):
+        replace_file(path, client(name))
+        until_read(changes, path)
+        assert _knows(file, f"{name}-key")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from repoagent_server.access import Right, Scope
 from repoagent_server.http.api import api_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
@@ -11,6 +12,7 @@ from repoagent_server.http.hosting.service import hosted
 from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
 
 from server_stub.tests.access.conftest import Guarded
+from server_stub.tests.access.kinds import ADMITTED, LIMITED, UNKNOWN, expected, headers
 
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
 
@@ -34,13 +36,11 @@ def web(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[httpx.Clie
         front.stop()
 
 
-def test_a_platforms_routes_need_what_the_routes_behind_them_need(web: httpx.Client) -> None:
-    assert web.get("/ping").status_code == 200
-    statuses = [
-        web.post("/invocations", json=BODY, headers=headers).status_code
-        for headers in ({}, {"x-api-key": "wrong"}, {"x-api-key": "eu-key"}, {"x-api-key": "fraud-key"})
-    ]
-    assert statuses == [401, 401, 403, 200]
+def test_a_platforms_routes_times_every_kind_of_client(guarded: Guarded, web: httpx.Client) -> None:
+    for kind in (*UNKNOWN, *LIMITED, *ADMITTED):
+        shown = headers(kind, Right.INFER, guarded.issuer)
+        assert web.get("/ping", headers=shown).status_code == 200
+        assert web.post("/invocations", json=BODY, headers=shown).status_code == expected(kind, Scope.MODEL), kind
 
 
 @pytest.mark.parametrize("path", ["v2/models/shared", "v2/repository/index", "v2/models/shared/infer", "metrics"])

@@ -1,47 +1,31 @@
 """Every route and every method has what it needs: one that has nothing is refused, and fails here."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from repoagent_server.access import Access, AccessError, Caller, Client, Grant, NotPermittedError, Right, Scope
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rules import Rules
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS
-from repoagent_server.handlers.all import Handlers
-from repoagent_server.http.openai_routes import OpenAiRoutes
-from repoagent_server.http.router import Route
-from repoagent_server.http.routes import api_routes
-from repoagent_server.http.ui_routes import ui_routes
+
+from server_stub.tests.access.routes import routes
 
 
-def _routes(core: Any) -> list[Route]:
-    nothing: Any = SimpleNamespace(once=None, stream=None, core=core)
-    handlers = Handlers.over(core, allow_load_parameters=False)
-    return [
-        *api_routes(handlers, lambda *_: None, nothing),
-        *OpenAiRoutes(nothing, nothing).routes(),
-        *ui_routes(nothing, explicit=True),
-    ]
-
-
-def test_every_route_states_what_it_needs(core: Any) -> None:
-    assert [route.pattern for route in _routes(core) if route.needs is None] == []
+def test_every_route_states_what_it_needs() -> None:
+    assert [route.pattern for route in routes() if route.needs is None] == []
 
 
 def test_every_method_states_what_it_needs() -> None:
     assert set(NEEDS) == {*METHODS, "ModelStreamInfer"}
 
 
-def test_only_the_health_of_the_server_and_the_files_of_the_page_are_open(core: Any) -> None:
-    opened = [route.pattern for route in _routes(core) if route.needs is not None and route.needs.scope is Scope.OPEN]
+def test_only_the_health_of_the_server_and_the_files_of_the_page_are_open() -> None:
+    opened = [route.pattern for route in routes() if route.needs is not None and route.needs.scope is Scope.OPEN]
     assert opened == ["/v2/health/live", "/v2/health/ready", "/ui", "/ui/(?P<file>[a-z_]+[.][a-z]+)?"]
     assert {name for name, need in NEEDS.items() if need.scope is Scope.OPEN} == {"ServerLive", "ServerReady"}
 
 
-def test_a_route_with_a_model_in_its_path_checks_that_model(core: Any) -> None:
-    for route in _routes(core):
+def test_a_route_with_a_model_in_its_path_checks_that_model() -> None:
+    for route in routes():
         assert route.needs is not None
         assert ("(?P<model>" in route.pattern) is (route.needs.scope is Scope.MODEL), route.pattern
 

@@ -16,11 +16,10 @@ from repoagent_server.http.api import api_service
 from repoagent_server.http.asgi import AsgiApp
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
-from repoagent_server.http.router import Route
 from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
 
 from server_stub.tests.access.conftest import Guarded
-from server_stub.tests.access.routes import CASES, path_of
+from server_stub.tests.access.routes import CASES, Case
 from server_stub.tests.grpc.http2.raw_client import Raw
 
 _PATIENCE: Final = 60
@@ -97,13 +96,12 @@ def test_a_request_that_is_not_let_in_is_answered_by_its_head_alone(guarded: Gua
         assert client.headers.get("connection") == (None if framing == "short" else "close")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]} {path_of(case[0].pattern, 'M')}")
-def test_no_route_waits_for_the_body_of_a_stranger(guarded: Guarded, case: tuple[Route, str]) -> None:
-    route, method = case
-    if route.needs is None or route.needs.scope is Scope.OPEN:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.method} {case.path('M')}")
+def test_no_route_waits_for_the_body_of_a_stranger(guarded: Guarded, case: Case) -> None:
+    if case.route.needs is None or case.route.needs.scope is Scope.OPEN:
         return
     with _connected(guarded.http) as client:
-        client.send(_head("Content-Length: 60000000", path=path_of(route.pattern, "shared"), method=method))
+        client.send(_head("Content-Length: 60000000", path=case.path("shared"), method=case.method))
         assert client.status() == 401
 
 
