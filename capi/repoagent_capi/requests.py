@@ -5,8 +5,8 @@ from typing import Any, Final
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse, ParameterValue
 from repoagent_capi._crossing import ffi, lib
 from repoagent_capi.errors import as_bytes, as_text, crossing, error_handle
+from repoagent_capi.output_buffers import OutputBuffers
 from repoagent_capi.parameters import parameters_out, value_of
-from repoagent_capi.places import Places
 from repoagent_capi.servers import SERVERS
 from repoagent_capi.tensors import fill_output, input_tensor
 from repoagent_capi.traces import Trace
@@ -41,7 +41,7 @@ class _Delivery:
 
     __slots__ = ("_places", "_submission")
 
-    def __init__(self, submission: int, places: Places) -> None:
+    def __init__(self, submission: int, places: OutputBuffers) -> None:
         self._submission = submission
         self._places = places
 
@@ -82,7 +82,7 @@ def _request(crossed: Any) -> InferRequest:
         priority=crossed.priority,
         timeout_us=crossed.timeout_us,
     )
-    places = Places(crossed.submission, crossed.server, asked)
+    places = OutputBuffers(crossed.submission, crossed.server, asked)
     return InferRequest(asked, _Delivery(crossed.submission, places), output_places=places)
 
 
@@ -91,7 +91,7 @@ def _parameters(crossed: Any) -> dict[str, ParameterValue]:
     return {as_text(items[index].name): value_of(items[index]) for index in range(crossed.parameter_count)}
 
 
-def _response(response: InferResponse, places: Places, kept: list[Any]) -> Any:
+def _response(response: InferResponse, places: OutputBuffers, kept: list[Any]) -> Any:
     made = _head(response, kept)
     if response.error is not None:
         made.error = error_handle(response.error)

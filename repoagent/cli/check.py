@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repoagent.cli.backend_settings import PAIR, merge_settings
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent.cli.progress import progress_line
-from repoagent.cli.settings import PAIR, merge_settings
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
-    from repoagent.cli.completion import Examined
+    from repoagent.cli.completed_config import Examined
     from repoagent.loader.chain import LoadedChain
     from repoagent.serving.options import CoreOptions
     from repoagent.storage import ModelSource
@@ -61,7 +61,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     The agents run as for a load that is followed by an unload; nothing is served. Flags that `repoagent serve` has mean
     the same here. Exits 1 if the model is refused.
     """
-    from repoagent.cli.completion import examine
+    from repoagent.cli.completed_config import examine
     from repoagent.loader.plugins import PluginManager
     from repoagent.serving.assembly import open_loader
 

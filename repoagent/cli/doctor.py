@@ -4,7 +4,7 @@ import json
 
 import click
 
-from repoagent.cli.examination import examine
+from repoagent.cli.doctor_checks import examine
 
 __all__ = ["doctor"]
 

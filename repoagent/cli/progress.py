@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
-    from repoagent.loader.context import Progress
+    from repoagent.loader.load_context import Progress
 
 __all__ = ["ERASE", "ProgressLine", "progress_line"]
 

@@ -18,8 +18,8 @@ from repoagent.config.defaults import default_config, normalize
 from repoagent.config.json_reader import read_json
 from repoagent.config.json_writer import write_json
 from repoagent.config.model_config_pb2 import ModelConfig
+from repoagent.config.pbtxt import read_text, write_text
 from repoagent.config.redaction import redact
-from repoagent.config.text import read_text, write_text
 from repoagent.config.version_policy import no_version, select_versions
 
 __all__ = [

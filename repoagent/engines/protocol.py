@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.engines.elements import ElementType
+from repoagent.engines.element_type import ElementType
 
 __all__ = [
     "Bytes",

@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 from repoagent.executor.draft_target import check_vocabularies, speculation_of
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
-from repoagent.executor.engine.board import ResponseBoard
-from repoagent.executor.engine.cache import SequenceCache
-from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.debug_tensors import DebugTensors
 from repoagent.executor.engine.drafter import DraftModel
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.intake import Intake
+from repoagent.executor.engine.iteration_stats import StatsKeeper
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager, KvEventSink
-from repoagent.executor.engine.prefix import PrefixPool
+from repoagent.executor.engine.prefix_pool import PrefixPool
 from repoagent.executor.engine.processors import PostProcessors
 from repoagent.executor.engine.request_checks import Capacity
+from repoagent.executor.engine.response_board import ResponseBoard
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.scheduler import Limits, Scheduler
-from repoagent.executor.engine.snapshots import StatsKeeper
+from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.turns import Seat, Turns
 from repoagent.executor.guidance import create_guides
 from repoagent.executor.lora.cache import AdapterCache

@@ -18,8 +18,8 @@ from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager
 from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
+from repoagent.executor.runner.decoder_spec import parse_spec, read_spec
 from repoagent.executor.runner.protocol import ModelRunner
-from repoagent.executor.runner.spec import parse_spec, read_spec
 from repoagent.executor.support import check_config, check_model_type
 from repoagent.executor.types.enums import ModelType
 from repoagent.executor.types.errors import (

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from repoagent.executor.draft_target import check_vocabularies, speculation_of
-from repoagent.executor.engine.debug import graph_tensors
+from repoagent.executor.engine.debug_tensors import graph_tensors
+from repoagent.executor.runner.decoder_spec import DecoderSpec, read_spec
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
 from repoagent.executor.runner.ort_mixed import OrtMixedRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import ModelRunner, RunnerInfo
-from repoagent.executor.runner.spec import DecoderSpec, read_spec
 from repoagent.executor.runner.tensorrt import PLAN_SUFFIX, TensorRtRunner
-from repoagent.executor.runner.trial import try_runner
+from repoagent.executor.runner.trial_run import try_runner
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.executor_config import ExecutorConfig
 

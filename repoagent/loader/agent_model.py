@@ -13,12 +13,12 @@ from repoagent.config import ModelConfig, copy, read_text, write_text
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.loader.auditing import shown_reference
-from repoagent.loader.child import run_child
-from repoagent.loader.context import LoadContext
 from repoagent.loader.converting.conversion import LoadConversion
 from repoagent.loader.downloads import check_same, is_offline, with_digests
+from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import POLICY, PlannedAgent
 from repoagent.loader.report import EntryRecorder
+from repoagent.loader.run_child import run_child
 from repoagent.storage.repositories.sources import ModelSource, open_source
 from repoagent.storage.secrets.keys import resolve_key
 

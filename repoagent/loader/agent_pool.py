@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from repoagent.api.agent import Agent
 from repoagent.errors import AgentError, AgentRefusedError
-from repoagent.loader.calls import call_agent
+from repoagent.loader.agent_calls import call_agent
 from repoagent.loader.candidates import LoadedAgent
 
 __all__ = ["AgentPool"]

@@ -11,11 +11,11 @@ from repoagent.api.actions import Action
 from repoagent.api.hooks import LoadEvent
 from repoagent.config import ModelConfig, check
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
-from repoagent.loader.calls import reason_of
+from repoagent.loader.chain_entry import ChainEntry, open_entry
 from repoagent.loader.chain_states import Lifecycle, State
-from repoagent.loader.context import LoadContext
-from repoagent.loader.entry import ChainEntry, open_entry
+from repoagent.loader.load_context import LoadContext
 from repoagent.loader.plan import PlannedAgent
 from repoagent.loader.report import LoadReport, ReportBuilder
 from repoagent.storage.files.files import DirectoryFiles, MemoryFiles, ModelFiles, SourceFiles

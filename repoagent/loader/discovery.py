@@ -11,9 +11,9 @@ from typing import Final
 
 from repoagent.errors import AgentError, AgentNotFoundError, NotFoundError
 from repoagent.installing import install_hint
+from repoagent.loader.agent_directory import DEFAULT_DIRECTORY, directory_candidates
+from repoagent.loader.agent_packages import AGENTS_GROUP, distribution_metadata, package_candidates
 from repoagent.loader.candidates import Candidate, LoadedAgent, check_agent
-from repoagent.loader.directory import DEFAULT_DIRECTORY, directory_candidates
-from repoagent.loader.packages import AGENTS_GROUP, distribution_metadata, package_candidates
 
 __all__ = ["OFFICIAL_AGENTS", "AgentDetails", "AgentInfo", "AgentRegistry"]
 

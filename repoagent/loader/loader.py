@@ -12,15 +12,15 @@ from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig, check, copy, read_text
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.agent_calls import reason_of
 from repoagent.loader.agent_pool import AgentPool
 from repoagent.loader.auditing import LoadAudit
-from repoagent.loader.calls import reason_of
 from repoagent.loader.candidates import AgentSource
 from repoagent.loader.chain import LoadedChain
-from repoagent.loader.context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.converting.registry import Converters
-from repoagent.loader.directories import Directories
+from repoagent.loader.load_context import CONFIG_FILE, LoadContext, ModelLocation, Progress, Services
 from repoagent.loader.load_counter import LoadCounter
+from repoagent.loader.load_directories import LoadDirectories
 from repoagent.loader.plan import ChainPlanner, ConfigPlanner
 from repoagent.loader.plugins import PluginManager
 from repoagent.loader.report import LoadReport, ReportBuilder
@@ -194,7 +194,7 @@ class Loader:
         return LoadContext(
             ModelLocation(source, text),
             config,
-            Directories(workspace),
+            LoadDirectories(workspace),
             self._services,
             config_file=config_file,
             overridden=override is not None,

@@ -18,6 +18,7 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.errors import RepoAgentError as TritonError
+from repoagent.server.dlpack import DLDeviceType
 from repoagent.server.enums import (
     DataType,
     InstanceGroupKind,
@@ -41,7 +42,6 @@ from repoagent.server.options import ModelLoadDeviceLimit, Options, RateLimiterR
 from repoagent.server.request import InferenceRequest
 from repoagent.server.response import InferenceResponse
 from repoagent.server.server import Server
-from repoagent.server.structs import DLDeviceType
 from repoagent.server.tensor import Tensor
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.server.dlpack import DLDataTypeCode, DLDeviceType
 from repoagent.server.enums import MemoryType
-from repoagent.server.structs import DLDataTypeCode, DLDeviceType
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.server.bytes_tensors import as_bytes_array
 from repoagent.server.datatypes import Array, numpy_to_type
-from repoagent.server.strings import as_bytes_array
 from repoagent.server.tensor import Tensor, to_core
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType
 from repoagent.serving.requests.tensor import Tensor as CoreTensor

@@ -7,8 +7,8 @@ import numpy as np
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server.datatypes import Array, dl_device_to_memory_type, dl_type_to_type, numpy_to_type
+from repoagent.server.dlpack import DLDeviceType, DLTensor, managed_tensor
 from repoagent.server.enums import DataType, MemoryType
-from repoagent.server.structs import DLDeviceType, DLTensor, managed_tensor
 
 __all__ = ["DeviceOrMemoryType", "MemoryBuffer", "address_of", "import_dlpack", "parse_device", "view"]
 

@@ -7,16 +7,16 @@ from typing import Any, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.server.bytes_tensors import as_bytes_array, deserialize, serialize
 from repoagent.server.datatypes import (
     Array,
     memory_type_to_dl_device,
     type_to_dl_type,
     type_to_numpy,
 )
+from repoagent.server.dlpack import DLDeviceType, managed_tensor
 from repoagent.server.enums import DataType, MemoryType
 from repoagent.server.memory import DeviceOrMemoryType, MemoryBuffer, import_dlpack, parse_device, view
-from repoagent.server.strings import as_bytes_array, deserialize, serialize
-from repoagent.server.structs import DLDeviceType, managed_tensor
 from repoagent.serving.requests.tensor import NUMPY_TYPES
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 

@@ -13,7 +13,7 @@ from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
 from repoagent.serving.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
-    from repoagent.loader.context import Progress
+    from repoagent.loader.load_context import Progress
 
 __all__ = ["ControlMode", "CoreOptions", "RateLimitMode"]
 

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.request import InferRequest
@@ -46,7 +46,7 @@ class Router:
         Raises:
             UnavailableError: the server is stopping.
         """
-        future = self._table.load(name, LoadOrder(needed=True))
+        future = self._table.load(name, LoadRequest(needed=True))
         future.add_done_callback(lambda _: self._table.forget_if_empty(name))
         return future
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from repoagent.testing.contract import AgentContract
+    from repoagent.testing.fault_points import STORAGE_POINTS, Point
     from repoagent.testing.faults import FaultInjection, InjectedError
     from repoagent.testing.harness import AgentHarness, Outcome
     from repoagent.testing.keys import FakeKeys
     from repoagent.testing.killing import KillHarness
-    from repoagent.testing.points import STORAGE_POINTS, Point
     from repoagent.testing.remote import remote_source
     from repoagent.testing.repository import ModelRepo
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "STORAGE_POINTS": "points",
+    "STORAGE_POINTS": "fault_points",
     "AgentContract": "contract",
     "AgentHarness": "harness",
     "FakeKeys": "keys",
@@ -41,7 +41,7 @@ _HOMES: Final = {
     "KillHarness": "killing",
     "ModelRepo": "repository",
     "Outcome": "harness",
-    "Point": "points",
+    "Point": "fault_points",
     "remote_source": "remote",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from repoagent.storage.workspaces.disk_space import free_bytes
-from repoagent.testing.points import Point
+from repoagent.testing.fault_points import Point
 
 __all__ = ["FaultInjection", "InjectedError"]
 
@@ -17,7 +17,7 @@ class InjectedError(Exception):
 
 
 class FaultInjection:
-    """Faults, each at a point (:mod:`repoagent.testing.points`), and a record of the points that were passed.
+    """Faults, each at a point (:mod:`repoagent.testing.fault_points`), and a record of the points that were passed.
 
     Give it to an :class:`~repoagent.testing.AgentHarness`. A fault happens once, when its point is reached.
     Thread-safe.

@@ -28,7 +28,7 @@ from repoagent.testing.faults import FaultInjection
 from repoagent.testing.keys import SCHEME, FakeKeys
 from repoagent.testing.leftovers import workspace_leftovers
 from repoagent.testing.patching import storage_points
-from repoagent.testing.watching import TestedAgents
+from repoagent.testing.tested_agents import TestedAgents
 
 __all__ = ["AgentHarness", "Outcome", "memory_directory"]
 
@@ -43,7 +43,7 @@ class Outcome:
     load was refused.
 
     ``left`` is what lay in the workspaces at the end. ``log`` has everything that was logged, at all levels.
-    ``passed`` has the points that were passed (see :mod:`repoagent.testing.points`).
+    ``passed`` has the points that were passed (see :mod:`repoagent.testing.fault_points`).
     """
 
     report: LoadReport

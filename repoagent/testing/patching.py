@@ -8,15 +8,15 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+from repoagent.testing.fault_points import STORAGE_POINTS
 from repoagent.testing.faults import FaultInjection
-from repoagent.testing.points import STORAGE_POINTS
 
 __all__ = ["storage_points"]
 
 
 @contextmanager
 def storage_points(faults: FaultInjection) -> Iterator[None]:
-    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.points.STORAGE_POINTS`.
+    """For a block, ``faults`` hears of each call of :data:`~repoagent.testing.fault_points.STORAGE_POINTS`.
 
     The wrapping holds for the whole process: one such block at a time.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
-from repoagent.loader.context import Progress
+from repoagent.loader.load_context import Progress
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from cryptography import x509
-from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.http.router import Router
 from repoagent_server.http.routes import api_routes
 

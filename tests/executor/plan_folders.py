@@ -8,7 +8,7 @@ import onnx
 from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.engines.standin import StandInPlan
 from repoagent.executor.builder import Form, Precision, build
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec, read_spec
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec, read_spec
 from tests.engines.platforms import content_of
 
 __all__ = ["plan_folder", "prefill_and_decode"]

@@ -16,7 +16,7 @@ from repoagent.executor import (
     SamplingConfig,
     SchedulerConfig,
 )
-from repoagent.executor.engine.guess_count import GuessCount
+from repoagent.executor.engine.draft_length import DraftLength
 from repoagent.executor.runner.fake import hashed_logits
 from tests.executor.drafting_kit import LIMIT, Pair, drafting, mostly, plain
 
@@ -69,7 +69,7 @@ def test_a_draft_model_that_is_sometimes_wrong_saves_what_it_can(length: int) ->
         (result,) = pair.ask(request)
     assert result.output_token_ids == expected.output_token_ids
     # How far it is right can be told from the text; with a wrong history it would be right nowhere.
-    text, place, steps, guess_count = expected.output_token_ids[0], 4, 1, GuessCount(length)
+    text, place, steps, guess_count = expected.output_token_ids[0], 4, 1, DraftLength(length)
     while place < 43:
         most, right = min(43 - place - 1, guess_count.take() if place < 42 else 0), 0
         while right < most and int(guess(text[: place + right]).argmax()) == text[place + right]:

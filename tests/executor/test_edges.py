@@ -21,7 +21,7 @@ from repoagent.executor import (
     Response,
     SamplingConfig,
 )
-from repoagent.executor.engine.board import ResponseBoard
+from repoagent.executor.engine.response_board import ResponseBoard
 from repoagent.executor.kv_cache import KVCacheEventManager, KVCacheRemovedData
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.types.errors import CheckError, UnsupportedFeatureError

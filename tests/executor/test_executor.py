@@ -39,7 +39,7 @@ from repoagent.executor import (
     SchedulerConfig,
     kv_cache,
 )
-from repoagent.executor.engine.board import ResponseBoard
+from repoagent.executor.engine.response_board import ResponseBoard
 from repoagent.executor.runner.fake import FakeRunner, table_logits
 from repoagent.executor.runner.protocol import Segment
 from repoagent.executor.types.errors import CheckError, EngineError, QueueFullError, UnsupportedFeatureError

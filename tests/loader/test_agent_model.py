@@ -22,7 +22,7 @@ from repoagent.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from repoagent.loader.context import Progress
+from repoagent.loader.load_context import Progress
 from repoagent.storage.repositories.sources import MemorySource
 
 Do = Callable[[AgentModel], object]

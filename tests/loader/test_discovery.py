@@ -20,7 +20,7 @@ from repoagent.errors import (
     NotFoundError,
     UnavailableError,
 )
-from repoagent.loader.directory import DEFAULT_DIRECTORY
+from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
 from repoagent.loader.discovery import OFFICIAL_AGENTS, AgentRegistry
 
 GROUP = "repoagent.test_agents"

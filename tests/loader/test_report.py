@@ -6,7 +6,7 @@ import pytest
 
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.errors import AgentRefusedError, CancelledError
-from repoagent.loader.entry import measured
+from repoagent.loader.chain_entry import measured
 from repoagent.loader.report import EntryRecorder, ReportBuilder
 
 

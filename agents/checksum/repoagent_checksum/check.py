@@ -9,11 +9,11 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import Algorithm
+from repoagent_checksum.file_names import read_inside, show
 from repoagent_checksum.findings import Finding, Kind
 from repoagent_checksum.hashing import Digests, digest_files
 from repoagent_checksum.listings import read_entries
 from repoagent_checksum.manifest import STANDARD_NAMES, Entry, format_manifest
-from repoagent_checksum.names import read_inside, show
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Expected, Request
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index

@@ -16,10 +16,10 @@ import click
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
 from repoagent_checksum.check import Verdict, check, find_manifests
+from repoagent_checksum.file_names import show
 from repoagent_checksum.findings import Kind
 from repoagent_checksum.hashing import digest_files
 from repoagent_checksum.manifest import format_manifest
-from repoagent_checksum.names import show
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.tree import Tree, scan_tree

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from repoagent_checksum.names import show
+from repoagent_checksum.file_names import show
 
 __all__ = ["Finding", "Kind", "describe"]
 

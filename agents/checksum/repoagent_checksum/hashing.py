@@ -14,7 +14,7 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import Algorithm, Hasher
-from repoagent_checksum.names import open_inside, show
+from repoagent_checksum.file_names import open_inside, show
 from repoagent_checksum.observer import Meter, Observer
 
 __all__ = ["Digests", "digest_files"]

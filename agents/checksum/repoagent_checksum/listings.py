@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsupportedError
 from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
+from repoagent_checksum.file_names import plain_name
 from repoagent_checksum.limited_json import parse_json
 from repoagent_checksum.manifest import Entry, merge_entries, parse_manifest
-from repoagent_checksum.names import plain_name
 
 __all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import ALGORITHMS, Algorithm, algorithm_of_length, find_algorithm
-from repoagent_checksum.names import plain_name, show
+from repoagent_checksum.file_names import plain_name, show
 
 __all__ = ["STANDARD_NAMES", "Entry", "format_manifest", "parse_manifest"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError
+from repoagent_checksum.file_names import open_inside, plain_name, read_inside, show
 from repoagent_checksum.limited_json import parse_json
-from repoagent_checksum.names import open_inside, plain_name, read_inside, show
 
 __all__ = ["INDEX_SUFFIX", "check_index"]
 

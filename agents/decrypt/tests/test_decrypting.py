@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from repoagent_decrypt.age.foreign import encrypt_file_foreign
 from repoagent_decrypt.age.keys import Identities, parse_identities, parse_recipients
 from repoagent_decrypt.age.primitives.errors import NoMatchError
+from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.stream import CHUNK
 from repoagent_decrypt.decrypting import DEFAULT_FILES, decrypting, scan_encrypted

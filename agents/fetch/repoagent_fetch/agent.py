@@ -14,11 +14,11 @@ from repoagent.api import (
 )
 from repoagent_fetch import hub, registry, stores, tracking
 from repoagent_fetch.building import VERSION, Build
+from repoagent_fetch.destinations import Destinations
 from repoagent_fetch.evidence import evidence
 from repoagent_fetch.options import Options, parse_parameters
 from repoagent_fetch.own_files import own_files
 from repoagent_fetch.pins import has_digests
-from repoagent_fetch.placing import Placing
 from repoagent_fetch.plan import Plan, from_text, headers_of, need_files, to_text, with_headers
 
 __all__ = ["FetchAgent"]
@@ -48,7 +48,7 @@ class FetchAgent(Agent):
         _check_secrets(model, options)
         plan = need_files(_plan(model, options))
         own = model.localize()
-        placing = Placing(options, own_files(own))
+        placing = Destinations(options, own_files(own))
         build = Build(model, plan, placing, own)
         try:
             tree = model.cache.get_or_build(build.key(), build)

@@ -8,7 +8,7 @@ from typing import Final
 
 from repoagent.api import AgentModel, CancelledError, InvalidArgumentError, RemoteFile, open_beneath
 from repoagent_fetch.archives import Unpacking
-from repoagent_fetch.placing import Placing
+from repoagent_fetch.destinations import Destinations
 from repoagent_fetch.plan import Plan
 
 __all__ = ["VERSION", "Build"]
@@ -20,7 +20,7 @@ VERSION: Final = 2
 class Build:
     """Makes the directory of the model."""
 
-    def __init__(self, model: AgentModel, plan: Plan, placing: Placing, own: Path) -> None:
+    def __init__(self, model: AgentModel, plan: Plan, placing: Destinations, own: Path) -> None:
         self._model = model
         self._plan = plan
         self._placing = placing

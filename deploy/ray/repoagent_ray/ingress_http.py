@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent_server.access import Access
-from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.messages import Exchange, Request, Response, error_response

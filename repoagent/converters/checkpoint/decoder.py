@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.checkpoint.files import CheckpointFiles
-from repoagent.converters.choices import choice, number, truth
+from repoagent.converters.option_values import choice, number, truth
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.installing import install_hint
 

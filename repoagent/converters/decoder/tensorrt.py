@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.converters.choices import number
 from repoagent.converters.onnx.plan_settings import builder_settings
 from repoagent.converters.onnx.source import OnnxModel
+from repoagent.converters.option_values import number
 from repoagent.converters.plans import (
     BUILDER_OPTIONS,
     build_described,
@@ -20,7 +20,7 @@ from repoagent.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
-    from repoagent.executor.runner.spec import DecoderSpec
+    from repoagent.executor.runner.decoder_spec import DecoderSpec
 
 __all__ = ["DecoderConverter"]
 
@@ -44,7 +44,7 @@ class DecoderConverter:
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
-        from repoagent.executor.runner.spec import CONFIG_NAME, read_spec  # with it comes ONNX Runtime
+        from repoagent.executor.runner.decoder_spec import CONFIG_NAME, read_spec  # with it comes ONNX Runtime
 
         refuse_unsupported(options)
         flavour = chosen_flavour(options)
@@ -64,7 +64,7 @@ class DecoderConverter:
 
     def build(self, job: ConversionJob) -> Product:
         """See :class:`repoagent.api.Converter`."""
-        from repoagent.executor.runner.spec import CONFIG_NAME
+        from repoagent.executor.runner.decoder_spec import CONFIG_NAME
 
         product = build_described(job)
         config = json.loads((job.source / CONFIG_NAME).read_text(encoding="utf-8"))

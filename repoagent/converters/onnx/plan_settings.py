@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from repoagent.converters.choices import number, truth
+from repoagent.converters.option_values import number, truth
 from repoagent.engines.building.settings import BatchRange, GivenProfile, PlanSettings
 from repoagent.errors import InvalidArgumentError
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from repoagent.engines.bindings import trt
 from repoagent.engines.cuda.device import CudaDevice
 from repoagent.engines.cuda.logger import TensorRtLog
-from repoagent.engines.elements import ElementType
+from repoagent.engines.element_type import ElementType
 from repoagent.engines.protocol import GrowingOutput, Profile, Shape, ShapeRange, Stream, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from repoagent.engines.elements import ElementType
+from repoagent.engines.element_type import ElementType
 from repoagent.engines.protocol import EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
 from repoagent.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
 from repoagent.engines.standin.plan import StandInPlan

@@ -18,7 +18,7 @@ from repoagent.executor.builder.products import EightBits, FourBits, Plain, Prod
 from repoagent.executor.builder.quantize import BLOCKS
 from repoagent.executor.builder.safetensors import Checkpoint
 from repoagent.executor.builder.weights import Weights
-from repoagent.executor.runner.spec import CONFIG_NAME, STD_TYPE
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, STD_TYPE
 from repoagent.executor.types.errors import UnsupportedFeatureError
 
 __all__ = ["Form", "Precision", "build"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import log_softmax, nothing_follows
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sampling import log_softmax, nothing_follows
 from repoagent.executor.engine.token_sequence import TokenSequence
-from repoagent.executor.engine.words import ends_with_any
+from repoagent.executor.engine.word_lists import ends_with_any
 from repoagent.executor.runner.protocol import ModelRunner, Seq
 from repoagent.executor.types.enums import FinishReason
 from repoagent.executor.types.errors import EngineError

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.guess_count import GuessCount
+from repoagent.executor.engine.draft_length import DraftLength
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.engine.task import Task
 from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
@@ -34,7 +34,7 @@ _PIECE = 512
 class _Line:
     """What the draft model has of a text: its sequence holds ``read`` tokens, and then ``guessed``."""
 
-    guess_count: GuessCount
+    guess_count: DraftLength
     seq: Seq | None = None
     read: int = 0
     guessed: list[int] = field(default_factory=list)
@@ -141,7 +141,7 @@ class DraftModel:
         most = min(task.max_new_tokens - sequence.generated - 1, room)
         if most < 1:
             return 0
-        line = self._lines.setdefault(task.id, _Line(GuessCount(self._length)))
+        line = self._lines.setdefault(task.id, _Line(DraftLength(self._length)))
         return min(most, line.guess_count.take())
 
     def _line(self, task: Task, present: Sequence[Task]) -> _Line:

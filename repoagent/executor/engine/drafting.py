@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from repoagent.executor.engine.drafter import DraftModel
-from repoagent.executor.engine.snapshots import IterationCounts
+from repoagent.executor.engine.iteration_stats import IterationCounts
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import ModelRunner

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.engine.blocks import BlockBudget
-from repoagent.executor.engine.board import ResponseBoard
-from repoagent.executor.engine.cache import SequenceCache
-from repoagent.executor.engine.choice import TokenChoice
-from repoagent.executor.engine.debug import DebugTensors
+from repoagent.executor.engine.debug_tensors import DebugTensors
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.inbox import NO_MAIL, Inbox, Mail
+from repoagent.executor.engine.iteration_stats import IterationCounts, StatsKeeper
 from repoagent.executor.engine.processors import PostProcessors, Ready, reason_of
+from repoagent.executor.engine.response_board import ResponseBoard
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
 from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
-from repoagent.executor.engine.snapshots import IterationCounts, StatsKeeper
+from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_choice import TokenChoice
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.turns import Seat
 from repoagent.executor.runner.protocol import ModelRunner, StepResult

@@ -6,13 +6,13 @@ from copy import copy
 import numpy as np
 
 from repoagent.executor.engine.beam_group import BeamGroup
+from repoagent.executor.engine.fast_paths import choose_shortcuts
 from repoagent.executor.engine.guide import GuideFactory
 from repoagent.executor.engine.logits import LogitsRules
-from repoagent.executor.engine.prefix import PrefixKey
+from repoagent.executor.engine.prefix_pool import PrefixKey
 from repoagent.executor.engine.request_checks import Capacity, RequestChecks, returned_beams, sampled_sequences
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.sampling_group import SamplingGroup
-from repoagent.executor.engine.shortcuts import choose_shortcuts
 from repoagent.executor.engine.task import Group, Task, TaskTimes
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.lora.cache import AdapterCache, AdapterLease

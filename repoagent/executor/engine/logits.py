@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.words import banned_by_ngrams, banned_by_words
+from repoagent.executor.engine.word_lists import banned_by_ngrams, banned_by_words
 from repoagent.executor.types.request import Request
 
 __all__ = ["LogitsRules"]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from repoagent.executor.engine.blocks import blocks_for
-from repoagent.executor.engine.checks import check_draft_logits, check_sampling, check_tokens
 from repoagent.executor.engine.prompt_table import PromptTable, check_prompt_table
+from repoagent.executor.engine.value_checks import check_draft_logits, check_sampling, check_tokens
 from repoagent.executor.runner.protocol import RunnerInfo
 from repoagent.executor.types.decoding_config import LogitsPostProcessorConfig
 from repoagent.executor.types.enums import KvCacheTransferMode, RequestType

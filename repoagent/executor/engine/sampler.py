@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import Limits, distribution, draw, draw_from, log_softmax, nothing_follows
+from repoagent.executor.engine.token_sampling import Limits, distribution, draw, draw_from, log_softmax, nothing_follows
 from repoagent.executor.types.sampling import SamplingConfig
 
 __all__ = ["Sampler"]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from repoagent.executor.engine.drawing import likeliest, log_softmax
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.task import Task
+from repoagent.executor.engine.token_sampling import likeliest, log_softmax
 from repoagent.executor.engine.token_sequence import TokenSequence
-from repoagent.executor.engine.words import ends_with_any
+from repoagent.executor.engine.word_lists import ends_with_any
 from repoagent.executor.runner.protocol import ModelRunner
 from repoagent.executor.types.enums import FinishReason
 from repoagent.executor.types.errors import EngineError

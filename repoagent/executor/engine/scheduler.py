@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from repoagent.executor.engine.blocks import BlockBudget, blocks_for
-from repoagent.executor.engine.cache import SequenceCache
-from repoagent.executor.engine.chunks import split_budget
+from repoagent.executor.engine.prefill_chunks import split_budget
+from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import DecodeRound, Logits, Segment

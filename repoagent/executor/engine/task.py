@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from repoagent.executor.engine.logits import LogitsRules
 from repoagent.executor.engine.lookahead import Lookahead
-from repoagent.executor.engine.prefix import Marked, PrefixKey, Retention
+from repoagent.executor.engine.prefix_pool import Marked, PrefixKey, Retention
 from repoagent.executor.engine.prompt_table import PromptTable
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.lora.cache import AdapterLease

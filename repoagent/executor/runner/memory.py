@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.runner.options import DEFAULT_SEQ_LEN, RunnerOptions
 from repoagent.executor.runner.slab import Slab
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.types.errors import CheckError
 
 __all__ = ["bytes_per_token", "cache_bytes", "machine_bytes", "new_slab", "sequence_length"]

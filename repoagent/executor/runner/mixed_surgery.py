@@ -10,7 +10,7 @@ from typing import Any, Final
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.runner.decoder_spec import DecoderSpec
 
 __all__ = ["ORDER", "PIECE_INDEX", "PIECE_LENGTHS", "PIECE_TOTAL", "ROW_INDEX", "mix_runs", "of_pieces"]
 

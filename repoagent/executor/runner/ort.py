@@ -15,10 +15,11 @@ import numpy.typing as npt
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.adapter_rows import AdapterRows, lora_sites
 from repoagent.executor.runner.binding import FormFeeds, Run, bind_input, bind_output
+from repoagent.executor.runner.decoder_spec import DecoderSpec
 from repoagent.executor.runner.logit_rows import LogitRows
 from repoagent.executor.runner.memory import bytes_per_token, new_slab, sequence_length
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.pieces import group_prompts, is_single, places_wanted, rows_asked, rows_wanted
+from repoagent.executor.runner.prefill_grouping import group_prompts, is_single, places_wanted, rows_asked, rows_wanted
 from repoagent.executor.runner.protocol import (
     DecodeRound,
     LoraShape,
@@ -28,7 +29,6 @@ from repoagent.executor.runner.protocol import (
 )
 from repoagent.executor.runner.sequences import OrtSequences
 from repoagent.executor.runner.session import make_session
-from repoagent.executor.runner.spec import DecoderSpec
 
 __all__ = ["OrtRunner"]
 

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.executor.runner import surgery
+from repoagent.executor.runner.decoder_spec import DecoderSpec, check_form
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
-from repoagent.executor.runner.spec import DecoderSpec, check_form
 
 __all__ = ["OrtGqaRunner"]
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.binding import Run, bind_input, bind_output
+from repoagent.executor.runner.decoder_spec import DecoderSpec
 from repoagent.executor.runner.mixed_surgery import (
     ORDER,
     PIECE_INDEX,
@@ -22,9 +23,8 @@ from repoagent.executor.runner.mixed_surgery import (
 )
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort_gqa import OrtGqaRunner
-from repoagent.executor.runner.pieces import places_wanted, rows_asked
+from repoagent.executor.runner.prefill_grouping import places_wanted, rows_asked
 from repoagent.executor.runner.protocol import Segment
-from repoagent.executor.runner.spec import DecoderSpec
 from repoagent.executor.types.errors import CheckError
 
 __all__ = ["OrtMixedRunner"]

@@ -7,7 +7,7 @@ from typing import Any
 from onnx import TensorProto
 
 from repoagent.beneath import open_beneath, read_up_to
-from repoagent.executor.runner.spec import DecoderSpec
+from repoagent.executor.runner.decoder_spec import DecoderSpec
 from repoagent.executor.types.errors import DecoderError
 
 __all__ = ["hold_inner_tensors", "outside_files"]

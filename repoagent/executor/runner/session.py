@@ -11,8 +11,8 @@ import onnxruntime as ort
 
 from repoagent.beneath import open_beneath
 from repoagent.executor.runner import surgery
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.types.errors import DecoderError
 
 __all__ = ["make_session"]

@@ -15,18 +15,18 @@ import numpy.typing as npt
 
 from repoagent.beneath import open_beneath
 from repoagent.engines.cuda.finding import find_platform
-from repoagent.engines.elements import ElementType
+from repoagent.engines.element_type import ElementType
 from repoagent.engines.memory import Pair
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform, Shape, TensorSpec
 from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest
 from repoagent.errors import RepoAgentError
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec, check_form
 from repoagent.executor.runner.device_slab import DeviceSlab
 from repoagent.executor.runner.memory import sequence_length
 from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.pieces import rows_wanted
+from repoagent.executor.runner.prefill_grouping import rows_wanted
 from repoagent.executor.runner.protocol import Logits, RunnerInfo, Segment, Seq, StepResult
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec, check_form
 from repoagent.executor.types.errors import CheckError, DecoderError, EngineError
 
 __all__ = ["PLAN_SUFFIX", "TensorRtRunner"]

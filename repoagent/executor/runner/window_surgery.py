@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from onnx import helper
 
-from repoagent.executor.runner.spec import CONFIG_NAME, DecoderSpec
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec
 from repoagent.executor.types.errors import DecoderError, UnsupportedFeatureError
 
 __all__ = ["limit_windows"]

@@ -1,7 +1,7 @@
 """The process that builds: it reads one order, runs one converter, and reports events until it ends.
 
-Started by :mod:`repoagent.loader.converting.running` as ``python -m``, with the number of the descriptor for events and
-the number of its parent's process.
+Started by :mod:`repoagent.loader.converting.build_process` as ``python -m``, with the number of the descriptor for
+events and the number of its parent's process.
 """
 
 import ctypes

@@ -27,12 +27,12 @@ from repoagent.errors import (
     UnsupportedError,
     error_of,
 )
-from repoagent.loader.converting.key import cache_key, digest_inputs
+from repoagent.loader.converting.build_process import build_in_child, took_too_long
+from repoagent.loader.converting.cache_key import cache_key, digest_inputs
 from repoagent.loader.converting.messages import BuildOrder
-from repoagent.loader.converting.placing import link_or_copy, move, refuse_existing, refuse_special
 from repoagent.loader.converting.provenance import read_product, statement_name, write_statement
 from repoagent.loader.converting.registry import Converters, option_values
-from repoagent.loader.converting.running import build_in_child, took_too_long
+from repoagent.loader.converting.result_files import link_or_copy, move, refuse_existing, refuse_special
 
 __all__ = ["LoadConversion", "Place", "Reporter"]
 

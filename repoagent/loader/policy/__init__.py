@@ -5,7 +5,7 @@ only the operator writes (``--agent-policy policy.toml``) says which agents alwa
 """
 
 from repoagent.loader.policy.planner import PolicyPlanner
-from repoagent.loader.policy.read import read_policy
+from repoagent.loader.policy.policy_file import read_policy
 from repoagent.loader.policy.review import review
 from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
 

@@ -9,7 +9,7 @@ from importlib.metadata import Distribution, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from repoagent.loader.directory import module_name
+from repoagent.loader.agent_directory import module_name
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.pinned_code import Code
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.ensembles.fitting import Fit, Fits
+from repoagent.serving.ensembles.batch_dimension import Fit, Fits
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.reshape import Reshaper
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from repoagent.errors import UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.requests.model_id import ModelId
 
@@ -33,7 +33,7 @@ class EnsembleFollowers:
         for name, (members, explicit) in orphans.items():
             if all(map(self._available, members)):  # It must not bring others back that someone has unloaded.
                 with suppress(UnavailableError):  # The server is stopping.
-                    self._table.load(name, LoadOrder(needed=not explicit))
+                    self._table.load(name, LoadRequest(needed=not explicit))
 
     def _available(self, model: str) -> bool:
         """Whether ``model``, or one of its name in another repository, is loaded."""

@@ -7,7 +7,7 @@ from repoagent.audit import AuditError
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.loaded_model import LoadedModel, Origin
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.pending_load import PendingLoad
@@ -16,12 +16,12 @@ from repoagent.serving.lifecycle.slot_states import SlotStates
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
 from repoagent.serving.versions.reuse import Built, Present
-from repoagent.serving.versions.shares import contents_of
+from repoagent.serving.versions.version_contents import contents_of
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.loader.chain import LoadedChain
-    from repoagent.loader.context import Progress
+    from repoagent.loader.load_context import Progress
     from repoagent.storage import ModelSource
 
 __all__ = ["LoadAttempt", "poll_failure"]
@@ -39,7 +39,7 @@ class LoadAttempt:
         context: SlotContext,
         states: SlotStates,
         current: LoadedModel | None,
-        order: LoadOrder,
+        order: LoadRequest,
         pending: PendingLoad,
         on_failure: "Callable[[LoadReport | None], None]",
     ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from repoagent.audit import current_actor
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.lifecycle.load_attempt import LoadAttempt, poll_failure
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.loaded_model import Departure, LoadedModel
 from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState, VersionStatus
 from repoagent.serving.lifecycle.pending_load import PendingLoad
@@ -90,7 +90,7 @@ class ModelSlot:
 
     # -- orders -------------------------------------------------------------------------------------------------
 
-    def load(self, order: LoadOrder) -> "Future[LoadReport]":
+    def load(self, order: LoadRequest) -> "Future[LoadReport]":
         """Queue a load; the result is its report, or the error that a client is to see."""
         with self._lock:
             pending = PendingLoad(follows_unload=self._unloads > 0, version=order.version)
@@ -204,7 +204,7 @@ class ModelSlot:
 
     # -- on the pool, one at a time -------------------------------------------------------------------------------
 
-    def _load(self, order: LoadOrder, pending: PendingLoad) -> "LoadReport":
+    def _load(self, order: LoadRequest, pending: PendingLoad) -> "LoadReport":
         try:
             report = self._load_if_needed(order, pending)
         except RepoAgentError as error:
@@ -221,7 +221,7 @@ class ModelSlot:
         self.failed = False
         return report
 
-    def _load_if_needed(self, order: LoadOrder, pending: PendingLoad) -> "LoadReport":
+    def _load_if_needed(self, order: LoadRequest, pending: PendingLoad) -> "LoadReport":
         if pending.cancelled.is_set():
             raise pending.outdated(self.name)
         current = self.loaded
@@ -237,7 +237,7 @@ class ModelSlot:
             return current.chain.report
         return self._replace(source, order, key, pending)
 
-    def _find(self, order: LoadOrder) -> "tuple[ModelSource, Fingerprint]":
+    def _find(self, order: LoadRequest) -> "tuple[ModelSource, Fingerprint]":
         try:
             source = self._context.source(self.id, order)
         except RepoAgentError as error:
@@ -253,7 +253,7 @@ class ModelSlot:
             self.attempted = fingerprint
         return source, fingerprint
 
-    def _replace(self, source: "ModelSource", order: LoadOrder, key: object, pending: PendingLoad) -> "LoadReport":
+    def _replace(self, source: "ModelSource", order: LoadRequest, key: object, pending: PendingLoad) -> "LoadReport":
         logger.info("loading: %s", self.name)
         attempt = LoadAttempt(self.id, self._context, self._states, self.loaded, order, pending, self._note_report)
         try:

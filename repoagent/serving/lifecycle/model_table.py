@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.served_model import ServedModel
@@ -63,7 +63,7 @@ class ModelTable:
             )
         return next(iter(there or namesakes), None)
 
-    def load(self, name: str, order: LoadOrder) -> "Future[LoadReport]":
+    def load(self, name: str, order: LoadRequest) -> "Future[LoadReport]":
         """Queue a load, in a new slot if the model has none.
 
         Raises:

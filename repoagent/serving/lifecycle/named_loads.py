@@ -10,7 +10,7 @@ from repoagent.config import ModelConfig, read_json
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
@@ -32,7 +32,7 @@ def load_order(
     *,
     version: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> LoadOrder:
+) -> LoadRequest:
     """The order to load ``name`` with a configuration in JSON, and files, of the caller's own, or one version of it.
 
     Raises:
@@ -46,8 +46,8 @@ def load_order(
                     f"failed to load '{name}' version {version}: one version is loaded from the repository; load the "
                     "whole model to give it a configuration or files"
                 )
-            return LoadOrder(version=version)
-        order = LoadOrder(_override(name, config, limits.config_bytes), dict(files) if files else None)
+            return LoadRequest(version=version)
+        order = LoadRequest(_override(name, config, limits.config_bytes), dict(files) if files else None)
         if order.files is not None and order.config is None:
             raise InvalidArgumentError(
                 f"failed to load '{name}', override model directory requires providing config override"
@@ -92,7 +92,7 @@ class NamedLoads:
             logger.error("%s", text)
             raise InternalError(text) from error
 
-    def chosen(self, name: str, order: LoadOrder) -> list[ModelId]:
+    def chosen(self, name: str, order: LoadRequest) -> list[ModelId]:
         """The models that ``order`` means by ``name``.
 
         Raises:
@@ -104,7 +104,7 @@ class NamedLoads:
             _check_names(models)
         return models
 
-    def load(self, models: Sequence[ModelId], order: LoadOrder) -> "LoadReport":
+    def load(self, models: Sequence[ModelId], order: LoadRequest) -> "LoadReport":
         """Load the ``models``, all at once, and return the report of the first.
 
         Ensembles that call them have followed then.
@@ -139,7 +139,7 @@ class NamedLoads:
 
         Ensembles that call them have followed then.
         """
-        futures = {name: self._table.load(name, LoadOrder()) for name in names}
+        futures = {name: self._table.load(name, LoadRequest()) for name in names}
         failed = {name: reason for name, future in futures.items() if (reason := _failure(name, future))}
         for name in futures:
             self._followers.settle(name)

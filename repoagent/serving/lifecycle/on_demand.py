@@ -21,7 +21,7 @@ from repoagent.errors import (
     UnavailableError,
 )
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
@@ -200,7 +200,7 @@ class OnDemand:
             raise UnavailableError(f"{str(failure).rstrip()} (not tried again before its files change)")
         self._reserve(name, fingerprint.size)
         try:
-            self._table.load(name, LoadOrder(needed=True)).result()
+            self._table.load(name, LoadRequest(needed=True)).result()
         except RepoAgentError as error:
             with self._lock:
                 self._entries.pop(name, None)

@@ -10,10 +10,10 @@ from repoagent.config import ModelConfig
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import NotFoundError, RepoAgentError
 from repoagent.loader.chain import LoadedChain
-from repoagent.loader.context import Progress
+from repoagent.loader.load_context import Progress
 from repoagent.loader.loader import Loader
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.loaded_model import Retirements
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
@@ -41,7 +41,7 @@ class SlotContext:
     on_progress: Callable[[Progress], None] | None = None
     audit: Audit = NO_AUDIT
 
-    def source(self, model: ModelId, order: LoadOrder) -> ModelSource:
+    def source(self, model: ModelId, order: LoadRequest) -> ModelSource:
         """Where the files of the model are.
 
         Raises:

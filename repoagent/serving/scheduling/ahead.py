@@ -13,7 +13,7 @@ from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import DataType
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import NativeScheduler
-from repoagent.serving.scheduling.line import Line
+from repoagent.serving.scheduling.request_queue import RequestQueue
 from repoagent.serving.scheduling.steps import Entry
 
 __all__ = ["AheadScheduler"]
@@ -44,7 +44,7 @@ class AheadScheduler(NativeScheduler):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(model_name, instances, statistics, clock)
-        self._line = Line(self._all_attended)
+        self._line = RequestQueue(self._all_attended)
         self._attended: dict[Instance, LoopReader] = {}
         self._returned: deque[Entry] = deque()
 

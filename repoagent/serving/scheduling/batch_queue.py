@@ -3,8 +3,8 @@
 from typing import Final
 
 from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.priority_queue import PriorityQueue
-from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Entry, EntryState, Refusal, Step
 

@@ -19,10 +19,10 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import answer_error, submit_and_wait
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.deadlines import Deadlines
-from repoagent.serving.scheduling.in_place import InPlace
-from repoagent.serving.scheduling.limited import new_pool
-from repoagent.serving.scheduling.line import Line
+from repoagent.serving.scheduling.inline_execution import InlineExecution
+from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
+from repoagent.serving.scheduling.request_queue import RequestQueue
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
 
@@ -79,7 +79,7 @@ class ResizableScheduler(ModelScheduler, Protocol):
         """Use ``added`` too, and close each of ``removed`` as soon as it executes nothing."""
 
 
-class DirectScheduler(InPlace):
+class DirectScheduler(InlineExecution):
     """First come, first served; every request is executed by itself."""
 
     def __init__(
@@ -93,7 +93,7 @@ class DirectScheduler(InPlace):
         super().__init__(model_name, new_pool(instances), Refuser(statistics, self._clock))
         self._instances = tuple(instances)
         self._run_time = common_run_time(instance.run_time for instance in instances)
-        self._line = Line()
+        self._line = RequestQueue()
         self._waiting: dict[Entry, Entry] = {}
         """What no one has taken yet. Who takes an entry out executes or answers it; it may still stand in the line."""
         self._deadlines: Deadlines[Entry] = Deadlines(self._waiting.__contains__)

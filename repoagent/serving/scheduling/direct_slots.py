@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.scheduling.placing import put_into_slot
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
+from repoagent.serving.scheduling.slot_requests import put_into_slot
 from repoagent.serving.scheduling.steps import Entry, Refusal, Step
 
 if TYPE_CHECKING:

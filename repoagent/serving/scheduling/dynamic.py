@@ -11,11 +11,11 @@ from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.batch_queue import BatchQueue
+from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
-from repoagent.serving.scheduling.in_place import InPlace
-from repoagent.serving.scheduling.limited import new_pool
+from repoagent.serving.scheduling.inline_execution import InlineExecution
+from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.refuser import Refuser
-from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Refusal
 from repoagent.serving.scheduling.watcher import Watcher
@@ -26,7 +26,7 @@ __all__ = ["DynamicBatchScheduler"]
 _IN_PLACE_NS: Final = 30_000
 
 
-class DynamicBatchScheduler(InPlace):
+class DynamicBatchScheduler(InlineExecution):
     """Batches of requests, made by a :class:`BatchQueue` and executed by :class:`BatchWorkers`.
 
     Where requests are not to wait for others, one that finds an instance idle and nothing waiting needs no batch: it is

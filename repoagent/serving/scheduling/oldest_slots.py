@@ -6,9 +6,9 @@ from functools import partial
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.scheduling.batch_queue import BatchQueue
 from repoagent.serving.scheduling.ordering import OrderKeeper
-from repoagent.serving.scheduling.placing import put_into_slot
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
+from repoagent.serving.scheduling.slot_requests import put_into_slot
 from repoagent.serving.scheduling.steps import Refusal, Step
 
 __all__ = ["OldestSlots"]

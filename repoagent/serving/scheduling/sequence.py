@@ -12,13 +12,13 @@ from repoagent.serving.measuring.statistics import FailureReason, ModelStatistic
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import submit_and_wait
 from repoagent.serving.scheduling.batch_queue import BatchQueue
+from repoagent.serving.scheduling.batch_rule import BatchRule
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct_slots import DirectSettings, DirectSlots
-from repoagent.serving.scheduling.limited import new_pool
+from repoagent.serving.scheduling.limited_instances import new_pool
 from repoagent.serving.scheduling.oldest_slots import OldestSlots
 from repoagent.serving.scheduling.ordering import OrderKeeper
 from repoagent.serving.scheduling.refuser import Refuser
-from repoagent.serving.scheduling.rules import BatchRule
 from repoagent.serving.scheduling.sequence_controls import SequenceControls
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot

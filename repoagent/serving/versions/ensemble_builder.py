@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from repoagent.config import copy
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
-from repoagent.serving.ensembles.checking import check_members
+from repoagent.serving.ensembles.batch_dimension import Fits
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.ensembles.fitting import Fits
+from repoagent.serving.ensembles.member_checks import check_members
 from repoagent.serving.ensembles.plan import EnsemblePlan, member_id, member_names
 from repoagent.serving.ensembles.scheduler import EnsembleScheduler
 from repoagent.serving.instances.version_context import VersionContext
@@ -37,7 +37,7 @@ class Members(Protocol):
         """The namespace of the model ``name`` for an ensemble of ``namespace``; None if it is nowhere, or ambiguous."""
 
     def load_needed(self, name: str) -> "Future[LoadReport]":
-        """Queue a load through the model's own agents; see :class:`LoadOrder`."""
+        """Queue a load through the model's own agents; see :class:`LoadRequest`."""
 
     def find(self, name: str, version: str) -> ServedModel:
         """The version that requests go to. Raises RepoAgentError if there is none."""

@@ -21,7 +21,7 @@ from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.instances.runner_instances import RaggedInstance, RunnerInstance
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.scheduling.limited import LimitedInstance
+from repoagent.serving.scheduling.limited_instances import LimitedInstance
 from repoagent.serving.scheduling.rate_limiter import Demand, RateLimiter
 from repoagent.serving.versions.instance_set import InstanceSet
 

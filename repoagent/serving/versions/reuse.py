@@ -9,7 +9,7 @@ from repoagent.config import ModelConfig, copy, normalize
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.versions.instance_set import InstanceChange
 from repoagent.serving.versions.served_model import ServedModel
-from repoagent.serving.versions.shares import Contents, Share
+from repoagent.serving.versions.version_contents import Contents, Share
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
 

@@ -16,7 +16,7 @@ from repoagent.serving.requests.senders import TracingSender, TrackedSender, ans
 from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
 from repoagent.serving.versions.gate import Gate
 from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet
-from repoagent.serving.versions.shares import Share
+from repoagent.serving.versions.version_contents import Share
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

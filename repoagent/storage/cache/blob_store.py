@@ -26,11 +26,11 @@ from typing import Final
 
 from repoagent.errors import UnavailableError, UnsafePathError
 from repoagent.storage.paths.trees import tree_size
+from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
-from repoagent.storage.transfer.lanes import Lanes
+from repoagent.storage.transfer.partial_file import ENDINGS, PartialFile, boot
+from repoagent.storage.transfer.partial_file import remove as remove_unfinished
 from repoagent.storage.transfer.remote_files import RemoteFile
-from repoagent.storage.transfer.unfinished import ENDINGS, Unfinished, boot
-from repoagent.storage.transfer.unfinished import remove as remove_unfinished
 from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import private_directory
 
@@ -74,7 +74,7 @@ class BlobStore:
         self._sweep()
 
     def place(
-        self, file: RemoteFile, target: Path, lanes: Lanes, *, most: int, offline: bool = False
+        self, file: RemoteFile, target: Path, context: DownloadContext, *, most: int, offline: bool = False
     ) -> tuple[str, int]:
         """Put ``file`` at ``target``, downloaded if it is not here; its SHA-256 and its size.
 
@@ -87,21 +87,21 @@ class BlobStore:
         while True:
             name = self._name_of(file)
             if name is not None and (size := self._give(name, file.size, target)) is not None:
-                lanes.count(size)
+                context.count(size)
                 return name, size
             if offline:
                 raise UnavailableError(
                     f"{file.name} is not in the cache, and the server is offline ({OFFLINE_VARIABLE})"
                 )
-            with self._downloader(file, lanes) as lock:
+            with self._downloader(file, context) as lock:
                 name = self._name_of(file)  # perhaps another process has just brought it
                 fresh = name is None or not self._has(name, file.size)
                 if name is None or fresh:
-                    name = self._download(file, lanes, most)
+                    name = self._download(file, context, most)
                 size = self._give(name, None, target)
                 lock.unlink()
             if size is not None:
-                lanes.count(0 if fresh else size)
+                context.count(0 if fresh else size)
                 return name, size
 
     def spares(self) -> Iterator[Spare]:
@@ -164,11 +164,11 @@ class BlobStore:
             _copy(blob, target)
         return status.st_size
 
-    def _download(self, file: RemoteFile, lanes: Lanes, most: int) -> str:
+    def _download(self, file: RemoteFile, context: DownloadContext, most: int) -> str:
         part = self._parts / _part_of(file)
-        into = Unfinished(part, f"{_key_of(file)} {file.digest}", provable=bool(file.digest))
+        into = PartialFile(part, f"{_key_of(file)} {file.digest}", provable=bool(file.digest))
         try:
-            name, size = download_file(file, into, lanes, most=most)
+            name, size = download_file(file, into, context, most=most)
             if size >= _SMALL:
                 os.fsync(into.fd)
         except BaseException:
@@ -199,9 +199,9 @@ class BlobStore:
         os.replace(beside, self._known / _key_of(file))
 
     @contextmanager
-    def _downloader(self, file: RemoteFile, lanes: Lanes) -> Iterator[FileLock]:
+    def _downloader(self, file: RemoteFile, context: DownloadContext) -> Iterator[FileLock]:
         lock = FileLock(self._locks / f"{_part_of(file)}.part")
-        lock.acquire(cancelled=lambda: lanes.over)
+        lock.acquire(cancelled=lambda: context.over)
         try:
             yield lock
         finally:

@@ -10,8 +10,8 @@ from typing import Final
 from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import hide
 from repoagent.storage.cache.cache_store import CacheStore, name_of
+from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_files import WORKERS, Progress, download_files
-from repoagent.storage.transfer.lanes import Lanes
 from repoagent.storage.transfer.localize import NO_LIMIT
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.workspaces.locks import FileLock
@@ -160,8 +160,8 @@ class CacheScope:
         """
         blobs = self._cache.open_store().blobs
 
-        def place(file: RemoteFile, path: Path, lanes: Lanes) -> tuple[str, int]:
-            return blobs.place(file, path, lanes, most=most, offline=offline)
+        def place(file: RemoteFile, path: Path, context: DownloadContext) -> tuple[str, int]:
+            return blobs.place(file, path, context, most=most, offline=offline)
 
         return download_files(files, target, place, workers=workers, progress=progress, cancelled=cancelled)
 

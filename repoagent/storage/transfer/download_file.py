@@ -8,12 +8,12 @@ from typing import Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
 from repoagent.storage.paths.faults import full_disk
-from repoagent.storage.transfer.arrivals import Arrivals
 from repoagent.storage.transfer.digests import Digester, WrongDigestError
-from repoagent.storage.transfer.lanes import Lanes
+from repoagent.storage.transfer.download_context import DownloadContext
+from repoagent.storage.transfer.partial_file import CHUNK, PartialFile
+from repoagent.storage.transfer.received_ranges import ReceivedRanges
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import SEGMENT, ByteStream, ChangedError
-from repoagent.storage.transfer.unfinished import CHUNK, Unfinished
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 from repoagent.web import WebError
 
@@ -29,13 +29,13 @@ _LATER: Final = frozenset({0, 408, 425, 429})
 logger = logging.getLogger(__name__)
 
 
-def download_file(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int) -> tuple[str, int]:
+def download_file(file: RemoteFile, into: PartialFile, context: DownloadContext, *, most: int) -> tuple[str, int]:
     """Bring what is missing of ``file``; the SHA-256 of the whole in hexadecimal digits, and its size.
 
     Args:
         file: What to bring.
         into: Where to; it stays the caller's.
-        lanes: What it shares with other files.
+        context: What it shares with other files.
         most: The largest size that is accepted.
 
     Raises:
@@ -48,13 +48,13 @@ def download_file(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int
     with full_disk(str(into.path.parent), file.size or 0):
         try:
             try:
-                return _Download(file, into, lanes, most).run()
+                return _Download(file, into, context, most).run()
             except WrongDigestError:
                 if not resumed:
                     raise
                 logger.info("what was kept of %s does not fit; it comes again", file.name)
                 into.clear()
-                return _Download(file, into, lanes, most).run()
+                return _Download(file, into, context, most).run()
         except ChangedError as error:
             into.clear()
             raise UnavailableError(f"{file.name} changed while it was copied ({error}); load it again") from error
@@ -70,13 +70,13 @@ def download_file(file: RemoteFile, into: Unfinished, lanes: Lanes, *, most: int
 class _Download:
     """One run. The first answer shows the size, and whether there are ranges."""
 
-    def __init__(self, file: RemoteFile, into: Unfinished, lanes: Lanes, most: int) -> None:
+    def __init__(self, file: RemoteFile, into: PartialFile, context: DownloadContext, most: int) -> None:
         self._file = file
         self._into = into
-        self._lanes = lanes
+        self._context = context
         self._most = most
         self._tag: str | None = None
-        self._arrivals: Arrivals | None = None
+        self._received: ReceivedRanges | None = None
 
     def run(self) -> tuple[str, int]:
         failures = 0
@@ -85,7 +85,7 @@ class _Download:
             start = self._start()
             try:
                 end = self._end(start)
-                with self._lanes.one(), self._file.open(start, end) as stream:
+                with self._context.one(), self._file.open(start, end) as stream:
                     if not self._begin(stream, start):
                         continue
                     if not stream.ranged:
@@ -105,7 +105,7 @@ class _Download:
         if size and not self._file.digest:
             self._into.unmark(-(-size // CHUNK) - 1)  # The answer shows whether it is still that file.
             return False
-        self._arrivals = Arrivals(self._into, size, self._lanes)
+        self._received = ReceivedRanges(self._into, size, self._context)
         return True
 
     def _start(self) -> int:
@@ -138,16 +138,16 @@ class _Download:
         missing = size - CHUNK * sum(self._into.marks)
         where = self._into.path.parent
         check_space(where, max(0, missing), what=self._file.name, free=free_bytes(where))
-        if self._arrivals is None:
-            self._arrivals = Arrivals(self._into, size, self._lanes)
+        if self._received is None:
+            self._received = ReceivedRanges(self._into, size, self._context)
         if size > CHUNK:  # else a kill costs nothing that is worth being kept
             self._into.keep(self._tag or "")
-        self._read(stream, self._arrivals, (start, min(self._end(start), size)))
+        self._read(stream, self._received, (start, min(self._end(start), size)))
 
     def _check_same(self, stream: ByteStream) -> None:
         if stream.tag != self._tag:
             raise ChangedError(f"its tag was {(self._tag or '')[:80]!r} and is {stream.tag[:80]!r}")
-        size = self._arrivals.size if self._arrivals is not None else self._file.size
+        size = self._received.size if self._received is not None else self._file.size
         if size is not None and stream.size is not None and stream.size != size:
             raise ChangedError(f"it has {stream.size} bytes, and {size} were expected")
 
@@ -167,84 +167,84 @@ class _Download:
         position = 0
         try:
             while count := stream.readinto(buffer):
-                self._lanes.check()
+                self._context.check()
                 if size is not None and position + count > size:
                     raise ChangedError(f"more than {size} bytes came")
                 self._check_size(position + count)
                 self._into.write(position, buffer[:count])
                 digester.update(buffer[:count])
                 position += count
-                self._lanes.count(count)
+                self._context.count(count)
             if size is not None and position < size:
                 raise OSError(f"{position} bytes came of {size}")
         except BaseException:
-            self._lanes.count(-position)
+            self._context.count(-position)
             raise
         return digester.sha256(self._file.name), position
 
     def _rest(self) -> tuple[str, int]:
         """The other ranges, on threads of their own, while this one hashes what is here."""
-        arrivals = self._arrivals
-        assert arrivals is not None
-        spans = 0 if arrivals.complete else -(-arrivals.size // SEGMENT)
+        received = self._received
+        assert received is not None
+        spans = 0 if received.complete else -(-received.size // SEGMENT)
         helpers = [
-            threading.Thread(target=self._help, args=(arrivals,), name=f"repoagent-download-{number}", daemon=True)
-            for number in range(min(self._lanes.workers, spans))
+            threading.Thread(target=self._help, args=(received,), name=f"repoagent-download-{number}", daemon=True)
+            for number in range(min(self._context.workers, spans))
         ]
         try:
             for helper in helpers:
                 helper.start()
-            return self._digest(arrivals), arrivals.size
+            return self._digest(received), received.size
         finally:
-            arrivals.fail(CancelledError("the download was given up"))
+            received.fail(CancelledError("the download was given up"))
             for helper in helpers:
                 if helper.ident is not None:
                     helper.join()
 
-    def _help(self, arrivals: Arrivals) -> None:
+    def _help(self, received: ReceivedRanges) -> None:
         try:
-            while (span := arrivals.take()) is not None:
-                self._bring(arrivals, span)
+            while (span := received.take()) is not None:
+                self._bring(received, span)
         except BaseException as error:
-            arrivals.fail(error)
+            received.fail(error)
 
-    def _bring(self, arrivals: Arrivals, span: tuple[int, int]) -> None:
+    def _bring(self, received: ReceivedRanges, span: tuple[int, int]) -> None:
         start, end = span
         failures = 0
-        while start < end and not arrivals.failed:
+        while start < end and not received.failed:
             try:
-                with self._lanes.one(), self._file.open(start, end) as stream:
+                with self._context.one(), self._file.open(start, end) as stream:
                     self._check_same(stream)
                     if not stream.ranged:
                         raise ChangedError("the server does not take ranges any more")
-                    self._read(stream, arrivals, (start, end))
+                    self._read(stream, received, (start, end))
                 return
             except Exception as error:  # as above
-                before, start = start, arrivals.first_missing(start)
+                before, start = start, received.first_missing(start)
                 failures = 1 if start > before else failures + 1
                 self._pause(error, failures)
 
-    def _read(self, stream: ByteStream, arrivals: Arrivals, span: tuple[int, int]) -> None:
+    def _read(self, stream: ByteStream, received: ReceivedRanges, span: tuple[int, int]) -> None:
         position, end = span
         buffer = memoryview(bytearray(min(CHUNK, end - position)))
         while position < end:
-            if arrivals.failed:
+            if received.failed:
                 return
-            self._lanes.check()
+            self._context.check()
             room = min(CHUNK - position % CHUNK, end - position)
             count = stream.readinto(buffer[:room])
             if count == 0:
                 raise OSError(f"{position - span[0]} bytes came for the range {span[0]}-{end}")
             self._into.write(position, buffer[:count])
             position += count
-            if position % CHUNK == 0 or position == arrivals.size:
-                arrivals.arrived((position - 1) // CHUNK)
+            if position % CHUNK == 0 or position == received.size:
+                received.arrived((position - 1) // CHUNK)
 
-    def _digest(self, arrivals: Arrivals) -> str:
-        digester = Digester(self._file.digest, arrivals.size)
-        buffer = memoryview(bytearray(min(CHUNK, arrivals.size)))
-        for chunk in range(arrivals.chunks):
-            length = arrivals.wait(chunk)
+    def _digest(self, received: ReceivedRanges) -> str:
+        digester = Digester(self._file.digest, received.size)
+        buffer = memoryview(bytearray(min(CHUNK, received.size)))
+        for chunk in range(received.chunks):
+            length = received.wait(chunk)
             if os.preadv(self._into.fd, [buffer[:length]], chunk * CHUNK) != length:
                 self._into.clear()
                 raise UnavailableError(f"what has arrived of {self._file.name} cannot be read back")
@@ -262,8 +262,8 @@ class _Download:
                 f"cannot read {self._file.name} (attempt {failures}): {type(error).__name__}: {error}"
             ) from error
         logger.info("attempt %d to read %s failed: %s", failures, self._file.name, error)
-        self._lanes.stop.wait(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
-        self._lanes.check()
+        self._context.stop.wait(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
+        self._context.check()
 
 
 def _is_final(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final
 
 from repoagent.storage.paths.paths import check_tree, join_inside
-from repoagent.storage.transfer.lanes import Lanes
+from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.remote_files import RemoteFile
 
 __all__ = ["WORKERS", "Cancelled", "Place", "Progress", "download_files"]
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that are here and the bytes of all; from worker threads, never two at once."""
 Cancelled = Callable[[], bool]
 """Asked between parts; true gives the work up."""
-Place = Callable[[RemoteFile, Path, Lanes], tuple[str, int]]
+Place = Callable[[RemoteFile, Path, DownloadContext], tuple[str, int]]
 """Puts one file at a path, and returns its SHA-256 and its size."""
 
 
@@ -39,23 +39,23 @@ def download_files(
         RepoAgentError: the first error of ``place``.
     """
     check_tree(file.path for file in files)
-    lanes = Lanes(workers, count=_counter(files, progress), cancelled=cancelled)
+    context = DownloadContext(workers, count=_counter(files, progress), cancelled=cancelled)
     for directory in sorted({str(Path(file.path).parent) for file in files}):
         (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     with ThreadPoolExecutor(workers, thread_name_prefix="repoagent-download") as pool:
         try:
-            futures = [pool.submit(_one, file, target, place, lanes) for file in files]
+            futures = [pool.submit(_one, file, target, place, context) for file in files]
             results = _results(futures)
         except BaseException:
-            lanes.stop.set()
+            context.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return {file.path: result for file, result in zip(files, results, strict=True)}
 
 
-def _one(file: RemoteFile, target: Path, place: Place, lanes: Lanes) -> tuple[str, int]:
-    lanes.check()
-    return place(file, join_inside(target, file.path), lanes)
+def _one(file: RemoteFile, target: Path, place: Place, context: DownloadContext) -> tuple[str, int]:
+    context.check()
+    return place(file, join_inside(target, file.path), context)
 
 
 def _counter(files: Sequence[RemoteFile], progress: Progress | None) -> Callable[[int], None] | None:

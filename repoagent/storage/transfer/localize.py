@@ -13,11 +13,11 @@ from repoagent.storage.paths.paths import check_tree
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
 from repoagent.storage.repositories.listing import list_files
+from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.download_file import download_file
 from repoagent.storage.transfer.download_files import WORKERS, Cancelled, Progress, download_files
-from repoagent.storage.transfer.lanes import Lanes
+from repoagent.storage.transfer.partial_file import PartialFile
 from repoagent.storage.transfer.remote_files import RemoteFile, remote_files
-from repoagent.storage.transfer.unfinished import Unfinished
 from repoagent.storage.workspaces.disk_space import check_space, free_bytes
 
 __all__ = ["bring_privately", "check_unchanged", "localize"]
@@ -89,10 +89,10 @@ def bring_privately(
     """
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target) as unfinished:
 
-        def place(file: RemoteFile, path: Path, lanes: Lanes) -> tuple[str, int]:
-            into = Unfinished(Path(unfinished, secrets.token_hex(8)), "", provable=True)
+        def place(file: RemoteFile, path: Path, context: DownloadContext) -> tuple[str, int]:
+            into = PartialFile(Path(unfinished, secrets.token_hex(8)), "", provable=True)
             try:
-                result = download_file(file, into, lanes, most=most)
+                result = download_file(file, into, context, most=most)
             finally:
                 into.close()
             into.path.rename(path)

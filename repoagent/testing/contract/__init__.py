@@ -3,7 +3,7 @@
 from repoagent.testing.contract.documents import Documents
 from repoagent.testing.contract.failures import Failures
 from repoagent.testing.contract.isolation import Isolation
-from repoagent.testing.contract.life import Life
+from repoagent.testing.contract.lifecycle import Life
 
 __all__ = ["AgentContract"]
 

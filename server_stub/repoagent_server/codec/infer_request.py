@@ -27,12 +27,12 @@ from repoagent_server.codec.fields import (
 )
 from repoagent_server.codec.json_data import array_from_json
 from repoagent_server.codec.json_text import loads
+from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.long_json import LONG_JSON, frame_within, read_long
-from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.codec.parameters import read_parameters
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.codec.shapes import MAX_DIMENSIONS, MAX_ELEMENTS, too_many_dimensions, too_many_elements
-from repoagent_server.codec.values import Values
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions, Span
 
 __all__ = ["OutputEncoding", "read_infer"]
@@ -46,7 +46,7 @@ class OutputEncoding:
 
     default_binary: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
-    wishes: OutputWishes = field(default_factory=OutputWishes)
+    requested: RequestedOutputs = field(default_factory=RequestedOutputs)
 
 
 _ALL_JSON: Final = OutputEncoding()
@@ -92,7 +92,7 @@ def read_infer(
     _read_inputs(items, inputs, tail, label, _may_hold_booleans(text), limits)
     names: tuple[str, ...] = ()
     if "outputs" in document:
-        form = OutputEncoding(form.default_binary, wishes=OutputWishes(max_elements=limits.classes))
+        form = OutputEncoding(form.default_binary, requested=RequestedOutputs(max_elements=limits.classes))
         outputs = array_field(document, "outputs")
         check_tensors("outputs", len(outputs), label, limits)
         names = _read_outputs(outputs, form, label, regions)
@@ -269,9 +269,9 @@ def _read_outputs(items: list[Any], form: OutputEncoding, label: RequestLabel, r
             raise label.error(f"output '{name}' already exists in request")
         form.binary[name] = wanted
         if count:
-            form.wishes.classes[name] = count
+            form.requested.classes[name] = count
         if span is not None:
-            form.wishes.spans[name] = span
+            form.requested.spans[name] = span
     return tuple(form.binary)
 
 

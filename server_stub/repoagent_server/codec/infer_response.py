@@ -29,7 +29,7 @@ def is_long(response: InferResponse, form: OutputEncoding) -> bool:
     """Whether writing ``response`` takes long: many values as JSON, or many elements of BYTES, one by one."""
     for name, tensor in response.outputs.items():
         if tensor.array.size > LONG_ARRAY:
-            binary = name in form.wishes.spans or form.binary.get(name, form.default_binary)
+            binary = name in form.requested.spans or form.binary.get(name, form.default_binary)
             if not binary or BY_TYPE[tensor.data_type].json is JsonKind.STRING:
                 return True
     return False
@@ -56,7 +56,7 @@ def write_infer(response: InferResponse, form: OutputEncoding) -> tuple[bytes, S
         array = tensor.array
         output: dict[str, Any] = {"name": name, "datatype": info.name, "shape": array.shape}
         outputs.append(output)
-        if name in form.wishes.spans:
+        if name in form.requested.spans:
             continue
         if form.binary.get(name, form.default_binary):
             part = _raw(info, array)

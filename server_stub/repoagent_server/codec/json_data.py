@@ -17,8 +17,8 @@ from repoagent_server.codec.binary import bytes_array
 from repoagent_server.codec.datatypes import BY_NAME, JsonKind, TypeInfo
 from repoagent_server.codec.fields import complaint
 from repoagent_server.codec.json_text import too_deep
+from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.request_label import RequestLabel
-from repoagent_server.codec.values import Values
 
 __all__ = ["array_from_json", "array_of_values"]
 

@@ -17,7 +17,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.json_text import JsonObject, UnreadableError, loads, too_deep
-from repoagent_server.codec.values import Values
+from repoagent_server.codec.long_array import Values
 
 __all__ = ["LONG_JSON", "Frame", "frame_within", "read_long"]
 

@@ -18,7 +18,7 @@ from repoagent_server.codec.binary import Buffer, view
 from repoagent_server.codec.datatypes import BY_TYPE, TypeInfo
 from repoagent_server.codec.infer_request import OutputEncoding
 from repoagent_server.codec.number_list import NumberList, float_parser
-from repoagent_server.codec.output_wishes import OutputWishes
+from repoagent_server.codec.requested_outputs import RequestedOutputs
 
 __all__ = ["RequestTemplates"]
 
@@ -30,7 +30,7 @@ _MAX_COUNT: Final = 1 << 16
 
 _DATA: Final = b'"data":'
 _BRACKET_WITHIN: Final = len(_DATA) + 2
-_NO_WISHES: Final = OutputWishes()
+_NOTHING_REQUESTED: Final = RequestedOutputs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class RequestTemplates:
 
         Only the plainest are: what has an id or parameters is rarely the same twice.
         """
-        if asked.id or length > len(body) or not _is_plain(asked) or form.wishes != _NO_WISHES:
+        if asked.id or length > len(body) or not _is_plain(asked) or form.requested != _NOTHING_REQUESTED:
             return
         infos = [BY_TYPE[tensor.data_type] for tensor in asked.inputs.values()]
         if length < len(body):

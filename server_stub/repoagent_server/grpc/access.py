@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from repoagent_server.access import Access, AccessError, Caller, Need, PeerIdentity, Right, Scope
 from repoagent_server.access.credentials import API_KEY, AUTHORIZATION, Given, given
 from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, listed
-from repoagent_server.grpc.acting import address
+from repoagent_server.grpc.audit_actor import address
 from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.shared.request_log import RequestLog

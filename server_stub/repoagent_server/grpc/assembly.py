@@ -12,8 +12,8 @@ from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.infer_stream import InferStreams
 from repoagent_server.grpc.logged import LoggedInferCalls, LoggedInferStreams
 from repoagent_server.grpc.service import SERVICE, GrpcService
-from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.shared.core import Core

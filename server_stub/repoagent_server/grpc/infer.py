@@ -142,7 +142,7 @@ class InferCalls:
         """
         inference = self._inference
         call = inference.context(headers, caller, call_id)
-        request = inference.prepare(decoded.asked, answer, call, decoded.wishes, _DECOUPLED)
+        request = inference.prepare(decoded.asked, answer, call, decoded.requested, _DECOUPLED)
         inference.submit(request)
         return request
 
@@ -153,17 +153,17 @@ class InferCalls:
 
     def write(self, response: InferResponse, decoded: Decoded) -> bytes:
         """A good response that is not large, as its message."""
-        return self._writer.write(response, decoded.wishes.spans)
+        return self._writer.write(response, decoded.requested.spans)
 
     def parts(self, response: InferResponse, decoded: Decoded) -> list[Buffer]:
         """A good response as the parts of its message."""
-        return self._writer.parts(response, decoded.wishes.spans)
+        return self._writer.parts(response, decoded.requested.spans)
 
     async def written(self, response: InferResponse, decoded: Decoded) -> list[Buffer]:
         """The parts of the message of any good response. Those of large tensors are their own memory."""
         if is_long(response, _ALL_BINARY):
-            return await _on(self._long, lambda: [self._writer.write(response, decoded.wishes.spans)])
-        return self._writer.parts(response, decoded.wishes.spans)
+            return await _on(self._long, lambda: [self._writer.write(response, decoded.requested.spans)])
+        return self._writer.parts(response, decoded.requested.spans)
 
 
 async def read_long(inference: Inference, data: Buffer, long: Executor, caller: Caller | None = None) -> Decoded:

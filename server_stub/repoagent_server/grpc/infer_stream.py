@@ -238,7 +238,7 @@ class InferStream:
         inference = self._streams.inference
         sender = self._sender(decoded)
         try:
-            request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.wishes)
+            request = sender.request = inference.prepare(decoded.asked, sender, self._call, decoded.requested)
         except Exception as error:
             self._refuse(told_of(error), decoded.asked.id)
             return

@@ -75,7 +75,7 @@ class _Known:
             known.priority,
             known.timeout_us,
         )
-        return Decoded(asked, self.decoded.wishes, self.decoded.empty_final)
+        return Decoded(asked, self.decoded.requested, self.decoded.empty_final)
 
 
 class KnownRequests:
@@ -132,7 +132,7 @@ class KnownRequests:
             asked.priority,
             asked.timeout_us,
         )
-        alike.append(_Known(head, places, Decoded(without_tensors, decoded.wishes, decoded.empty_final)))
+        alike.append(_Known(head, places, Decoded(without_tensors, decoded.requested, decoded.empty_final)))
 
 
 def _place_of_id(data: bytes) -> tuple[int, int]:

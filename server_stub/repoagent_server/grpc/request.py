@@ -11,9 +11,9 @@ from repoagent.serving.requests.tensor import Array, Tensor
 from repoagent_server.codec.binary import Buffer, tensor_array
 from repoagent_server.codec.datatypes import BY_NAME, TypeInfo
 from repoagent_server.codec.infer_request import check_tensors
-from repoagent_server.codec.output_wishes import OutputWishes
 from repoagent_server.codec.parameters import check_parameters
 from repoagent_server.codec.request_label import RequestLabel
+from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.codec.shapes import MAX_DIMENSIONS, too_many_dimensions
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.contents import check_contents, from_contents
@@ -34,7 +34,7 @@ class Decoded:
     """What a message asks for."""
 
     asked: Asked
-    wishes: OutputWishes
+    requested: RequestedOutputs
     empty_final: bool
     """A stream wants an empty final response."""
 
@@ -65,10 +65,10 @@ def read_infer(
     check_tensors("outputs", len(message.outputs), label, limits)
     inputs: dict[str, Tensor] = {}
     volatile = _read_inputs(message, message.raw_input_contents if raw is None else raw, inputs, label, regions)
-    wishes = OutputWishes(max_elements=limits.classes)
-    names = _read_outputs(message.outputs, wishes, label, regions) if message.outputs else ()
+    requested = RequestedOutputs(max_elements=limits.classes)
+    names = _read_outputs(message.outputs, requested, label, regions) if message.outputs else ()
     asked = Asked(name, inputs, version, names, parameters=parameters, volatile=volatile, **fields)
-    return Decoded(asked, wishes, empty_final)
+    return Decoded(asked, requested, empty_final)
 
 
 def _read_inputs(
@@ -153,7 +153,7 @@ def _from_raw(info: TypeInfo, raw: Iterator[Buffer], shape: list[int], entry: _I
 
 
 def _read_outputs(
-    outputs: Iterable[_Output], wishes: OutputWishes, label: RequestLabel, regions: Regions
+    outputs: Iterable[_Output], requested: RequestedOutputs, label: RequestLabel, regions: Regions
 ) -> tuple[str, ...]:
     """The names."""
     names: dict[str, None] = {}
@@ -165,9 +165,9 @@ def _read_outputs(
             if span is not None and count:
                 raise InvalidArgumentError("output can't set both 'shared_memory_region' and 'classification'")
             if span is not None:
-                wishes.spans[output.name] = span
+                requested.spans[output.name] = span
             if count:
-                wishes.classes[output.name] = count
+                requested.classes[output.name] = count
         names[output.name] = None
     return tuple(names)
 

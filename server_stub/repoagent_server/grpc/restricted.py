@@ -9,7 +9,7 @@ from grpc_health.v1 import health
 from repoagent_server.access import Cause, Denied
 from repoagent_server.access.denials import Denials
 from repoagent_server.grpc.access import streaming
-from repoagent_server.grpc.acting import address
+from repoagent_server.grpc.audit_actor import address
 from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.handlers.restrictions import Api, Restriction, Restrictions

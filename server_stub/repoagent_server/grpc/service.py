@@ -16,7 +16,7 @@ from repoagent_server.access import AccessError, Caller
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 from repoagent_server.grpc.access import CallAccess, caller_of
-from repoagent_server.grpc.acting import acting_client, address
+from repoagent_server.grpc.audit_actor import acting_client, address
 from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import Context, InferCalls, receive
 from repoagent_server.grpc.infer_stream import InferStreams
@@ -26,7 +26,7 @@ from repoagent_server.grpc.response import code_for, config_message, statistics_
 from repoagent_server.grpc.shared_memory import status_message
 from repoagent_server.grpc.trace_settings import trace_changes, trace_message
 from repoagent_server.grpc.wire import LONG_MESSAGE, check_fields
-from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.repository import LoadParameters
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight

@@ -5,8 +5,8 @@ from typing import Any
 
 from repoagent.errors import InvalidArgumentError
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.handlers.region import Region
 from repoagent_server.handlers.shared_memory import Regions, Span
+from repoagent_server.handlers.shared_memory_region import Region
 
 __all__ = ["read_span", "status_message"]
 

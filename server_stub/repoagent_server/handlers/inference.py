@@ -15,15 +15,15 @@ from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, 
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 
-__all__ = ["CallContext", "Headers", "Inference", "Wishes", "trace_context"]
+__all__ = ["CallContext", "Headers", "Inference", "RequestedOutputs", "trace_context"]
 
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 
 Headers = Iterable[tuple[bytes | str, bytes | str]]
 
 
-class Wishes(Protocol):
-    """What a client wants done with outputs; see :class:`~repoagent_server.codec.output_wishes.OutputWishes`."""
+class RequestedOutputs(Protocol):
+    """What a client wants done with outputs; the class of that name in :mod:`repoagent_server.codec` is one."""
 
     def attend(self, request: InferRequest) -> None:
         """Have it done before the answers of ``request`` go on."""
@@ -167,7 +167,7 @@ class Inference:
         asked: Asked,
         sender: ResponseSender,
         context: CallContext = _NO_CONTEXT,
-        wishes: Wishes | None = None,
+        requested: RequestedOutputs | None = None,
         refuses_decoupled: str = "",
     ) -> InferRequest:
         """A request for :meth:`submit`.
@@ -176,7 +176,7 @@ class Inference:
             asked: What was read from the client's message.
             sender: Takes the answers.
             context: What its call's headers mean.
-            wishes: What is to be done with outputs before ``sender`` gets them.
+            requested: What is to be done with outputs before ``sender`` gets them.
             refuses_decoupled: Why a decoupled model cannot answer it; empty if it can.
 
         Raises:
@@ -189,8 +189,8 @@ class Inference:
         request = InferRequest(asked, sender, trace_context=context.trace_context, refuses_decoupled=refuses_decoupled)
         if context.request_id:
             request.call_id = context.request_id
-        if wishes is not None:
-            wishes.attend(request)
+        if requested is not None:
+            requested.attend(request)
         return request
 
     def check(self, request: InferRequest) -> None:

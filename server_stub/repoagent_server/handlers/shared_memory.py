@@ -9,7 +9,7 @@ from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnavailableError, UnsupportedError
 from repoagent_server.access import NotPermittedError, Right
-from repoagent_server.handlers.region import Region
+from repoagent_server.handlers.shared_memory_region import Region
 
 __all__ = ["CLOSED_REGIONS", "NO_REGIONS", "Regions", "Span"]
 

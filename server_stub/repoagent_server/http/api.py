@@ -6,17 +6,17 @@ from collections.abc import Callable
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
 from repoagent_server.access import Access, Need, Right
+from repoagent_server.access.access_file_reader import METRICS
 from repoagent_server.access.denials import Denials
-from repoagent_server.access.read import METRICS
 from repoagent_server.access.rights import for_all
-from repoagent_server.handlers.all import Handlers
 from repoagent_server.handlers.forwarding import HeaderForwarding
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Restrictions
 from repoagent_server.handlers.shared_memory import NO_REGIONS, Regions
 from repoagent_server.http.access import HttpAccess
 from repoagent_server.http.body import DEFAULT_MAX_BODY
-from repoagent_server.http.coding import CodedRoute
+from repoagent_server.http.compression import CodedRoute
 from repoagent_server.http.generate import GenerateRoutes
 from repoagent_server.http.infer import InferRoute
 from repoagent_server.http.logged import METRICS_PATH, logged

@@ -60,7 +60,7 @@ class InferRoute:
     def _prepare(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> InferRequest:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
-        infer = self._inference.prepare(asked, reply, context, form.wishes, _DECOUPLED)
+        infer = self._inference.prepare(asked, reply, context, form.requested, _DECOUPLED)
         exchange.on_cancel = infer.cancel
         return infer
 

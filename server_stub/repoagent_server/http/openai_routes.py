@@ -20,12 +20,12 @@ from repoagent_server.http.messages import Exchange, Request, Response, json_res
 from repoagent_server.http.openai_answers import DocumentGroup, Group, Part, StreamGroup, VectorGroup, openai_error
 from repoagent_server.http.router import Params, Route
 from repoagent_server.openai.answer import Answer
-from repoagent_server.openai.ask import Ask
 from repoagent_server.openai.chat_form import ChatForm
 from repoagent_server.openai.chat_request import read_chat
 from repoagent_server.openai.completion_form import CompletionForm
 from repoagent_server.openai.completion_request import read_completion
 from repoagent_server.openai.embeddings import EmbeddingRequest, embedding_requests, read_embedding
+from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.model_list import ModelList, metadata_of
 from repoagent_server.openai.tensors import asked_of
 from repoagent_server.openai.tools import Tools
@@ -130,7 +130,7 @@ class OpenAiRoutes:
         self._inference.admit(request.caller, model, route=route_of(request))
         return metadata_of(self._inference.core, model)
 
-    def _requests(self, asks: Sequence[Ask], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
+    def _requests(self, asks: Sequence[GenerationRequest], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
         """The requests to ``model``. One that answers each request once has its text whole in a stream, too."""
         requests = [asked_of(ask, model, metadata) for ask in asks]
         if asks[0].stream and not self._streams(requests[0]):

@@ -8,12 +8,12 @@ from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent_server.access import Right
 from repoagent_server.access.rights import KNOWN, OPEN, for_model, listed
 from repoagent_server.codec.fields import MISSING, as_bool, as_string, complaint, find, members
-from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.repository import LoadParameters, RepositoryHandler
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.server import ServerHandler
-from repoagent_server.http.acting import acting
-from repoagent_server.http.document import optional_document
+from repoagent_server.http.audit_actor import acting
+from repoagent_server.http.json_body import optional_document
 from repoagent_server.http.log_routes import log_route
 from repoagent_server.http.messages import JSON, Exchange, Request, Response, error_response, json_response
 from repoagent_server.http.router import Deferred, Params, Route

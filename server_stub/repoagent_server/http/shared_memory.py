@@ -8,10 +8,10 @@ from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent_server.access import Right
 from repoagent_server.access.rights import for_all
 from repoagent_server.codec.fields import MISSING, as_string, as_unsigned, find
-from repoagent_server.handlers.region import Region
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.handlers.shared_memory import Regions
-from repoagent_server.http.document import document
+from repoagent_server.handlers.shared_memory_region import Region
+from repoagent_server.http.json_body import document
 from repoagent_server.http.messages import Request, Response, json_response
 from repoagent_server.http.router import Params, Route
 

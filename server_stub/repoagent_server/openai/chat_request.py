@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.openai.ask import Ask
 from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.messages import template_messages
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
@@ -22,7 +22,7 @@ class ChatRequest:
     """A chat to be continued."""
 
     model: str
-    ask: Ask
+    ask: GenerationRequest
     sampling: Sampling
     tools: Tools
     log_probs: bool
@@ -46,7 +46,7 @@ def read_chat(document: object) -> ChatRequest:
     alternatives = fields.whole("top_logprobs", 0, _MOST_ALTERNATIVES)
     if alternatives is not None and not log_probs:
         raise fields.wrong("top_logprobs", "is only allowed when 'logprobs' is true")
-    ask = Ask(
+    ask = GenerationRequest(
         messages=_json(template_messages(fields)),
         template_values=_template_values(fields, tools),
         max_tokens=_max_tokens(fields),

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent_server.openai.ask import Ask
 from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.generation_request import GenerationRequest
 from repoagent_server.openai.response_format import response_guide
 from repoagent_server.openai.sampling import MOST_TOKENS, Sampling, read_sampling
 
@@ -21,7 +21,7 @@ class CompletionRequest:
     """``asks``: one for each prompt. ``echoes``: what goes before the text of each."""
 
     model: str
-    asks: list[Ask]
+    asks: list[GenerationRequest]
     echoes: list[str]
     sampling: Sampling
     log_probs: bool
@@ -58,7 +58,7 @@ def read_completion(document: object) -> CompletionRequest:
         "top_log_probs": alternatives,
         "stream": sampling.stream,
     }
-    asks = [Ask(**prompt, **values) for prompt in prompts]
+    asks = [GenerationRequest(**prompt, **values) for prompt in prompts]
     return CompletionRequest(
         model, asks, [ask.text or "" if echo else "" for ask in asks], sampling, alternatives is not None
     )

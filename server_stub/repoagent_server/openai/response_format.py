@@ -3,8 +3,8 @@
 from typing import Any
 
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.openai.ask import Guide
 from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.generation_request import Guide
 
 __all__ = ["response_guide", "schema_guide"]
 

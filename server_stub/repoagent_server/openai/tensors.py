@@ -10,8 +10,8 @@ from repoagent.serving.requests.request import Asked
 from repoagent.serving.requests.tensor import Tensor
 from repoagent_server.codec.datatypes import BY_NAME
 from repoagent_server.codec.json_text import dumps
-from repoagent_server.openai.ask import Ask
 from repoagent_server.openai.errors import FieldError
+from repoagent_server.openai.generation_request import GenerationRequest
 
 __all__ = ["asked_of", "makes_text"]
 
@@ -40,7 +40,7 @@ def makes_text(metadata: Mapping[str, Any]) -> bool:
     return _TEXT in outputs and not inputs.isdisjoint(_PROMPTS)
 
 
-def asked_of(ask: Ask, model: str, metadata: Mapping[str, Any]) -> Asked:
+def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) -> Asked:
     """The request to ``model``.
 
     Raises:
@@ -67,7 +67,7 @@ def asked_of(ask: Ask, model: str, metadata: Mapping[str, Any]) -> Asked:
     return Asked(model, tensors.made)
 
 
-def _put_prompt(tensors: "_Tensors", ask: Ask) -> None:
+def _put_prompt(tensors: "_Tensors", ask: GenerationRequest) -> None:
     if ask.messages is not None:
         tensors.need("messages", "messages", ask.messages)
         if ask.template_values is not None:
@@ -78,7 +78,7 @@ def _put_prompt(tensors: "_Tensors", ask: Ask) -> None:
         tensors.need("prompt", "text_input", ask.text or "")
 
 
-def _put_sampling(tensors: "_Tensors", ask: Ask) -> None:
+def _put_sampling(tensors: "_Tensors", ask: GenerationRequest) -> None:
     values = dict(ask.sampling)
     if not tensors.has("max_tokens") and tensors.has(_SAMPLING):  # As models of vllm_backend.
         values |= {"max_tokens": limit} if (limit := ask.max_tokens or ask.usual_tokens) else {}

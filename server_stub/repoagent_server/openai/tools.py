@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from repoagent_server.openai.ask import Guide
 from repoagent_server.openai.fields import Fields
+from repoagent_server.openai.generation_request import Guide
 from repoagent_server.openai.response_format import schema_guide
 
 __all__ = ["Tools", "read_tools"]

@@ -26,7 +26,7 @@ def make_key(name: str) -> None:
 
     The key goes to standard error, the lines for the access file to standard output. The key is not kept anywhere.
     """
-    from repoagent_server.access.read import check_name
+    from repoagent_server.access.access_file_reader import check_name
 
     check_name(name)
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)

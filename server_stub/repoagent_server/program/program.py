@@ -20,7 +20,7 @@ from repoagent.audit.log import AuditLog
 from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
-from repoagent.loader.context import Progress
+from repoagent.loader.load_context import Progress
 from repoagent.server.exposition.agents import AgentMetrics
 from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
@@ -36,10 +36,10 @@ from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.reader import Limits
 from repoagent_server.program.auditing import audit_log, note_access_change
-from repoagent_server.program.hosting import sagemaker_service, vertex_service
+from repoagent_server.program.hosting_services import sagemaker_service, vertex_service
 from repoagent_server.program.logs import configure
 from repoagent_server.program.options import ServeOptions
-from repoagent_server.program.ready import clear_ready_file, write_ready_file
+from repoagent_server.program.ready_file import clear_ready_file, write_ready_file
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.tables import table
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics

@@ -35,7 +35,7 @@ def same(found: Decoded | None, made: pb.ModelInferRequest) -> bool:
     skipped = {"inputs"}
     fields = [name for name in expected.asked.__slots__ if name not in skipped]
     assert [getattr(found.asked, name) for name in fields] == [getattr(expected.asked, name) for name in fields]
-    return found.empty_final == expected.empty_final and found.wishes == expected.wishes
+    return found.empty_final == expected.empty_final and found.requested == expected.requested
 
 
 @pytest.mark.parametrize(

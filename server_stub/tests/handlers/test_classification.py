@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
-from repoagent_server.codec.output_wishes import OutputWishes
+from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.classification import classify
 from tritonclient.utils import InferenceServerException
 
@@ -191,4 +191,4 @@ def test_nothing_has_no_classes() -> None:
 def test_more_elements_than_can_be_classified_are_refused() -> None:
     response = InferResponse("m", "1", outputs={"Y": Tensor.of(np.zeros(11, np.float32))})
     with pytest.raises(InvalidArgumentError, match=r"output 'Y' has 11 elements, and at most 10 can be classified"):
-        OutputWishes({"Y": 1}, max_elements=10).fulfil(response, OutputClasses(batching=False))
+        RequestedOutputs({"Y": 1}, max_elements=10).fulfil(response, OutputClasses(batching=False))

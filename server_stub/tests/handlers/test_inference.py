@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from repoagent_server.codec.output_wishes import OutputWishes
+from repoagent_server.codec.requested_outputs import RequestedOutputs
 from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.shared.mailbox import Answer, Mailbox
@@ -51,7 +51,7 @@ async def test_no_headers_at_all_are_fine(core: Any) -> None:
 async def test_a_refusal_by_the_core_is_an_answer(core: Any) -> None:
     inference = _inference(core)
     answer = _Answer(inference.mailbox)
-    request = inference.prepare(Asked("absent", {}), answer, wishes=OutputWishes(), refuses_decoupled="why")
+    request = inference.prepare(Asked("absent", {}), answer, requested=RequestedOutputs(), refuses_decoupled="why")
     inference.submit(request)
     ((response, final),) = answer.came
     assert response is not None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from repoagent_server.handlers.all import Handlers
+from repoagent_server.handlers.handlers import Handlers
 from repoagent_server.handlers.restrictions import Api, Restriction
 from repoagent_server.http.frontend import HttpFrontend
 from repoagent_server.http.routes import api_routes

@@ -9,7 +9,7 @@ import pytest
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.runner.spec import read_spec
+from repoagent.executor.runner.decoder_spec import read_spec
 from repoagent.testing import AgentHarness, Outcome
 from tests.engines.building.plans import BuildPlan, need_tensorrt
 from tests.serving.backends.llm.tiny import byte_level

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from repoagent.executor.engine.logits import LogitsRules
-from repoagent.executor.engine.words import banned_by_ngrams, banned_by_words, ends_with_any
+from repoagent.executor.engine.word_lists import banned_by_ngrams, banned_by_words, ends_with_any
 from repoagent.executor.types.request import Request
 from repoagent.executor.types.sampling import SamplingConfig
 

@@ -7,7 +7,7 @@ import pytest
 
 from repoagent.executor.engine.kv_event_buffer import KvEventSink
 from repoagent.executor.engine.page import BlockHash, LeafOrder, Page
-from repoagent.executor.engine.prefix import PrefixKey, PrefixPool, Retention
+from repoagent.executor.engine.prefix_pool import PrefixKey, PrefixPool, Retention
 
 
 class Clock:

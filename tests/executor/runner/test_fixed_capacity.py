@@ -12,11 +12,11 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.builder import Form, build
 from repoagent.executor.loading import load_runner
+from repoagent.executor.runner.decoder_spec import read_spec
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.ort_std import OrtStdRunner
 from repoagent.executor.runner.protocol import Logits, Segment
-from repoagent.executor.runner.spec import read_spec
 from repoagent.executor.types.errors import CheckError, DecoderError, UnsupportedFeatureError
 from repoagent.executor.types.executor_config import ExecutorConfig
 

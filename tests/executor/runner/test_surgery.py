@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.executor.builder import Form, Precision
 from repoagent.executor.runner import surgery
-from repoagent.executor.runner.spec import read_spec
+from repoagent.executor.runner.decoder_spec import read_spec
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from repoagent.engines.standin import StandInPlan
 from repoagent.executor import Executor, ModelType, Request, SamplingConfig
 from repoagent.executor.builder import Form, Precision
 from repoagent.executor.loading import load_runner
+from repoagent.executor.runner.decoder_spec import CONFIG_NAME, read_spec
 from repoagent.executor.runner.options import RunnerOptions
 from repoagent.executor.runner.ort import OrtRunner
 from repoagent.executor.runner.protocol import DecodeRound, Embeddings, Logits, ModelRunner, Segment
-from repoagent.executor.runner.spec import CONFIG_NAME, read_spec
 from repoagent.executor.runner.tensorrt import TensorRtRunner
 from repoagent.executor.types.errors import CheckError, DecoderError, EngineError
 from repoagent.executor.types.executor_config import ExecutorConfig

@@ -6,7 +6,7 @@ import pytest
 from repoagent.audit import NO_AUDIT
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
-from repoagent.serving.lifecycle.load_order import LoadOrder
+from repoagent.serving.lifecycle.load_request import LoadRequest
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
@@ -22,7 +22,7 @@ class Nowhere:
     dependencies = Dependencies(lambda _: frozenset())
     drain_timeout_seconds = 1.0
 
-    def source(self, name: str, order: LoadOrder) -> Any:
+    def source(self, name: str, order: LoadRequest) -> Any:
         raise NotFoundError("model not found in any model repository")
 
     def changed(self, model: str) -> None:
@@ -41,7 +41,7 @@ def table() -> Any:
 
 def test_the_name_of_no_model_is_forgotten_after_its_load(table: ModelTable) -> None:
     with pytest.raises(InternalError, match="failed to load 'x', failed to poll"):
-        table.load("x", LoadOrder()).result(60)
+        table.load("x", LoadRequest()).result(60)
     assert table.get("x") is not None
     table.forget_if_empty("x")
     assert table.get("x") is None
@@ -58,4 +58,4 @@ def test_a_version_that_is_no_number_is_refused(table: ModelTable, version: str)
 def test_a_closed_table_takes_no_loads(table: ModelTable) -> None:
     table.close()
     with pytest.raises(UnavailableError, match="the server is stopping"):
-        table.load("m", LoadOrder())
+        table.load("m", LoadRequest())

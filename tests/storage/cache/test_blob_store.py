@@ -11,9 +11,9 @@ import pytest
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer.digests import digest_of
+from repoagent.storage.transfer.partial_file import CHUNK
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import SEGMENT, web_opener
-from repoagent.storage.transfer.unfinished import CHUNK
 from repoagent.web import Hosts, WebClient
 from tests.file_server import FileServer, Request
 
@@ -207,7 +207,7 @@ import os, signal, sys
 from pathlib import Path
 from repoagent.storage.cache import blob_store, cache_store
 from repoagent.storage.cache.cache import Cache, CacheScope
-from repoagent.storage.transfer import download_file, unfinished
+from repoagent.storage.transfer import download_file, partial_file
 from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
@@ -229,8 +229,8 @@ def dying(function, after):
 
 owner, _, name = point.partition(" ")
 after = owner.startswith("after:")
-targets = {"Unfinished": unfinished.Unfinished, "BlobStore": blob_store.BlobStore, "CacheStore": cache_store.CacheStore,
-           "os": os, "Path": Path, "none": None}
+targets = {"PartialFile": partial_file.PartialFile, "BlobStore": blob_store.BlobStore,
+           "CacheStore": cache_store.CacheStore, "os": os, "Path": Path, "none": None}
 target = targets[owner.removeprefix("after:")]
 if target is not None:
     setattr(target, name, dying(getattr(target, name), after))
@@ -245,11 +245,11 @@ with Cache(Path(path)) as cache, cache.scope() as scope:
 """
 
 _POINTS = [
-    *[("Unfinished mark", number) for number in (1, 2, 5, 9, 12, 15, 17)],
-    *[("after:Unfinished mark", number) for number in (1, 8, 17)],
-    *[("Unfinished write", number) for number in (1, 8)],
-    ("Unfinished keep", 1),
-    ("after:Unfinished keep", 1),
+    *[("PartialFile mark", number) for number in (1, 2, 5, 9, 12, 15, 17)],
+    *[("after:PartialFile mark", number) for number in (1, 8, 17)],
+    *[("PartialFile write", number) for number in (1, 8)],
+    ("PartialFile keep", 1),
+    ("after:PartialFile keep", 1),
     ("os fsync", 1),
     ("BlobStore _publish", 1),
     ("after:BlobStore _publish", 1),

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent_decrypt.age.foreign import ForeignIdentity, ForeignRecipient, is_foreign_recipient
 from repoagent_decrypt.age.primitives.errors import InvalidKeyError
+from repoagent_decrypt.age.pyrage_keys import ForeignIdentity, ForeignRecipient, is_foreign_recipient
 from repoagent_decrypt.age.stanzas import Identity, Recipient
 from repoagent_decrypt.age.stanzas.hybrid import HybridIdentity, HybridRecipient
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity, X25519Recipient

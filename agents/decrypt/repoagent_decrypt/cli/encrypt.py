@@ -6,8 +6,8 @@ import click
 
 from repoagent.api import AlreadyExistsError, NotFoundError
 from repoagent_decrypt.age.files import encrypt_file
-from repoagent_decrypt.age.foreign import encrypt_file_foreign
 from repoagent_decrypt.age.keys import Recipients
+from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
 from repoagent_decrypt.build import Transform
 from repoagent_decrypt.cli.keys import (
     FORCE,

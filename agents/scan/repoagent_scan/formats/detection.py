@@ -8,12 +8,12 @@ import codecs
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from repoagent_scan.formats.behind import format_behind
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.format import ACCEPTED, Format
 from repoagent_scan.formats.npy import holds_pickle
 from repoagent_scan.formats.onnx import is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle
+from repoagent_scan.formats.polyglots import format_behind
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
 from repoagent_scan.formats.sentencepiece import is_sentencepiece
 

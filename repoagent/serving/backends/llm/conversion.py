@@ -1,4 +1,4 @@
-"""From the wishes of a row to a request of the executor."""
+"""From the wanted of a row to a request of the executor."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +19,8 @@ from repoagent.executor import (
 )
 from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits, shown
+from repoagent.serving.backends.llm.row_parameters import SAMPLING, RowParameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.backends.llm.wishes import SAMPLING, Wishes
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.tensor import Array
 
@@ -46,32 +46,32 @@ class Converter:
     chat: ChatRenderer | None = None
     """Makes prompts of conversations, if the model has a template."""
 
-    def request(self, asked: InferRequest, wishes: Wishes, *, streaming: bool) -> Request:
+    def request(self, asked: InferRequest, wanted: RowParameters, *, streaming: bool) -> Request:
         """The executor's request; its answers have no prompt in them.
 
         Raises:
             RepoAgentError: a value makes no sense, in the executor's words.
         """
-        self._check(wishes)
-        end_id, endings = self._endings(wishes)
-        top = _alternatives(wishes)
+        self._check(wanted)
+        end_id, endings = self._endings(wanted)
+        top = _alternatives(wanted)
         alternatives = {} if top is None else {"return_log_probs": True}
         made = Request(
-            self._prompt(wishes),
-            wishes.get("max_tokens", self.limits.tokens if "messages" in wishes else _MAX_TOKENS),
+            self._prompt(wanted),
+            wanted.get("max_tokens", self.limits.tokens if "messages" in wanted else _MAX_TOKENS),
             streaming=streaming,
-            sampling_config=_sampling(wishes),
+            sampling_config=_sampling(wanted),
             output_config=OutputConfig.sparse(
                 exclude_input_from_output=True,
-                **{name: wishes[name] for name in _OUTPUTS if name in wishes} | alternatives,
+                **{name: wanted[name] for name in _OUTPUTS if name in wanted} | alternatives,
             ),
             end_id=end_id,
-            pad_id=wishes.get("pad_id"),
-            stop_words=self._sayable(self.tokenizer.words(stop_texts(wishes))) or None,
-            bad_words=self.tokenizer.words(_texts(wishes, "bad_words")) or None,
-            embedding_bias=self._bias(wishes),
-            lora_config=_adapter(wishes),
-            guided_decoding_params=self._guide(wishes),
+            pad_id=wanted.get("pad_id"),
+            stop_words=self._sayable(self.tokenizer.words(stop_texts(wanted))) or None,
+            bad_words=self.tokenizer.words(_texts(wanted, "bad_words")) or None,
+            embedding_bias=self._bias(wanted),
+            lora_config=_adapter(wanted),
+            guided_decoding_params=self._guide(wanted),
             allotted_time_ms=_time_left(asked),
         )
         vars(made)["endings"] = endings  # attributes that only executors of this project have
@@ -79,19 +79,19 @@ class Converter:
             vars(made)["top_log_probs"] = top
         return made
 
-    def _prompt(self, wishes: Wishes) -> list[int]:
-        if "messages" in wishes:
+    def _prompt(self, wanted: RowParameters) -> list[int]:
+        if "messages" in wanted:
             if self.chat is None:
                 raise InvalidArgumentError(
                     "input 'messages' needs a chat template, which this model does not have: put chat_template.jinja "
                     "or tokenizer_config.json beside its tokenizer, or send text_input"
                 )
-            text = self.chat.render(wishes["messages"], wishes.get("chat_template_kwargs"))
+            text = self.chat.render(wanted["messages"], wanted.get("chat_template_kwargs"))
             self.limits.check_prompt(text)
             return self.tokenizer.encode_whole(text)
-        if "input_ids" in wishes:
-            return self._own_tokens(wishes["input_ids"])
-        return self.tokenizer.encode(wishes["text_input"])
+        if "input_ids" in wanted:
+            return self._own_tokens(wanted["input_ids"])
+        return self.tokenizer.encode(wanted["text_input"])
 
     def _own_tokens(self, tokens: list[int]) -> list[int]:
         """A prompt that needs no tokenizer."""
@@ -99,30 +99,30 @@ class Converter:
             raise InvalidArgumentError(f"input 'input_ids' has tokens outside of 0 to {self.vocab_size - 1}")
         return tokens
 
-    def _check(self, wishes: Wishes) -> None:
+    def _check(self, wanted: RowParameters) -> None:
         """Nothing is made of a text before all of them are known to be within the limits."""
-        if "text_input" in wishes:
-            self.limits.check_prompt(wishes["text_input"])
+        if "text_input" in wanted:
+            self.limits.check_prompt(wanted["text_input"])
         for name in ("messages", "chat_template_kwargs"):
-            if name in wishes:
-                self.limits.check_conversation(name, wishes[name])
-        if "chat_template_kwargs" in wishes and "messages" not in wishes:
+            if name in wanted:
+                self.limits.check_conversation(name, wanted[name])
+        if "chat_template_kwargs" in wanted and "messages" not in wanted:
             raise InvalidArgumentError(
                 "input 'chat_template_kwargs' is for 'messages', which the request does not have"
             )
-        self.limits.check_tokens(_list(wishes, "input_ids"))
+        self.limits.check_tokens(_list(wanted, "input_ids"))
         for name in ("stop_words", "bad_words", "embedding_bias_words"):
-            self.limits.check_words(name, _texts(wishes, name))
-        self.limits.check_count("stop_token_ids", len(_list(wishes, "stop_token_ids")))
-        if (guide := wishes.get("guided_decoding_guide")) is not None:
+            self.limits.check_words(name, _texts(wanted, name))
+        self.limits.check_count("stop_token_ids", len(_list(wanted, "stop_token_ids")))
+        if (guide := wanted.get("guided_decoding_guide")) is not None:
             self.limits.check_guide(guide)
 
-    def _endings(self, wishes: Wishes) -> tuple[int | None, Endings]:
+    def _endings(self, wanted: RowParameters) -> tuple[int | None, Endings]:
         """The token that ends a text, and others that do: those of the model unless the request says otherwise."""
-        others = list(_list(wishes, "stop_token_ids"))
-        if "end_id" in wishes:
-            return wishes["end_id"], Endings([], others)
-        if wishes.get("ignore_eos") or not self.end_ids:
+        others = list(_list(wanted, "stop_token_ids"))
+        if "end_id" in wanted:
+            return wanted["end_id"], Endings([], others)
+        if wanted.get("ignore_eos") or not self.end_ids:
             return None, Endings([], others)
         return self.end_ids[0], Endings(list(self.end_ids[1:]), others)
 
@@ -130,13 +130,13 @@ class Converter:
         """Words of tokens that the model has. A tokenizer may know more; the executor refuses what can never come."""
         return [word for word in words if max(word) < self.vocab_size]
 
-    def _bias(self, wishes: Wishes) -> Array | None:
-        words, weights = wishes.get("embedding_bias_words", []), wishes.get("embedding_bias_weights", [])
+    def _bias(self, wanted: RowParameters) -> Array | None:
+        words, weights = wanted.get("embedding_bias_words", []), wanted.get("embedding_bias_weights", [])
         if len(words) != len(weights):
             raise InvalidArgumentError(
                 f"embedding_bias_words and embedding_bias_weights must be as many, not {len(words)} and {len(weights)}"
             )
-        of_tokens = wishes.get("logit_bias") or {}
+        of_tokens = wanted.get("logit_bias") or {}
         if not words and not of_tokens:
             return None
         bias = np.zeros(self.vocab_size, np.float32)
@@ -160,8 +160,8 @@ class Converter:
                 )
             yield token, float(weight)
 
-    def _guide(self, wishes: Wishes) -> GuidedDecodingParams | None:
-        name, guide = wishes.get("guided_decoding_guide_type"), wishes.get("guided_decoding_guide")
+    def _guide(self, wanted: RowParameters) -> GuidedDecodingParams | None:
+        name, guide = wanted.get("guided_decoding_guide_type"), wanted.get("guided_decoding_guide")
         if name is None and guide is None:
             return None
         known = GuidedDecodingParams.GuideType.__members__
@@ -175,38 +175,38 @@ class Converter:
         return GuidedDecodingParams(known[name.upper()], guide)
 
 
-def stop_texts(wishes: Wishes) -> list[str]:
+def stop_texts(wanted: RowParameters) -> list[str]:
     """The texts at which an answer ends."""
-    return _texts(wishes, "stop_words")
+    return _texts(wanted, "stop_words")
 
 
-def _alternatives(wishes: Wishes) -> int | None:
+def _alternatives(wanted: RowParameters) -> int | None:
     """How many other tokens to report with each; None: not even the token itself."""
-    wanted = wishes.get("top_log_probs")
-    if wanted is None or wanted == -1:
+    count = wanted.get("top_log_probs")
+    if count is None or count == -1:
         return None
-    if type(wanted) is not int or not 0 <= wanted <= _MOST_ALTERNATIVES:
+    if type(count) is not int or not 0 <= count <= _MOST_ALTERNATIVES:
         raise InvalidArgumentError(f"top_log_probs must be a whole number from 0 to {_MOST_ALTERNATIVES}")
-    if wishes.get("beam_width", 1) > 1:
+    if wanted.get("beam_width", 1) > 1:
         raise InvalidArgumentError("top_log_probs is not possible with beam search (beam_width > 1)")
-    return wanted
+    return count
 
 
-def _texts(wishes: Wishes, name: str) -> list[str]:
+def _texts(wanted: RowParameters, name: str) -> list[str]:
     """A list of texts; an empty one says nothing, as where a row has fewer than the others."""
-    texts = _list(wishes, name)
+    texts = _list(wanted, name)
     if not all(isinstance(text, str) for text in texts):
         raise InvalidArgumentError(f"{name} must be texts, not {shown(texts)}")
     return [text for text in texts if text]
 
 
-def _list(wishes: Wishes, name: str) -> Sequence[Any]:
-    value = wishes.get(name, [])
+def _list(wanted: RowParameters, name: str) -> Sequence[Any]:
+    value = wanted.get(name, [])
     return value if isinstance(value, list) else [value]
 
 
-def _sampling(wishes: Wishes) -> SamplingConfig:
-    values = {name: wishes[name] for name in SAMPLING if name in wishes}
+def _sampling(wanted: RowParameters) -> SamplingConfig:
+    values = {name: wanted[name] for name in SAMPLING if name in wanted}
     # Zero, and -1 for top_k, are the ways of clients to leave these alone.
     for name, unset in (("beam_width", 0), ("num_return_sequences", 0), ("top_p", 0), ("top_k", -1)):
         if values.get(name) == unset:
@@ -216,10 +216,10 @@ def _sampling(wishes: Wishes) -> SamplingConfig:
     return SamplingConfig.sparse(**values)
 
 
-def _adapter(wishes: Wishes) -> LoraConfig | None:
-    if "lora_task_id" in wishes:
-        return LoraConfig(wishes["lora_task_id"], wishes.get("lora_weights"), wishes.get("lora_config"))
-    if "lora_weights" in wishes or "lora_config" in wishes:
+def _adapter(wanted: RowParameters) -> LoraConfig | None:
+    if "lora_task_id" in wanted:
+        return LoraConfig(wanted["lora_task_id"], wanted.get("lora_weights"), wanted.get("lora_config"))
+    if "lora_weights" in wanted or "lora_config" in wanted:
         raise InvalidArgumentError("lora_weights and lora_config need lora_task_id, under which the adapter is kept")
     return None
 

@@ -12,7 +12,7 @@ from repoagent.executor import FinishReason, Request, Result
 from repoagent.serving.backends.llm.detokenizing import Detokenizer
 from repoagent.serving.backends.llm.llm_metrics import performance
 from repoagent.serving.backends.llm.reply import Reply
-from repoagent.serving.backends.llm.stopping import StopWords
+from repoagent.serving.backends.llm.stop_words import StopWords
 from repoagent.serving.backends.llm.text_outputs import TextOutput, TextOutputs
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.requests.tensor import Array

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.executor import Executor, ModelType
+from repoagent.executor.runner.decoder_spec import read_spec
 from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
-from repoagent.executor.runner.spec import read_spec
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.chat.source import read_source
@@ -21,11 +21,11 @@ from repoagent.serving.backends.llm.generation import Form, Generation
 from repoagent.serving.backends.llm.generation_defaults import read_generation_defaults
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.parameters import Parameters
-from repoagent.serving.backends.llm.preparing import Lane
+from repoagent.serving.backends.llm.preparation_queue import PreparationQueue
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.request_limits import RequestLimits, weight
+from repoagent.serving.backends.llm.row_parameters import RowParameters, row_parameters_of
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.backends.llm.wishes import Wishes, wishes_of
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.requests.request import InferRequest
@@ -104,8 +104,8 @@ class LlmModel:
             )
         self._limits = RequestLimits(limits, tokens, self._tokenizer.longest_token())
         # Guides have threads of their own, so that no prompt waits for one.
-        self._prompts = Lane(f"{config.name}-prompts", version, threads=_THREADS)
-        self._guides = Lane(f"{config.name}-guides", version, threads=_THREADS)
+        self._prompts = PreparationQueue(f"{config.name}-prompts", version, threads=_THREADS)
+        self._guides = PreparationQueue(f"{config.name}-guides", version, threads=_THREADS)
         with ExitStack() as undo:
             self._chat = _chat(folder, limits)
             if self._chat is not None:
@@ -167,35 +167,35 @@ class LlmModel:
             answer_error(request, as_repoagent_error(error, request.model_name), self._version)
 
     def _submit(self, request: InferRequest) -> None:
-        rows = list(wishes_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
+        rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
-        generations = [self._generation(request, wishes, reply, number) for number, wishes in enumerate(rows)]
+        generations = [self._generation(request, wanted, reply, number) for number, wanted in enumerate(rows)]
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
             raise InvalidArgumentError(
                 "several texts come as several responses, which are only supported in decoupled mode"
             )
         self._dispatcher.submit(reply, generations)
 
-    def _generation(self, request: InferRequest, wishes: Wishes, reply: Reply, row: int) -> Generation:
-        form = self._form(wishes)
+    def _generation(self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int) -> Generation:
+        form = self._form(wanted)
         if form.stream and not self._decoupled:
             raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
         # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
-        streaming = form.stream or (bool(form.stop_words) and wishes.get("beam_width", 1) in (0, 1))
-        asked = self._converter.request(request, wishes, streaming=streaming)
+        streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
+        asked = self._converter.request(request, wanted, streaming=streaming)
         return Generation(asked, reply, row, self._tokenizer, form)
 
-    def _form(self, wishes: Wishes) -> Form:
-        stream = bool(wishes.get("stream", False))
+    def _form(self, wanted: RowParameters) -> Form:
+        stream = bool(wanted.get("stream", False))
         return Form(
             stream=stream,
             with_prompt=not (
-                stream or wishes.get("exclude_input_in_output", self._excludes_prompt or "messages" in wishes)
+                stream or wanted.get("exclude_input_in_output", self._excludes_prompt or "messages" in wanted)
             ),
-            finish_reason=wishes.get("return_finish_reason", False),
-            input_tokens=wishes.get("return_num_input_tokens", False),
-            output_tokens=wishes.get("return_num_output_tokens", False),
-            stop_words=stop_texts(wishes),
+            finish_reason=wanted.get("return_finish_reason", False),
+            input_tokens=wanted.get("return_num_input_tokens", False),
+            output_tokens=wanted.get("return_num_output_tokens", False),
+            stop_words=stop_texts(wanted),
         )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from repoagent.executor import FinishReason, Result
 from repoagent.serving.backends.llm.detokenizing import Detokenizer
-from repoagent.serving.backends.llm.stopping import StopWords
+from repoagent.serving.backends.llm.stop_words import StopWords
 from repoagent.serving.requests.tensor import Array
 
 __all__ = ["TextOutput", "TextOutputs"]

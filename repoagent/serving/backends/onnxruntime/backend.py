@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import onnxruntime
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
-from repoagent.serving.backends.onnxruntime.external import add_external_data, confine, walk
-from repoagent.serving.backends.onnxruntime.faults import translate
+from repoagent.serving.backends.onnxruntime.error_translation import translate
+from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
 from repoagent.serving.backends.onnxruntime.runner import OnnxRuntimeRunner

@@ -12,8 +12,8 @@ from repoagent.serving.backends.onnxruntime.conversion import (
     bytes_from_text,
     bytes_to_text,
 )
-from repoagent.serving.backends.onnxruntime.faults import translate
-from repoagent.serving.backends.onnxruntime.placing import Placer
+from repoagent.serving.backends.onnxruntime.error_translation import translate
+from repoagent.serving.backends.onnxruntime.output_placement import Placer
 from repoagent.serving.backends.signatures.signature import Signature
 from repoagent.serving.requests.request import OutputPlace
 from repoagent.serving.requests.tensor import Array, DataType, Tensor

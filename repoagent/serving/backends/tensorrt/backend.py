@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from repoagent.engines.described import PlanDescription
+from repoagent.engines.plan_description import PlanDescription
 from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Engine, EngineOptions, Platform
 from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_digest

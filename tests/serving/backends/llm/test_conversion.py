@@ -1,10 +1,10 @@
-"""What a row's wishes become in the executor's words."""
+"""What a row's wanted become in the executor's words."""
 
 import pytest
 
 from repoagent.serving.backends.llm.conversion import Converter
+from repoagent.serving.backends.llm.row_parameters import RowParameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.serving.backends.llm.wishes import Wishes
 from repoagent.serving.requests.request import Asked, InferRequest
 
 
@@ -14,13 +14,13 @@ def test_words_of_tokens_that_the_model_has_not_are_no_stop_words(tokenizer: Tok
     ((unknown,),) = tokenizer.words(["ll"])
     assert known < unknown
     converter = Converter(tokenizer, unknown, (2, 999, known), guided=False)
-    wishes = {"text_input": "hello", "stop_words": ["a", "ll", "all"]}
-    request = converter.request(InferRequest(Asked("m", {})), wishes, streaming=False)
+    wanted = {"text_input": "hello", "stop_words": ["a", "ll", "all"]}
+    request = converter.request(InferRequest(Asked("m", {})), wanted, streaming=False)
     assert (request.end_id, request.stop_words) == (2, [[known]])
 
 
 @pytest.mark.parametrize(
-    ("wishes", "end_id", "end_ids", "stop_ids"),
+    ("wanted", "end_id", "end_ids", "stop_ids"),
     [
         ({}, 2, [7, 9], []),
         ({"stop_token_ids": [5]}, 2, [7, 9], [5]),
@@ -30,9 +30,9 @@ def test_words_of_tokens_that_the_model_has_not_are_no_stop_words(tokenizer: Tok
     ],
 )
 def test_the_tokens_that_end_a_text_are_the_models_own_or_those_of_the_request(
-    tokenizer: Tokenizer, wishes: Wishes, end_id: int | None, end_ids: list[int], stop_ids: list[int]
+    tokenizer: Tokenizer, wanted: RowParameters, end_id: int | None, end_ids: list[int], stop_ids: list[int]
 ) -> None:
     converter = Converter(tokenizer, 200, (2, 7, 9), guided=False)
-    request = converter.request(InferRequest(Asked("m", {})), {"text_input": "hello", **wishes}, streaming=False)
+    request = converter.request(InferRequest(Asked("m", {})), {"text_input": "hello", **wanted}, streaming=False)
     endings = vars(request)["endings"]
     assert (request.end_id, endings.end_ids, endings.stop_ids) == (end_id, end_ids, stop_ids)

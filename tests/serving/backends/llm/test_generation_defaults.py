@@ -9,7 +9,7 @@ import pytest
 from repoagent.errors import ConfigError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.llm.generation_defaults import GenerationDefaults, read_generation_defaults
-from repoagent.serving.backends.llm.wishes import wishes_of
+from repoagent.serving.backends.llm.row_parameters import row_parameters_of
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from tests.serving.backends.llm.conftest import Asker, WriteModel, tensor
@@ -20,10 +20,10 @@ def read(tmp_path: Path, text: str) -> GenerationDefaults:
     return read_generation_defaults(tmp_path, DEFAULT_LIMITS)
 
 
-def wishes(defaults: GenerationDefaults, **inputs: Any) -> dict[str, Any]:
+def wanted(defaults: GenerationDefaults, **inputs: Any) -> dict[str, Any]:
     tensors = {name: tensor(name, value) for name, value in {"text_input": "x", **inputs}.items()}
     request = InferRequest(Asked("m", tensors))
-    (row,) = wishes_of(request, batching=False, defaults=defaults)
+    (row,) = row_parameters_of(request, batching=False, defaults=defaults)
     return {name: value for name, value in row.items() if name != "text_input"}
 
 
@@ -44,19 +44,19 @@ def test_a_published_file_is_the_default_of_every_request(tmp_path: Path) -> Non
     defaults = read(tmp_path, json.dumps(PUBLISHED))
     recommended = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
     assert defaults.end_ids == (151645, 151643)
-    assert wishes(defaults) == recommended
-    assert wishes(defaults, temperature=0.1) == {
+    assert wanted(defaults) == recommended
+    assert wanted(defaults, temperature=0.1) == {
         **recommended,
-        "temperature": wishes(defaults, temperature=0.1)["temperature"],
+        "temperature": wanted(defaults, temperature=0.1)["temperature"],
     }
-    assert wishes(defaults, sampling_parameters='{"top_p": 1, "top_k": -1}') == {**recommended, "top_p": 1, "top_k": -1}
-    assert wishes(defaults, beam_width=2) == {"beam_width": 2}
+    assert wanted(defaults, sampling_parameters='{"top_p": 1, "top_k": -1}') == {**recommended, "top_p": 1, "top_k": -1}
+    assert wanted(defaults, beam_width=2) == {"beam_width": 2}
 
 
 def test_without_do_sample_only_requests_that_sample_are_concerned(tmp_path: Path) -> None:
     defaults = read(tmp_path, '{"temperature": 0.5, "top_p": null, "max_new_tokens": 7}')
-    assert wishes(defaults) == {"max_tokens": 7}
-    assert wishes(defaults, sampling_parameters="{}") == {"top_p": 1.0, "temperature": 0.5, "max_tokens": 7}
+    assert wanted(defaults) == {"max_tokens": 7}
+    assert wanted(defaults, sampling_parameters="{}") == {"top_p": 1.0, "temperature": 0.5, "max_tokens": 7}
 
 
 def test_where_there_is_no_file_nothing_changes(tmp_path: Path) -> None:

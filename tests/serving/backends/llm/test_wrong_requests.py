@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.backends.llm.wishes import SAMPLING
+from repoagent.serving.backends.llm.row_parameters import SAMPLING
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import DataType, Tensor
@@ -82,19 +82,19 @@ def test_a_prompt_that_is_not_one_text_is_refused(core: ServingCore, write_llm: 
 
 
 def test_values_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker: Asker) -> None:
-    for wishes in _strange_wishes():
-        asked = {"max_tokens": 2, **wishes}
+    for wanted in _strange_wishes():
+        asked = {"max_tokens": 2, **wanted}
         responses = asker.ask("hello", sampling_parameters=json.dumps(asked)).wait()
         for error in (response.error for response in responses):
             assert error is None or isinstance(error, (InvalidArgumentError, UnsupportedError)), (asked, error)
 
 
 def test_request_parameters_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker: Asker) -> None:
-    for wishes in _strange_wishes():
+    for wanted in _strange_wishes():
         request = asker.request("hello", max_tokens=2)
-        request.asked = replace(request.asked, parameters=wishes)
+        request.asked = replace(request.asked, parameters=wanted)
         for error in (response.error for response in asker.send(request).wait()):
-            assert error is None or isinstance(error, (InvalidArgumentError, UnsupportedError)), (wishes, error)
+            assert error is None or isinstance(error, (InvalidArgumentError, UnsupportedError)), (wanted, error)
 
 
 @pytest.mark.parametrize(

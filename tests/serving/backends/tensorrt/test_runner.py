@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from repoagent.engines.elements import ElementType
+from repoagent.engines.element_type import ElementType
 from repoagent.engines.protocol import Profile, ShapeRange, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.tensorrt.signature import signature_of

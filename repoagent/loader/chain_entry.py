@@ -1,0 +1,177 @@
+"""One entry of a chain: an agent, its view of the model, and how far its life has come."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from repoagent.api.actions import Action
+from repoagent.api.agent import Agent
+from repoagent.api.hooks import ActionEvent
+from repoagent.errors import AgentError, AgentRefusedError, CancelledError
+from repoagent.loader.agent_calls import call_agent, reason_of
+from repoagent.loader.agent_model import EntryModel
+from repoagent.loader.agent_pool import AgentPool
+from repoagent.loader.chain_states import STATE_OF_ACTION, Lifecycle, State
+from repoagent.loader.load_context import LoadContext
+from repoagent.loader.plan import PlannedAgent
+from repoagent.loader.report import EntryRecorder
+
+__all__ = ["ChainEntry", "Measured", "measured", "open_entry"]
+
+logger = logging.getLogger("repoagent.loader")
+
+
+class ChainEntry:
+    """Calls one agent for one load. Every call goes through the state machine, so none can come out of order.
+
+    It owns a share of ``agent`` in ``pool`` until :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        planned: PlannedAgent,
+        agent: Agent,
+        pool: AgentPool,
+        load: LoadContext,
+        recorder: EntryRecorder,
+    ) -> None:
+        self._index = index
+        self._name = planned.name
+        self._agent = agent
+        self._pool = pool
+        self._load = load
+        self._recorder = recorder
+        self._life = Lifecycle(f"agent '{planned.name}' of model '{load.name}'")
+        self._model = EntryModel(load, index, planned, recorder)
+
+    def initialize(self) -> None:
+        """Call ``model_initialize``.
+
+        Raises:
+            RepoAgentError: the agent raised.
+        """
+        self._life.advance(State.INITIALIZED)
+        with measured(self._recorder, "MODEL_INITIALIZE", only_failures=True):
+            call = partial(self._agent.model_initialize, self._model)
+            call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled)
+
+    def load(self) -> None:
+        """Call ``LOAD``, then let the model go on from where the agent moved it.
+
+        Raises:
+            RepoAgentError: the agent refused the model, or the configuration at the new place cannot be read.
+        """
+        self._act(Action.LOAD)
+        self._model.hand_on()
+
+    def may(self, action: Action) -> bool:
+        """Whether ``action`` may come next."""
+        return self._life.may(STATE_OF_ACTION[action])
+
+    def tell(self, action: Action) -> None:
+        """Call one of the actions after ``LOAD``. An agent that raises is logged and reported, and stops nothing."""
+        try:
+            self._act(action)
+        except AgentRefusedError as error:
+            logger.debug("%s of model '%s' goes on to the other agents: %s", action.name, self._load.name, error)
+
+    def close(self) -> None:
+        """Call ``model_finalize`` and give the agent back, which may finalise it. What they raise is only reported."""
+        self._life.advance(State.FINALIZED)
+        self._model.action = None
+        try:
+            with measured(self._recorder, "MODEL_FINALIZE", only_failures=True):
+                call = partial(self._agent.model_finalize, self._model)
+                call_agent(self._name, self._named("model_finalize"), call, self._is_cancelled)
+        except AgentRefusedError as error:
+            logger.debug("model_finalize stops nothing: %s", error)
+        finally:
+            _release(self._pool, self._name, self._recorder)
+
+    def _act(self, action: Action) -> None:
+        self._life.advance(STATE_OF_ACTION[action])
+        self._model.action = action
+        result = Measured()
+        try:
+            with measured(self._recorder, action.name) as result:
+                call = partial(self._agent.model_action, self._model, action)
+                call_agent(self._name, self._named(action.name), call, self._is_cancelled)
+        finally:
+            self._load.services.notify(
+                "action_finished",
+                ActionEvent(self._load.name, self._name, self._index, action, result.seconds, result.error),
+            )
+
+    def _named(self, what: str) -> str:
+        return f"{what} of model '{self._load.name}'"
+
+    def _is_cancelled(self) -> bool:
+        return self._load.cancelled
+
+
+def open_entry(
+    index: int, planned: PlannedAgent, pool: AgentPool, load: LoadContext, recorder: EntryRecorder
+) -> ChainEntry:
+    """Take the agent from ``pool``; a guard, and what the policy demands, sees a copy that no one else can reach.
+
+    Raises:
+        RepoAgentError: one of these failed; nothing is held then.
+    """
+    with measured(recorder, "INITIALIZE", only_failures=True):
+        agent = pool.acquire(planned.name)
+    try:
+        if agent.guard or planned.origin == "policy":
+            _isolate(load, recorder)
+    except BaseException:
+        _release(pool, planned.name, recorder)
+        raise
+    return ChainEntry(index, planned, agent, pool, load, recorder)
+
+
+def _isolate(load: LoadContext, recorder: EntryRecorder) -> None:
+    started = time.monotonic()
+    with measured(recorder, "SNAPSHOT", only_failures=True):
+        copied = load.isolate()
+    if copied:
+        recorder.add(0, 0, None, f"private snapshot in {time.monotonic() - started:.3f} s")
+
+
+def _release(pool: AgentPool, name: str, recorder: EntryRecorder) -> None:
+    try:
+        with measured(recorder, "FINALIZE", only_failures=True):
+            pool.release(name)
+    except AgentRefusedError as error:
+        logger.debug("the agent is gone all the same: %s", error)
+
+
+@dataclass(slots=True)
+class Measured:
+    """How a call went; complete when its block has been left."""
+
+    seconds: float = 0.0
+    outcome: str = "ok"
+    error: str | None = None
+
+
+@contextmanager
+def measured(recorder: EntryRecorder, action: str, *, only_failures: bool = False) -> Iterator[Measured]:
+    """Time a block and add the line for ``action``; with ``only_failures`` a block that goes well leaves none.
+
+    Exceptions pass through.
+    """
+    result = Measured()
+    started = time.monotonic()
+    try:
+        yield result
+    except BaseException as error:
+        result.outcome = "cancelled" if isinstance(error, CancelledError) else "failed"
+        result.error = error.reason if isinstance(error, AgentError) else reason_of(error)
+        raise
+    finally:
+        result.seconds = time.monotonic() - started
+        if result.error is not None or not only_failures:
+            recorder.finish(action, result.outcome, result.seconds, result.error)

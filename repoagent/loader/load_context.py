@@ -1,0 +1,308 @@
+"""What all entries of one load share: where the model is now, how it is configured, and the services of the loader."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from repoagent.audit import NO_AUDIT, Audit
+from repoagent.config import ModelConfig
+from repoagent.config.variables import expand
+from repoagent.errors import CancelledError, UnavailableError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.auditing import LoadAudit
+from repoagent.loader.converting.registry import Converters
+from repoagent.loader.downloads import Downloads
+from repoagent.loader.load_directories import LoadDirectories
+from repoagent.loader.reread import Move, reread
+from repoagent.storage.cache.cache import Cache, CacheScope
+from repoagent.storage.repositories.filesystems import TIMEOUT
+from repoagent.storage.repositories.sources import ModelSource, open_source
+from repoagent.storage.secrets.keys import KeyProvider
+from repoagent.storage.transfer.fetcher import Fetcher
+from repoagent.storage.transfer.snapshot import snapshot
+
+__all__ = ["LoadContext", "ModelLocation", "Progress", "Services"]
+
+logger = logging.getLogger("repoagent.loader")
+
+CONFIG_FILE: Final = "config.pbtxt"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an agent is, or a download (``agent`` is empty then). ``total`` is None where it is not known."""
+
+    model: str
+    agent: str
+    done: int
+    total: int | None
+    what: str
+
+    @property
+    def summary(self) -> str:
+        """For a person: ``agent 'convert': building, 14 %``."""
+        who = f"agent '{self.agent}': " if self.agent else ""
+        amount = f"{min(max(self.done / self.total, 0.0), 1.0):.0%}" if self.total else f"{self.done}"
+        return f"{who}{self.what or 'at work'}, {amount}"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What outlives a load.
+
+    ``notify(event_name, event)`` notifies observers, ``request_unload(model, reason)`` the server; both return at once.
+    """
+
+    cache: Cache | None = None
+    key_providers: Mapping[str, KeyProvider] = field(default_factory=dict)
+    filesystems: Mapping[str, str] = field(default_factory=dict)
+    converters: Converters = field(default_factory=lambda: Converters({}))
+    limits: Limits = DEFAULT_LIMITS
+    config_variables: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = TIMEOUT
+    audit: Audit = NO_AUDIT
+    notify: Callable[[str, object], None] = lambda _name, _event: None
+    request_unload: Callable[[str, str], None] = lambda _model, _reason: None
+
+    def config_text(self, source: ModelSource, name: str) -> str | None:
+        """The configuration file ``name`` of a model with its variables replaced; None if there is none.
+
+        Raises:
+            ConfigError: it uses a variable that the operator does not allow.
+        """
+        text = source.read_config_text(name, limit=self.limits.config_bytes)
+        return None if text is None else expand(text, self.config_variables, source=name)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLocation:
+    """Where the model is, and what its configuration file says there (None: there is no such file)."""
+
+    source: ModelSource
+    config_text: str | None
+
+
+class LoadContext:
+    """The state of one load that moves on from entry to entry. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        place: ModelLocation,
+        config: ModelConfig | None,
+        directories: LoadDirectories,
+        services: Services,
+        *,
+        config_file: str = CONFIG_FILE,
+        overridden: bool = False,
+        cancelled: Callable[[], bool] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        audit: LoadAudit | None = None,
+    ) -> None:
+        self.name = place.source.name
+        self.audit = audit or LoadAudit(services.audit, self.name)
+        self.place = place
+        self._given = place.source
+        self._origin = {"source": place.source.location if place.source.is_remote else f"repository: {self.name}"}
+        self.config = config
+        self.config_file = config_file
+        self.directories = directories
+        self.services = services
+        self.moved = False
+        self._overridden = overridden
+        self._cancelled = cancelled
+        self._on_progress = on_progress
+        self._cache = services.cache.scope(cancelled=lambda: self.cancelled) if services.cache else None
+        self._fetchers: dict[ModelSource, Fetcher] = {}
+        self._numbers = itertools.count(1)
+        self._download_progress = self.progress_sink("")
+
+    def traced(self, evidence: Mapping[str, str]) -> Mapping[str, str]:
+        """``evidence`` with where the model comes from. What names a source itself names it for later agents, too."""
+        if "source" in evidence:
+            self._origin = {name: evidence[name] for name in ("source", "revision") if name in evidence}
+        return {**self._origin, **evidence}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the load was given up. Never true after :meth:`settle`: what follows a load has to be done."""
+        ask = self._cancelled  # a thread of an agent may look while the load settles
+        return ask is not None and ask()
+
+    @property
+    def build_seconds(self) -> int:
+        """How long the process of a converter may take; 0 for no limit."""
+        return self.services.limits.build_seconds
+
+    @property
+    def cache(self) -> CacheScope:
+        """What this load takes from the cache stays there until the load is closed.
+
+        Raises:
+            UnsupportedError: the load is confidential, or there is no cache.
+        """
+        if self.directories.confidential:
+            raise UnsupportedError("the load is confidential: what an agent makes of its plaintext may not be cached")
+        if self._cache is None:
+            raise UnsupportedError("this program has no cache; give it a cache directory")
+        return self._cache
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the model is where its owner put it: no agent moved it, and no copy was made."""
+        return self.place.source is self._given
+
+    @property
+    def private(self) -> bool:
+        """Whether the model is where no one but this program changes anything."""
+        return not self.place.source.is_remote and self._is_private(Path(self.place.source.root))
+
+    def check_cancelled(self) -> None:
+        """Raise ``CancelledError`` if no one waits any more."""
+        if self.cancelled:
+            raise CancelledError(f"the load of model '{self.name}' was cancelled")
+
+    def settle(self) -> None:
+        """The load is over, well or badly; until then a backend's downloads can be cancelled too."""
+        self._cancelled = None
+
+    def close(self) -> None:
+        """Remove the directories and let go of what came from the cache."""
+        with ExitStack() as stack:
+            stack.callback(self.directories.close)
+            if self._cache is not None:
+                stack.callback(self._cache.close)
+
+    def localize(self, source: ModelSource) -> Path:
+        """``source`` as a directory of this machine, downloaded at most once per load."""
+        return self.fetcher(source)("") if source.is_remote else Path(source.root)
+
+    def fetcher(self, source: ModelSource) -> Fetcher:
+        """What brings the remote ``source`` here, whole or in part; one per source, so nothing comes twice."""
+        if source not in self._fetchers:
+            self._fetchers[source] = Fetcher(
+                source,
+                directory=self._download_directory,
+                cache=None if self.directories.confidential else self._cache,
+                progress=lambda done, total: self._download_progress(done, total, "download"),
+                cancelled=lambda: self.cancelled,
+            )
+        return self._fetchers[source]
+
+    def downloads(self) -> Downloads:
+        """What brings files that an agent asks for here; a confidential load keeps none of them in the cache."""
+        limits = self.services.limits
+        return Downloads(
+            None if self.directories.confidential else self._cache,
+            self.services.filesystems,
+            limits.download_bytes,
+            limits.download_files,
+            lambda done, total: self._download_progress(done, total, "download"),
+            lambda: self.cancelled,
+            self.services.timeout,
+        )
+
+    def _download_directory(self, size: int) -> Path:
+        return self.directories.get(f"download-{next(self._numbers)}", size_hint=size)
+
+    def local_source(self, path: Path) -> ModelSource:
+        """A directory of this machine as the place of this model."""
+        return open_source(self.name, str(path))
+
+    def move(self, source: ModelSource, *, from_effective: bool = False) -> None:
+        """An agent moved the model to ``source``: read the configuration there.
+
+        Raises:
+            ConfigError: it does not parse.
+        """
+        text = self.services.config_text(source, self.config_file)
+        change = Move(self.place.config_text, text, from_effective, self._overridden)
+        self.config = reread(self.config, change, source=self.config_file)
+        self.place = ModelLocation(source, text)
+        self.moved = True
+
+    def isolate(self) -> bool:
+        """Go on with a private copy of the model, so that no one outside can change what is judged now.
+
+        Returns whether one had to be made: what an earlier agent of this load made is private already, and what lies
+        in the cache is read-only.
+
+        Raises:
+            UnavailableError: the configuration file changed between the start of the load and the copy.
+        """
+        source = self.place.source
+        if not source.is_remote and self._is_private(Path(source.root)):
+            return False
+        copied = self.local_source(self._private_copy(source))
+        text = self.services.config_text(copied, self.config_file)
+        if text != self.place.config_text and not self._overridden:
+            raise UnavailableError(
+                f"{self.config_file} of model '{self.name}' changed while the model was being loaded; load it again"
+            )
+        self.place = ModelLocation(copied, text)
+        return True
+
+    def new_directory(self, label: str) -> Path:
+        """A new, empty private directory of this load; its owner removes it when it is not needed any more."""
+        return self.directories.get(f"{label}-{next(self._numbers)}")
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove one of the private directories now."""
+        self.directories.remove(path)
+
+    @property
+    def confidential(self) -> bool:
+        """Whether the plaintext of this load stays in memory."""
+        return self.directories.confidential
+
+    def holds(self, path: Path) -> bool:
+        """Whether ``path`` is where no one but this program changes anything."""
+        return self._is_private(path)
+
+    def _is_private(self, path: Path) -> bool:
+        cache = self.services.cache
+        return self.directories.holds(path) or (cache is not None and path.is_relative_to(cache.path))
+
+    def _private_copy(self, source: ModelSource) -> Path:
+        if source.is_remote:
+            return self.localize(source)
+        target = self.directories.get(f"snapshot-{next(self._numbers)}")
+        snapshot(Path(source.root), target, cancelled=lambda: self.cancelled)
+        return target
+
+    def progress_sink(self, agent: str) -> Callable[[int, int | None, str], None]:
+        """A cheap function for ``AgentModel.progress``: at most twenty calls a second get through, and the last."""
+        tell = self._on_progress
+        if tell is None:
+            return _ignore
+        return _Throttle(tell, self.name, agent)
+
+
+def _ignore(done: int, total: int | None, what: str) -> None:
+    """No one looks."""
+
+
+class _Throttle:
+    """Passes progress on, but not more often than a person can see."""
+
+    _SECONDS = 0.05
+
+    def __init__(self, tell: Callable[[Progress], None], model: str, agent: str) -> None:
+        self._tell = tell
+        self._model = model
+        self._agent = agent
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int | None, what: str) -> None:
+        now = time.monotonic()
+        if now < self._next and done != total:
+            return
+        self._next = now + self._SECONDS
+        try:
+            self._tell(Progress(self._model, self._agent, done, total, what))
+        except Exception:
+            logger.exception("showing progress failed")

@@ -1,0 +1,38 @@
+"""What a request to OpenAI's API asks a model for, whatever the model's tensors are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["GenerationRequest", "Guide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What the text must follow; ``field`` of the request wants that."""
+
+    field: str
+    type: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt, and how it is to be continued."""
+
+    text: str | None = None
+    tokens: Sequence[int] | None = None
+    messages: str | None = None
+    """JSON. One of these three is the prompt."""
+    template_values: str | None = None
+    """JSON: further values for the chat template."""
+    max_tokens: int | None = None
+    usual_tokens: int | None = None
+    """As many, if the request says nothing of it and the model can be told."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Values by the names of the request's fields, which are those of vLLM's sampling parameters."""
+    seed: int | None = None
+    """One that nobody asked for, so that two requests differ."""
+    guide: Guide | None = None
+    top_log_probs: int | None = None
+    stream: bool = False

@@ -1,0 +1,94 @@
+"""Compressed inference requests and responses, with Triton's client and with bodies that it would not send."""
+
+import gzip
+import zlib
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from repoagent_server.http.api import api_service
+from repoagent_server.http.compression import accepted, decompress
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
+
+from repoagent.errors import InvalidArgumentError
+
+_PATH = "/v2/models/ident/infer"
+_BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("request_coding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("response_coding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("size", [3, 300_000])
+def test_tritons_client_in_every_combination(
+    frontend: HttpFrontend, request_coding: str | None, response_coding: str | None, size: int
+) -> None:
+    host, port = frontend.bind()
+    array = np.arange(size, dtype=np.float32).reshape(1, -1)
+    tensor = triton.InferInput("INPUT0", array.shape, "FP32")
+    tensor.set_data_from_numpy(array)
+    with triton.InferenceServerClient(f"{host}:{port}") as client:
+        result = client.infer(
+            "ident",
+            [tensor],
+            request_compression_algorithm=request_coding,
+            response_compression_algorithm=response_coding,
+        )
+    assert np.array_equal(result.as_numpy("OUTPUT0"), array)
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "text"),
+    [
+        (b"nonsense", "gzip", "not valid gzip data"),
+        (gzip.compress(_BODY, mtime=0)[:-9], "gzip", "its end is missing"),
+        (zlib.compress(_BODY), "gzip", "not valid gzip data"),
+        (gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY, mtime=0)[:-1], "gzip", "its end is missing"),
+        (
+            gzip.compress(_BODY, mtime=0) + gzip.compress(_BODY, mtime=0)[:12] + b"\xff\xff",
+            "gzip",
+            "not valid gzip data",
+        ),
+        (gzip.compress(b"", mtime=0) * 10_002, "gzip", "it has more than 10000 members"),
+    ],
+)
+def test_damaged_bodies_are_refused(client: httpx.Client, body: bytes, coding: str, text: str) -> None:
+    response = client.post(_PATH, content=body, headers={"Content-Encoding": coding})
+    assert response.status_code == 400
+    assert text in response.json()["error"]
+
+
+def test_gzip_data_of_several_members_are_one_body() -> None:
+    noise = np.random.default_rng(1).bytes(100_000)  # so that the members stay as large as they are
+    texts = [b"a", b"", noise, b"b" * 5_000_000, *([b"c"] * 1000), noise[:255]]
+    body = b"".join(map(gzip.compress, texts))
+    whole = b"".join(texts)
+    assert decompress(body, b"gzip", len(whole)) == whole
+    assert decompress(body + b"\0\0 what follows is no member", b"gzip", len(whole)) == whole
+    with pytest.raises(InvalidArgumentError, match=f"exceeds the maximum allowed input size of {len(whole) - 1} bytes"):
+        decompress(body, b"gzip", len(whole) - 1)
+
+
+def test_what_follows_deflate_data_is_passed_over() -> None:
+    assert decompress(zlib.compress(b"a") + zlib.compress(b"b"), b"deflate", 10) == b"a"
+
+
+def test_a_bomb_is_refused_at_the_limit(core: Any) -> None:
+    front = HttpFrontend(Endpoint(port=0), api_service(core, max_input_size=1 << 20))
+    front.start()
+    host, port = front.bind()
+    bomb = zlib.compress(b" " * (64 << 20))
+    response = httpx.post(f"http://{host}:{port}{_PATH}", content=bomb, headers={"Content-Encoding": "deflate"})
+    front.stop()
+    assert response.status_code == 400
+    assert "exceeds the maximum allowed input size of 1048576 bytes when it is decompressed" in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("header", "coding"),
+    [(b"gzip, deflate, br", b"gzip"), (b"gzip;q=0.5, deflate", b"deflate"), (b"gzip;q=0", b""), (b"br;q=1", b"")],
+)
+def test_the_coding_that_the_client_likes_best_is_used(header: bytes, coding: bytes) -> None:
+    assert accepted(header) == coding
