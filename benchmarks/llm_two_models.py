@@ -1,13 +1,14 @@
 """Two language models of one server at once, against one after the other: what sharing the cores costs.
 
-    python benchmarks/llm_two_models.py [--requests 4] [--tokens 96] [--rounds 5]
+    python benchmarks/llm_two_models.py [--requests 4] [--tokens 96] [--rounds 5] [--quanta 10,30]
 
 Random models of the same shape, in one process, each asked for as many texts at once. "apart": each model takes all
 cores, and its threads wait busily. "shares": what ``--backend-config=llm,models-at-once=2`` gives. "turns": the
-default, one model computes at a time. The ways take turns, too. Each line has the median seconds of one model after
-the other and of both at once, the median of the rounds' ratios, and the seconds both at once take compared with one
-after the other "apart", the fastest way for one model alone. The aim for "turns" is 1.1 in both; the exit status is 1
-where it is missed.
+default, one model computes at a time, for 2 ms at least; "turns of 10 ms" and so on: the same with longer turns, which
+are handed over less often. The ways take turns, too. Each line has the median seconds of one model after the other and
+of both at once, the median of the rounds' ratios, and the seconds both at once take compared with one after the other
+"apart", the fastest way for one model alone. The aim for "turns" is 1.1 in both; the exit status is 1 where it is
+missed.
 """
 
 import argparse
@@ -38,13 +39,14 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def ways(cores: int) -> dict[str, tuple[RunnerOptions, Turns | None]]:
-    """How the models use the cores."""
+def ways(cores: int, quanta: Sequence[float]) -> dict[str, tuple[RunnerOptions, Turns | None]]:
+    """How the models use the cores. ``quanta``: milliseconds of further turns."""
+    in_turns = RunnerOptions(threads=cores, yielding=True, max_seq_len=512)
     return {
         "apart": (RunnerOptions(threads=cores, max_seq_len=512), None),
         "shares": (RunnerOptions(threads=max(1, cores // 2), spinning=False, max_seq_len=512), None),
-        "turns": (RunnerOptions(threads=cores, yielding=True, max_seq_len=512), Turns()),
-    }
+        "turns": (in_turns, Turns()),
+    } | {f"turns of {quantum:g} ms": (in_turns, Turns(quantum=quantum / 1000)) for quantum in quanta}
 
 
 def opened(folder: Path, options: RunnerOptions, turns: Turns | None) -> Executor:
@@ -89,13 +91,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("--requests", 4), ("--tokens", 96), ("--rounds", 5)):
         parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--quanta", default="", help="milliseconds of further turns, with commas")
     options = parser.parse_args()
+    quanta = [float(text) for text in options.quanta.split(",") if text]
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         synthetic_checkpoint(Path(place, "checkpoint"), **SHAPE)
         folder = build(Path(place, "checkpoint"), Path(place, "decoder"))
         pairs = {
             name: [stack.enter_context(opened(folder, *way)) for _ in range(2)]
-            for name, way in ways(len(os.sched_getaffinity(0))).items()
+            for name, way in ways(len(os.sched_getaffinity(0)), quanta).items()
         }
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in pairs}
         for number in range(options.rounds + 1):
@@ -108,9 +112,8 @@ def main() -> int:
         best = median(both / turn for (turn, _), (_, both) in zip(found["apart"], samples, strict=True))
         good &= name != "turns" or max(ratio, best) <= AIM
         turn, both = (median(column) for column in zip(*samples, strict=True))
-        print(
-            f"{name:7} one after the other {turn:.2f} s, at once {both:.2f} s, ratio {ratio:.2f}, to apart {best:.2f}"
-        )
+        line = f"one after the other {turn:.2f} s, at once {both:.2f} s, ratio {ratio:.2f}, to apart {best:.2f}"
+        print(f"{name:14} {line}")
     return 0 if good else 1
 
 

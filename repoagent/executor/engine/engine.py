@@ -18,7 +18,7 @@ from repoagent.executor.engine.processors import PostProcessors, Ready, reason_o
 from repoagent.executor.engine.response_board import ResponseBoard
 from repoagent.executor.engine.results import ResultMaker
 from repoagent.executor.engine.sampling_group import add_token
-from repoagent.executor.engine.scheduler import Plan, Scheduler, Work
+from repoagent.executor.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_choice import TokenChoice
@@ -120,7 +120,7 @@ class Engine:
         if self._seat is None:
             computed = self._compute(counts)
         else:
-            self._seat.take()
+            self._seat.take(generates=self._scheduler.generates)
             try:
                 computed = self._compute(counts)
             finally:
@@ -139,7 +139,7 @@ class Engine:
     def _compute(self, counts: IterationCounts) -> tuple[Plan, StepResult] | None:
         """Plan a step and run it; None if there was none, or it failed."""
         self._drafting.propose(self._scheduler.running, counts)
-        plan = self._scheduler.plan(contended=self._seat is not None and self._seat.contended)
+        plan = self._scheduler.plan(self._others())
         for task, error in self._scheduler.take_failures():
             self._fail([task], f"the runner failed: {text_of(error)}")
         if not plan.works:
@@ -157,6 +157,11 @@ class Engine:
         if self._debug.active:
             self._debug.keep(self._iteration, plan.works, result)
         return plan, result
+
+    def _others(self) -> Others:
+        if self._seat is None or not self._seat.contended:
+            return Others.IDLE
+        return Others.GENERATE if self._seat.awaited else Others.READ
 
     def _leave(self) -> None:
         if self._seat is not None:

@@ -7,6 +7,7 @@ run; ``Scheduler.pieces`` is what makes all other plans, and could make these.
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -18,20 +19,30 @@ from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.runner.protocol import DecodeRound, Logits, Segment
 from repoagent.executor.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
 
-__all__ = ["Limits", "Plan", "Scheduler", "Work"]
+__all__ = ["Limits", "Others", "Plan", "Scheduler", "Work"]
 
 
 # How many requests may overtake one of another width: then they wait until it has run.
 _MOST_PASSING = 64
 
 
+class Others(Enum):
+    """What executors do that share the cores."""
+
+    IDLE = auto()
+    READ = auto()
+    """They have requests, and none of these waits for its next token."""
+    GENERATE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the scheduler keeps to.
 
-    ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests wait for their next
-    tokens, or other executors for their turns. A prompt that is read whole may exceed them. ``beginners_wait``: those
-    that have one token wait as those that have none.
+    ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests, of this executor or
+    of another, wait for their next tokens; ``max_tokens_contended``: of one for whose end others only wait to read.
+    A prompt that is read whole may exceed them. ``beginners_wait``: those that have one token wait as those that have
+    none.
     """
 
     policy: CapacitySchedulerPolicy
@@ -41,6 +52,7 @@ class Limits:
     max_sequences: int
     max_tokens: int
     max_tokens_generating: int
+    max_tokens_contended: int
     beginners_wait: bool = False
 
 
@@ -80,11 +92,13 @@ class Scheduler:
         self._budget = budget
         self._cache = cache
 
-    def plan(self, *, contended: bool = False) -> Plan:
-        """Admit what may start, pause what no longer fits, and give every running sequence its tokens.
+    @property
+    def generates(self) -> bool:
+        """Whether a running request has had its second token."""
+        return any(task.iterations > 1 for task in self.running)
 
-        ``contended``: another executor waits for this iteration's end.
-        """
+    def plan(self, others: Others = Others.IDLE) -> Plan:
+        """Admit what may start, pause what no longer fits, and give every running sequence its tokens."""
         self.paused_now = 0
         if self.waiting:
             self._admit()
@@ -95,12 +109,12 @@ class Scheduler:
         if self._round is None and self.running and all(map(_in_step, self.running)):
             self._round = _round(self.running)
         if self._round is None:
-            return Plan(self.pieces(contended=contended))
+            return Plan(self.pieces(others))
         assert self._round.round is not None
         self._round.round.tokens[:] = [work.sequence.tokens[-1] for work in self._round.works]
         return self._round
 
-    def pieces(self, *, contended: bool = False) -> list[Work]:
+    def pieces(self, others: Others = Others.IDLE) -> list[Work]:
         """The tokens of every running sequence: what is left of its text, as far as the budget goes."""
         works: list[Work] = []
         reading: list[tuple[Task, TokenSequence, int]] = []
@@ -113,9 +127,13 @@ class Scheduler:
                     reading.append((task, sequence, tokens))
         if not reading:
             return works
-        awaited = contended or any(map(self._waits, works))
-        budget = self._limits.max_tokens_generating if awaited else self._limits.max_tokens
-        return works + self._read(reading, budget - len(works))
+        return works + self._read(reading, self._most_tokens(works, others) - len(works))
+
+    def _most_tokens(self, works: Sequence[Work], others: Others) -> int:
+        """How many tokens may be computed beside ``works``, which take one each."""
+        if others is Others.GENERATE or any(map(self._waits, works)):
+            return self._limits.max_tokens_generating
+        return self._limits.max_tokens if others is Others.IDLE else self._limits.max_tokens_contended
 
     def _waits(self, work: Work) -> bool:
         """Whether a request that generates is not to be held up by prompts.

@@ -29,14 +29,22 @@ class Seat:
         """Seconds of turns so far; no less than others had when it came."""
         self.since = 0.0
         """When it got the turn."""
+        self.generates = False
+        """Whether requests of it wait for their next token, and not only for their first."""
 
     @property
     def contended(self) -> bool:
         """Whether others have something to compute, too."""
         return self._turns.contended
 
-    def take(self) -> None:
+    @property
+    def awaited(self) -> bool:
+        """Whether others generate, so that what this seat computes holds up their next tokens."""
+        return self._turns.contended and self._turns.others_generate(self)
+
+    def take(self, *, generates: bool = False) -> None:
         """Wait until no other seat computes, or one has computed for too long."""
+        self.generates = generates
         if self._turns.enter(self):
             while not self.called.acquire(timeout=self._turns.patience):
                 self._turns.pass_over()
@@ -55,11 +63,15 @@ class Turns:
 
     The seat that has computed least goes next. One that comes back begins where the others are: it saves up nothing.
     A step of more than ``patience`` seconds, which may never end, loses its turn, and goes on beside the others.
+    A seat keeps its turn for ``quantum`` seconds at least, while it has steps.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, patience: float = PATIENCE, quantum: float = QUANTUM
+    ) -> None:
         self._clock = clock
         self.patience = patience
+        self._quantum = quantum
         self._lock = threading.Lock()
         self._holder: Seat | None = None
         self._began = 0.0
@@ -77,6 +89,11 @@ class Turns:
     def contended(self) -> bool:
         """Whether several seats have something to compute."""
         return len(self._present) > 1
+
+    def others_generate(self, seat: Seat) -> bool:
+        """Whether a seat other than ``seat`` generates."""
+        with self._lock:
+            return any(other.generates for other in self._present if other is not seat)
 
     def enter(self, seat: Seat) -> bool:
         """Give ``seat`` the turn if it is free; True if the seat must wait until it is called."""
@@ -99,7 +116,7 @@ class Turns:
             now = self._charge(seat)
             if not self._waiting:
                 self._holder = None
-            elif now - seat.since >= QUANTUM and self._next().used <= seat.used:
+            elif now - seat.since >= self._quantum and self._next().used <= seat.used:
                 self._call_next()
 
     def pass_over(self) -> None:

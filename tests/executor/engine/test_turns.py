@@ -262,7 +262,8 @@ def test_what_a_late_step_took_counts(turns: Turns, clock: Clock) -> None:
     assert not called(late)
 
 
-def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes() -> None:
+@pytest.mark.parametrize(("generates", "widest"), [(True, 64), (False, 256)])
+def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes(generates: bool, widest: int) -> None:
     turns = Turns()
     held = turns.seat()
     widths: list[int] = []
@@ -276,12 +277,73 @@ def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes() -> No
     config.enable_chunked_context = True
     with Executor.from_runner(runner, config) as executor:
         ask(executor, 1, range(900))
-        held.take()
+        held.take(generates=generates)
         held.rest()
         ask(executor, 1, range(900, 0, -1))
         held.leave()
     assert widths[0] == 900
-    assert (max(widths[1:]), sum(widths[1:])) == (64, 900)
+    assert (max(widths[1:]), sum(widths[1:])) == (widest, 900)
+
+
+class Announced(Turns):
+    """Releases ``entered`` for each seat that has taken its turn or waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Semaphore(0)
+
+    def enter(self, seat: Seat) -> bool:
+        waits = super().enter(seat)
+        self.entered.release()
+        return waits
+
+
+def test_prompts_that_two_executors_get_together_are_read_as_if_each_were_alone() -> None:
+    """Nothing waits for a next token yet: pieces would only make both prompts take longer."""
+    turns = Announced()
+    steps: list[list[list[int]]] = [[], []]
+
+    def runner(widths: list[list[int]]) -> FakeRunner:
+        def note(segments: Sequence[Segment]) -> None:
+            widths.append([len(segment.tokens) for segment in segments])
+
+        return FakeRunner(logits=hashed_logits(1000), vocab_size=1000, before_step=note)
+
+    held = turns.seat()
+    with (
+        Executor.from_runner(runner(steps[0]), config_with(turns)) as first,
+        Executor.from_runner(runner(steps[1]), config_with(turns)) as second,
+    ):
+        held.take()  # until both wait with all of their requests
+        asked = [(one, one.enqueue_requests([Request(list(range(35)), 8)] * 4)) for one in (first, second)]
+        for _ in range(3):
+            assert turns.entered.acquire(timeout=PATIENCE)
+        held.leave()
+        assert not [one for one, ids in asked for each in ids if one.await_responses(each)[0].has_error()]
+    assert steps == [[[35] * 4, *[[1] * 4] * 7]] * 2
+
+
+def test_who_generates_is_no_longer_known_of_one_that_left(turns: Turns) -> None:
+    first, second = turns.seat(), turns.seat()
+    first.take(generates=True)
+    turns.enter(second)
+    assert second.awaited
+    assert not first.awaited
+    first.leave()
+    assert not second.awaited
+
+
+def test_a_turn_lasts_as_long_as_it_is_set(clock: Clock) -> None:
+    turns = Turns(clock, quantum=1.0)
+    first, second = turns.seat(), turns.seat()
+    turns.enter(first)
+    turns.enter(second)
+    clock.now += 0.9
+    turns.pass_on(first)
+    assert not called(second)
+    clock.now += 0.2
+    turns.pass_on(first)
+    assert called(second)
 
 
 @pytest.mark.parametrize("turns", [object(), True])
