@@ -1,5 +1,8 @@
 """A client of streamed texts that costs little: one thread, plain sockets, nothing parsed but the marks of events.
 
+It shares the cores with the server, as clients elsewhere would not. So it naps when a burst of events begins, and reads
+all of the burst at once: it is woken up once for it, not once for each stream.
+
 ``llm_client.py PORT`` reads a JSON line for each trace (``{"path", "bodies", "at"}``) and writes one: for each request
 the seconds after its moment ``at`` at which its first and its last event came, how many there were, and all seconds of
 the processor that the client took. :class:`Client` is the other end of the pipe.
@@ -16,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 EVENT = b"data: {"
+#: Seconds in which a server writes the events of one step to all streams.
+NAP = 0.001
 LINES = "POST {} HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: {}"
 HEAD = "\r\n".join([*LINES, "Connection: close", "", ""])
 
@@ -60,10 +65,15 @@ def run(port: int, streams: Sequence[Stream]) -> float:
                 selector.register(connection, selectors.EVENT_READ, (stream, connection))
                 opened += 1
             pause = waiting[0][0].at - now if waiting else None
-            for key, _ in selector.select(pause):
+            if not selector.select(pause):
+                continue
+            now = time.perf_counter() - began
+            if opened > 1:
+                time.sleep(NAP)
+            for key, _ in selector.select(0):
                 stream, source = key.data
                 piece = source.recv(1 << 16)
-                stream.take(piece, time.perf_counter() - began)
+                stream.take(piece, now)
                 if not piece:
                     selector.unregister(source)
                     source.close()

@@ -5,8 +5,10 @@
 Streams of 64 greedy tokens behind prompts of 128, all at once, in turn by the executor in this process and by
 ``repoagent serve``: ``generate_stream`` and OpenAI's completions. The client is a process of its own that parses
 nothing, and shares the cores with the server. Medians of the rounds of tokens per second; "overhead" is the median of
-the rounds' own ratios. Then the CPU microseconds of each token by thread: "backend" makes texts of tokens, "front end"
-is HTTP, "client" what it says. Then requests that come at random, and the time to the first token of each.
+the rounds' own ratios. Then what the seconds went into: the executor's steps that read prompts, those that generate,
+the time between steps, and outside of all. Then the CPU microseconds of each token by thread: "executor" and "session"
+compute, and wait for each other busily; "backend" makes texts of tokens, "front end" is HTTP, "client" what it says.
+Then requests that come at random, and the time to the first token of each.
 
 The aims: less than 10 % of the tokens per second, and at most 1.2 times the executor's time to the first token; the
 exit status is 1 where one is missed. "others": the largest share of the machine that other processes had.
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -28,6 +31,7 @@ from executor_trace import NEW_TOKENS, PROMPT, Arrival, Trace, at_random
 from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
 from llm_server import Served, serving
+from llm_steps import Parts, note_steps, parts_of, take_steps
 from quiet import wait_for_quiet
 
 from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
@@ -54,6 +58,8 @@ ROUTES: Mapping[str, tuple[str, Callable[[str, int], dict[str, Any]]]] = {
     ),
 }
 Texts = Sequence[str]
+Rates = Mapping[str, float]
+MadeOf = Mapping[str, Parts]
 
 
 def open_executor(folder: Path) -> Executor:
@@ -86,22 +92,26 @@ class Ways:
         return max(ends), found["first"]
 
 
-def compare(ways: Ways, trace: Trace, texts: Texts, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens per second of each way, and each route's overhead."""
+def compare(ways: Ways, server: Served, trace: Trace, texts: Texts, rounds: int) -> tuple[Rates, Rates, MadeOf]:
+    """Tokens per second of each way, each route's overhead, and what the seconds of each way went into."""
     tokens = sum(arrival.new_tokens for arrival in trace)
     rates: dict[str, list[float]] = {name: [] for name in ("executor", *ROUTES)}
+    made_of: dict[str, list[Parts]] = {name: [] for name in rates}
     for _ in range(rounds):
-        rates["executor"].append(tokens / ways.executor(trace)[0])
-        for name in ROUTES:
-            rates[name].append(tokens / ways.route(name, trace, texts)[0])
+        for name in rates:
+            take_steps(), server.steps()
+            seconds = (ways.route(name, trace, texts) if name in ROUTES else ways.executor(trace))[0]
+            rates[name].append(tokens / seconds)
+            made_of[name].append(parts_of(server.steps() if name in ROUTES else take_steps(), seconds))
     alone = rates["executor"]
     lost = {name: median(1 - of / by for of, by in zip(rates[name], alone, strict=True)) for name in ROUTES}
-    return {name: median(values) for name, values in rates.items()}, lost
+    medians = {name: median(values) for name, values in rates.items()}
+    return medians, lost, {name: Parts.median(samples) for name, samples in made_of.items()}
 
 
-def spent(server: Served, client: Client, streams: int, texts: Texts) -> dict[str, float]:
-    """CPU microseconds per token by thread, of generate_stream."""
-    path, body = ROUTES["generate_stream"]
+def spent(server: Served, client: Client, route: str, streams: int, texts: Texts) -> dict[str, float]:
+    """CPU microseconds per token by thread."""
+    path, body = ROUTES[route]
     before = server.threads()
     found = client.ask(path, [body(text, NEW_TOKENS) for text in texts[:streams]])
     after = server.threads()
@@ -123,22 +133,25 @@ def at_moments(checkpoint: Path, rate: float, vocab_size: int) -> tuple[Trace, T
 def report(ways: Ways, server: Served, client: Client, checkpoint: Path, args: argparse.Namespace) -> bool:
     """Print all; whether the aims are met."""
     good = True
+    made_of: dict[int, MadeOf] = {}
     counts = [int(text) for text in args.streams.split(",")]
     prompted = prompts(checkpoint, [PROMPT] * max(counts))
     print(f"{'streams':>8}{'executor':>10}" + "".join(f"{name:>18}{'overhead':>10}" for name in ROUTES))
     for count in counts:
         trace, texts = at_once(prompted[:count])
-        compare(ways, trace, texts, 1)
+        compare(ways, server, trace, texts, 1)
         wait_for_quiet(args.patience)
-        rates, lost = compare(ways, trace, texts, args.rounds)
+        rates, lost, made_of[count] = compare(ways, server, trace, texts, args.rounds)
         good &= max(lost.values()) < MOST_OVERHEAD
         cells = "".join(f"{rates[name]:18.0f}{lost[name]:10.1%}" for name in ROUTES)
         print(f"{count:8}{rates['executor']:10.0f}{cells}", flush=True)
-    for count in counts:
-        parts = spent(server, client, count, [text for text, _ in prompted])
-        names = "executor", "backend", "main", "front end", "client"
-        cells = ", ".join(f"{name} {parts.get(name, 0.0):.0f}" for name in names)
-        print(f"us of CPU time per token at {count} streams: {cells}", flush=True)
+    for count, name in product(counts, ("executor", *ROUTES)):
+        print(f"seconds at {count} streams, {name}: {made_of[count][name]}")
+    for count, route in product(counts, ROUTES):
+        samples = [spent(server, client, route, count, [text for text, _ in prompted]) for _ in range(args.rounds)]
+        names = "executor", "session", "backend", "main", "front end", "client"
+        cells = ", ".join(f"{name} {median(parts.get(name, 0.0) for parts in samples):.0f}" for name in names)
+        print(f"us of CPU time per token at {count} streams, {route}: {cells}", flush=True)
     trace, texts = at_moments(checkpoint, args.rate, SIZES[args.size]["vocab_size"])
     rounds = [
         [mean(first) for _, first in (ways.executor(trace), *(ways.route(name, trace, texts) for name in ROUTES))]
@@ -164,6 +177,7 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--set", action="append", default=[], help="a parameter of the model: NAME=VALUE")
     args = parser.parse_args()
+    note_steps()
     with tempfile.TemporaryDirectory() as place:
         checkpoint = make_checkpoint(Path(place) / "checkpoint", args.size)
         parameters = PARAMETERS | dict(text.split("=", 1) for text in args.set)

@@ -1,6 +1,8 @@
-"""``repoagent serve`` for benchmarks of language models, and what each of its threads takes of the processor.
+"""``repoagent serve`` for benchmarks of language models, what each of its threads takes of the processor, and the steps
+of its executor.
 
-``llm_server.py FLAGS...`` is the program: it serves, and answers each line of its input with its threads by number.
+``llm_server.py FLAGS...`` is the program: it serves, and answers each line of its input with its threads by number, and
+the steps since the last line.
 """
 
 import json
@@ -12,6 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from llm_steps import note_steps, take_steps
 
 _NAMES = (("repoagent-executor", "executor"), ("-llm", "backend"), ("MainThread", "main"))
 
@@ -23,12 +28,21 @@ class Served:
         self._process = process
         self.port = port
 
-    def threads(self) -> dict[str, float]:
-        """Seconds of the processor by kind of thread; those without a Python name belong to ONNX Runtime."""
+    def _told(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(file=self._process.stdin, flush=True)
-        names: dict[str, str] = json.loads(self._process.stdout.readline())
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+    def steps(self) -> list[list[float]]:
+        """Those of its executor since the last question."""
+        steps: list[list[float]] = self._told()["steps"]
+        return steps
+
+    def threads(self) -> dict[str, float]:
+        """Seconds of the processor by kind of thread; those without a Python name belong to ONNX Runtime."""
+        names = self._told()["threads"]
         seconds: dict[str, float] = defaultdict(float)
         for task in Path(f"/proc/{self._process.pid}/task").iterdir():
             used = int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -64,13 +78,15 @@ def serving(root: Path, flags: Sequence[str] = ()) -> Iterator[Served]:
             process.terminate()
 
 
-def _tell_threads() -> None:
+def _tell() -> None:
     for _ in sys.stdin:
-        print(json.dumps({str(one.native_id): one.name for one in threading.enumerate()}), flush=True)
+        threads = {str(one.native_id): one.name for one in threading.enumerate()}
+        print(json.dumps({"threads": threads, "steps": take_steps()}), flush=True)
 
 
 if __name__ == "__main__":
     from repoagent.cli.main import main
 
-    threading.Thread(target=_tell_threads, daemon=True, name="front end").start()
+    note_steps()
+    threading.Thread(target=_tell, daemon=True, name="front end").start()
     main()

@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
@@ -162,6 +162,26 @@ class MetricRegistry:
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
         self._families: dict[str, tuple[MetricFamily, int]] = {}
+        self._refreshers: dict[Callable[[], None], None] = {}
+
+    def refresh_by(self, refresh: Callable[[], None]) -> None:
+        """Have ``refresh`` called before series are read: what is costly to keep up to date is so when it is asked for.
+
+        It is called on the reader's thread, perhaps on several at once; it returns soon and never raises.
+        """
+        with self._lock:
+            self._refreshers[refresh] = None
+
+    def refresh_no_more(self, refresh: Callable[[], None]) -> None:
+        """Undo :meth:`refresh_by`; may be called twice."""
+        with self._lock:
+            self._refreshers.pop(refresh, None)
+
+    def _refresh(self) -> None:
+        with self._lock:
+            refreshers = list(self._refreshers)
+        for refresh in refreshers:
+            refresh()
 
     def family(self, name: str, description: str, kind: MetricKind) -> MetricFamily:
         """The family of this name; the same one for everybody who describes it the same way.
@@ -189,12 +209,14 @@ class MetricRegistry:
 
     def series(self, name: str) -> list[Metric]:
         """The series of the family of that name; none if there is no such family."""
+        self._refresh()
         with self._lock:
             family, _ = self._families.get(name, (None, 0))
         return [] if family is None else family.series()
 
     def text(self) -> str:
         """Everything in the Prometheus text format."""
+        self._refresh()
         with self._lock:
             families = [family for family, _ in self._families.values()]
         lines = [line for family in families for line in family.lines()]

@@ -98,3 +98,18 @@ def test_a_family_cannot_be_two_things() -> None:
     registry.family("f", "one", MetricKind.COUNTER)
     with pytest.raises(AlreadyExistsError, match="metric family 'f'"):
         registry.family("f", "one", MetricKind.GAUGE)
+
+
+def test_who_keeps_series_up_to_date_is_asked_before_they_are_read() -> None:
+    registry = MetricRegistry()
+    gauge = registry.family("g", "a gauge", MetricKind.GAUGE).add({})
+
+    def refresh() -> None:
+        gauge.increment(1)
+
+    registry.refresh_by(refresh)
+    assert "g 1" in registry.text().splitlines()
+    assert registry.series("g")[0].value == 2
+    registry.refresh_no_more(refresh)
+    registry.refresh_no_more(refresh)
+    assert "g 2" in registry.text().splitlines()

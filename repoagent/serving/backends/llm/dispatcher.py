@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -16,12 +15,12 @@ from repoagent.serving.backends.llm.generation import Generation
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 __all__ = ["Dispatcher"]
 
 _PERIOD: Final = 0.1
-"""Seconds after which it looks at the statistics."""
-_PATIENCE: Final = timedelta(seconds=_PERIOD)
+"""Seconds for which statistics that were shown are recent enough."""
 
 
 class Dispatcher:
@@ -36,9 +35,11 @@ class Dispatcher:
         """By the numbers that their requests carry."""
         self._numbers = itertools.count(1)
         self._closed = False
+        self._showing = threading.Lock()
         self._shown = 0.0
         self._stats: list[IterationStats] = []
         """Those that were shown last, if any were."""
+        REGISTRY.refresh_by(self._show)
         self._thread = threading.Thread(target=self._run, name=f"repoagent-{model_name}-llm", daemon=True)
         self._thread.start()
 
@@ -80,15 +81,15 @@ class Dispatcher:
             self._changed.notify()
         self._executor.shutdown()
         self._thread.join()
-        self._metrics.close()
+        REGISTRY.refresh_no_more(self._show)
+        with self._showing:  # a reader may be in there still
+            self._metrics.close()
 
     def _run(self) -> None:
         with suppress(ExecutorStoppedError):  # By close, or it broke down.
             while (self._pending and not self._closed) or self._wait():
-                for response in self._executor.await_responses(_PATIENCE):
+                for response in self._executor.await_responses():
                     self._hand_on(response)
-                if time.monotonic() - self._shown >= _PERIOD:
-                    self._show()
         error = UnavailableError(f"model '{self._model_name}' is unloaded, or its executor broke down: see the log")
         with self._changed:
             self._closed = True
@@ -100,9 +101,7 @@ class Dispatcher:
     def _wait(self) -> bool:
         """Wait until there is something to wait for; False when all is over."""
         with self._changed:
-            if not self._changed.wait_for(self._busy, _PERIOD):
-                self._show(resting=True)  # The statistics of the last answer's iteration come a little after it.
-                self._changed.wait_for(self._busy)
+            self._changed.wait_for(self._busy)
             return not self._closed
 
     def _busy(self) -> bool:
@@ -131,12 +130,15 @@ class Dispatcher:
             generation.reply.fail(as_repoagent_error(error, self._model_name))
         return True
 
-    def _show(self, *, resting: bool = False) -> None:
-        """Show the last statistics; ``resting``: nothing runs any more."""
-        self._shown = time.monotonic()
-        self._stats = (self._executor.get_latest_iteration_stats() or self._stats)[-1:]
-        for stats in self._stats:
-            if resting:
-                self._metrics.rest(stats)
-            else:
-                self._metrics.show(stats)
+    def _show(self) -> None:
+        """Show the last statistics to who reads metrics now."""
+        with self._showing, suppress(ExecutorStoppedError):
+            if self._closed or time.monotonic() - self._shown < _PERIOD:
+                return
+            self._stats = (self._executor.get_latest_iteration_stats() or self._stats)[-1:]
+            self._shown = time.monotonic()
+            for stats in self._stats:
+                if self._pending:
+                    self._metrics.show(stats)
+                else:
+                    self._metrics.rest(stats)

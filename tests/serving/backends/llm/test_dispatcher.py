@@ -8,7 +8,7 @@ import pytest
 
 from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
-from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
+from repoagent.executor import Executor, ExecutorConfig, IterationStats, ModelType, Request, RunnerOptions
 from repoagent.serving.backends.llm import LlmBackend
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
@@ -111,3 +111,30 @@ def test_requests_are_counted_by_their_tokens(executor: Executor, tokenizer: Tok
     labels = 'model="m",version="1",response_metric_type="total_output_tokens"'
     assert f"nv_llm_output_token_len_sum{{{labels}}} 12" in lines
     assert f'nv_llm_output_token_len_bucket{{{labels},le="10"}} 0' in lines
+
+
+def test_statistics_are_looked_up_when_metrics_are_read_and_never_for_tokens(
+    executor: Executor, dispatcher: Dispatcher, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    look = executor.get_latest_iteration_stats
+
+    def counted() -> list[IterationStats]:
+        found = look()
+        looks.append(len(found))
+        return found
+
+    monkeypatch.setattr(executor, "get_latest_iteration_stats", counted)
+    running = start(dispatcher, tokenizer, ENDLESS)
+    assert running.first.wait(60)
+    start(dispatcher, tokenizer, 200).wait()
+    assert not looks
+    active = 'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1'
+    assert active in REGISTRY.text().splitlines()
+    REGISTRY.text()  # at once: what was shown is recent enough
+    assert len(looks) == 1
+
+
+def test_a_dispatcher_that_is_closed_shows_nothing_more(executor: Executor, dispatcher: Dispatcher) -> None:
+    dispatcher.close()
+    assert 'model="m"' not in REGISTRY.text()
