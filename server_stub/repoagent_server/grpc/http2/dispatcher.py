@@ -25,6 +25,7 @@ from repoagent_server.grpc.infer import InferCalls
 from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.grpc.service import SERVICE, GrpcService
+from repoagent_server.grpc.wire import LONG_MESSAGE
 
 __all__ = ["Dispatcher", "Route"]
 
@@ -73,6 +74,8 @@ class Dispatcher:
         self.calls = calls
         self.long = long
         self.max_message = max_message
+        self.small = LONG_MESSAGE if max_message < 0 else min(LONG_MESSAGE, max_message + 1)
+        """Bytes from which on a message is none for a quick call."""
         self.compression = compression
         self.reserve = Reserve(held_bytes)
         self.tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +124,7 @@ class Dispatcher:
                 return  # it has been answered
             if self._access is not None and self._is_denied(connection, stream, self._access):
                 return
-            message = only_message(data, start, stop, ended)
+            message = only_message(data, start, stop, ended, self.small)
             if message is not None:
                 quick = stream.call = self._quick_call(self, connection, stream)
                 quick.start(message)

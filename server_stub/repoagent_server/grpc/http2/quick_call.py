@@ -12,7 +12,6 @@ from repoagent_server.grpc.http2.running_call import DEADLINE, RunningCall
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.infer import OneAnswer, status_of
 from repoagent_server.grpc.request import Decoded
-from repoagent_server.grpc.wire import LONG_MESSAGE
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -93,7 +92,7 @@ class QuickCall(OneAnswer):
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         if self._started:
             return
-        message = only_message(data, start, stop, ended)
+        message = only_message(data, start, stop, ended, self._dispatcher.small)
         if message is not None:
             self.start(message)
             return
@@ -141,9 +140,9 @@ class QuickCall(OneAnswer):
             self._dispatcher.calls.in_flight.finished()
 
 
-def only_message(data: bytes, start: int, stop: int, ended: bool) -> bytes | None:
-    """The message, if ``data[start:stop]`` is one small, uncompressed one and all of the request."""
+def only_message(data: bytes, start: int, stop: int, ended: bool, below: int) -> bytes | None:
+    """The message, if ``data[start:stop]`` is all of the request: one of less than ``below`` bytes, uncompressed."""
     size = stop - start - PREFIX_BYTES
-    if ended and 0 <= size < LONG_MESSAGE and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
+    if ended and 0 <= size < below and not data[start] and U32.unpack_from(data, start + 1)[0] == size:
         return data[start + PREFIX_BYTES : stop]
     return None
