@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from repoagent.executor import (
@@ -80,3 +81,16 @@ def test_a_request_that_has_ended_has_read_its_prompt(executor: Executor) -> Non
     _run(executor, Request([1, 2, 3], 2))
     last = executor.get_latest_request_stats()[-1].request_stats[0]
     assert (last.stage, last.context_prefill_position) == (RequestStage.GENERATION_COMPLETE, 3)
+
+
+def test_the_memory_is_that_of_now(executor: Executor) -> None:
+    """Not the most that there ever was, in which that of the parent process would count, too."""
+
+    def used() -> int:
+        _run(executor, Request([1], 1))
+        return executor.get_latest_iteration_stats()[-1].cpu_mem_usage
+
+    much = np.ones(1 << 25)
+    with_it = used()
+    del much
+    assert with_it - used() > 128 << 20

@@ -1,12 +1,13 @@
 """Statistics: a small record per iteration while the engine runs, the full classes only when someone asks."""
 
 import datetime as dt
-import resource
+import mmap
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget
@@ -111,7 +112,7 @@ class StatsKeeper:
         with self._lock:
             snapshots = list(self._iterations)
             self._iterations.clear()
-        usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        usage = _resident()
         offset = time.time() - time.monotonic()
         return [self._convert(snapshot, usage, offset) for snapshot in snapshots]
 
@@ -163,6 +164,11 @@ class StatsKeeper:
             ),
             specdec_stats=_spec_stats(counts),
         )
+
+
+def _resident() -> int:
+    """How many bytes of memory this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def _spec_stats(counts: IterationCounts) -> SpecDecodingStats | None:
