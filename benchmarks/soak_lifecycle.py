@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from lifecycle_models import MODELS, Store, model_files, write_local
 from raising_agents import Notes, write_agents
-from soak_models import MODELS, Store, model_files, write_local
 
 from repoagent.errors import InvalidTransitionError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
