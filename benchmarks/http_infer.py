@@ -53,10 +53,12 @@ class Payload:
     form: str
     body: bytes
     json_length: int
+    at: str = ""
+    """Another path than that of the model."""
 
     @property
     def path(self) -> str:
-        return f"/v2/models/{self.model}/infer"
+        return self.at or f"/v2/models/{self.model}/infer"
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """A load generator for grpc_infer.py.
 
-``load_grpc.py HOST PORT CONNECTIONS SECONDS`` makes the unary call ModelInfer with the bytes on its standard input over
-and over, one call at a time on each connection, and prints the calls per second. Its HTTP/2 is the least that will do:
+``load_grpc.py HOST PORT CONNECTIONS SECONDS [NAME=VALUE ...]`` makes the unary call ModelInfer with the bytes on its
+standard input over and over, one call at a time on each connection, and prints the calls per second. The names and
+values are metadata of the calls. Its HTTP/2 is the least that will do:
 frames made once, of which only the stream's number changes, and a look for the frame that ends an answer. So little of
 the machine goes into this.
 """
@@ -11,6 +12,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 
 from hpack import Encoder
 
@@ -30,7 +32,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 class Client:
     """One connection, with one call at a time."""
 
-    def __init__(self, host: str, port: int, message: bytes) -> None:
+    def __init__(self, host: str, port: int, message: bytes, metadata: Sequence[tuple[str, str]] = ()) -> None:
         self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         fields = [
@@ -40,6 +42,7 @@ class Client:
             (":authority", host),
             ("te", "trailers"),
             ("content-type", "application/grpc"),
+            *metadata,
         ]
         encoder = Encoder()
         encoder.header_table_size = 0
@@ -98,9 +101,16 @@ class Client:
         return kind == HEADERS and bool(flags & END_STREAM) and stream == self._stream
 
 
-def run(host: str, port: int, message: bytes, connections: int, seconds: float) -> float:
+def run(
+    host: str,
+    port: int,
+    message: bytes,
+    connections: int,
+    seconds: float,
+    metadata: Sequence[tuple[str, str]] = (),
+) -> float:
     with selectors.DefaultSelector() as selector:
-        clients = [Client(host, port, message) for _ in range(connections)]
+        clients = [Client(host, port, message, metadata) for _ in range(connections)]
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
         waiting = set(clients)
@@ -119,8 +129,9 @@ def run(host: str, port: int, message: bytes, connections: int, seconds: float) 
 
 
 def main() -> None:
-    host, port, connections, seconds = sys.argv[1:]
-    print(run(host, int(port), sys.stdin.buffer.read(), int(connections), float(seconds)))
+    host, port, connections, seconds, *pairs = sys.argv[1:]
+    metadata = [(name, value) for name, _, value in (pair.partition("=") for pair in pairs)]
+    print(run(host, int(port), sys.stdin.buffer.read(), int(connections), float(seconds), metadata))
 
 
 if __name__ == "__main__":

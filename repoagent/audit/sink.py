@@ -1,7 +1,7 @@
 """What the loader, the core and the front ends record through. They know nothing of files."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from repoagent.audit.actors import Actor
 from repoagent.errors import UnavailableError
@@ -16,6 +16,7 @@ class AuditError(UnavailableError):
     """An event that must be recorded cannot be: what it would have recorded does not happen."""
 
 
+@runtime_checkable
 class Audit(Protocol):
     """Takes events. ``event`` is what kind of thing happened, ``result`` how it went, ``actor`` who did it.
 

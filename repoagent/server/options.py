@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.enums import (
@@ -134,6 +135,8 @@ class Options:
     """Let ``exec:`` key references of models run programs as the server."""
     limits: Limits = field(default=DEFAULT_LIMITS, kw_only=True)
     """What one model, file or request may take."""
+    audit: Audit = field(default=NO_AUDIT, kw_only=True)
+    """Gets what happens to models: a :class:`repoagent.audit.log.AuditLog`, which its owner closes."""
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
@@ -197,6 +200,7 @@ def core_options(options: Options) -> CoreOptions:
         server_id=options.server_id,
         backend_config=options.backend_configuration,
         storage_options=options.storage_options,
+        audit=options.audit,
     )
 
 

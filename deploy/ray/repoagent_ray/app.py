@@ -5,6 +5,7 @@ from typing import Any
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
+from repoagent_ray.environment import in_process_of
 from repoagent_ray.ingress import Ingress
 from repoagent_ray.replica import replica_class
 from repoagent_ray.settings import Settings
@@ -13,6 +14,8 @@ __all__ = ["application"]
 
 _INGRESS_REQUESTS = 10_000
 """An ingress waits for replicas and computes little: the queue is bounded at its handle of these."""
+_QUIET = {"enable_access_log": False}
+"""A line of Ray's for each request costs more than the request; the request log has what it lacks."""
 _GRACE_SECONDS = 15.0
 """What a replica has to end beyond the time that its requests have."""
 
@@ -30,7 +33,8 @@ def application(args: Settings) -> Any:
         name="Models",
         max_ongoing_requests=settings.max_ongoing_requests,
         max_queued_requests=settings.max_queued_requests,
-        ray_actor_options=dict(settings.replica),
+        ray_actor_options=in_process_of(settings.replica),
+        logging_config=_QUIET,
         graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
         **_replicas(settings),
     )
@@ -39,7 +43,8 @@ def application(args: Settings) -> Any:
         name="Ingress",
         num_replicas=settings.ingress_replicas,
         max_ongoing_requests=_INGRESS_REQUESTS,
-        ray_actor_options=dict(settings.ingress),
+        ray_actor_options=in_process_of(settings.ingress),
+        logging_config=_QUIET,
         graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
     )
     return ingress.bind(models.bind(settings), settings)

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import repoagent
 from repoagent.api.report import LoadReport
-from repoagent.audit import NO_AUDIT, Audit
+from repoagent.audit import NO_AUDIT, Audit, current_actor
 from repoagent.errors import RepoAgentError, UnsupportedError
 from repoagent.serving.queries import EXTENSIONS
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.tracing.settings import TraceSettings
 from repoagent.serving.tracing.tracer import Tracer
-from repoagent_ray.merging import merged_index, merged_statistics
+from repoagent_ray.merging import merged_index, merged_metrics, merged_statistics
 from repoagent_ray.replicas import Replicas
 
 __all__ = ["OF_ONE_SERVER", "ClusterCore"]
@@ -29,10 +29,10 @@ class ClusterCore:
     Every method but ``live`` and ``metadata`` waits for replicas, so it is called on threads.
     """
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, audit: Audit = NO_AUDIT) -> None:
         self._replicas = replicas
         self.tracer = Tracer(TraceSettings())
-        self.audit: Audit = NO_AUDIT
+        self.audit = audit
 
     def live(self) -> bool:
         """The ingress answers."""
@@ -105,9 +105,10 @@ class ClusterCore:
                 f"failed to load '{name}': a configuration, files or one version of a load request would reach the "
                 "replicas of now only; change the repository instead"
             )
-        reports = self._replicas.ask_all("reload", name, patience=None).all()
+        actor = current_actor()
+        reports = self._replicas.ask_all("reload", name, actor, patience=None).all()
         held = [report for report in reports if report is not None]
-        return LoadReport.from_dict(held[0] if held else self._replicas.ask("load", name, name, patience=None))
+        return LoadReport.from_dict(held[0] if held else self._replicas.ask("load", name, name, actor, patience=None))
 
     def unload(self, name: str, *, unload_dependents: bool = False, version: int | None = None) -> None:
         """Unload a model in every replica, once its requests have ended. The next request loads it again.
@@ -118,7 +119,7 @@ class ClusterCore:
         """
         if version is not None:
             raise UnsupportedError(f"failed to unload '{name}': on Ray Serve a model is unloaded with all its versions")
-        self._replicas.ask_all("unload", name, unload_dependents, patience=None).all()
+        self._replicas.ask_all("unload", name, unload_dependents, current_actor(), patience=None).all()
 
     def report(self, name: str) -> LoadReport | None:
         """What the agents did at the last load, in one of the replicas that tried it."""
@@ -127,8 +128,25 @@ class ClusterCore:
                 return LoadReport.from_dict(report)
         return None
 
+    def metrics(self) -> str:
+        """Those of every replica that answers, as one page."""
+        return merged_metrics(self._replicas.ask_all("metrics").any())
+
     def check(self, request: InferRequest) -> None:
-        raise NotImplementedError("an ingress passes inference on")
+        """Refuse ``request``: an ingress passes inference on as it came.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise _not_here(request)
 
     def submit(self, request: InferRequest) -> None:
-        raise NotImplementedError("an ingress passes inference on")
+        """Answer ``request`` with the same refusal."""
+        request.send(InferResponse(request.model_name, "", request.asked.id, error=_not_here(request)), final=True)
+
+
+def _not_here(request: InferRequest) -> UnsupportedError:
+    return UnsupportedError(
+        f"an ingress executes no model: the request for '{request.model_name}' belongs to a replica, to which an "
+        "ingress passes it on"
+    )

@@ -1,6 +1,8 @@
 """The ingress: what Ray's HTTP and gRPC proxies call. It finds the model of each request and passes it on."""
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -15,14 +17,18 @@ from repoagent_server.shared.address import grpcio_address
 from repoagent_server.shared.pools import Pools
 
 from repoagent_ray.cluster_core import ClusterCore
+from repoagent_ray.environment import PROXY
 from repoagent_ray.grpc_calls import CallContext, CallEnded
 from repoagent_ray.ingress_grpc import IngressGrpc
 from repoagent_ray.ingress_http import ingress_service
+from repoagent_ray.logs import Logs
 from repoagent_ray.replicas import Replicas
 from repoagent_ray.settings import Settings
 from repoagent_ray.wire import GrpcEnd
 
 __all__ = ["Ingress"]
+
+logger = logging.getLogger(__name__)
 
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -43,12 +49,16 @@ class Ingress:
         Raises:
             ConfigError: it cannot be used.
         """
-        self._settings = settings
+        if os.environ.get(PROXY) != "1":
+            logger.warning("Ray's proxy in Python takes the requests: %s=1 for all of Ray's processes is faster", PROXY)
         self._access = None if settings.access is None else AccessFile(settings.access)
-        self._replicas = Replicas(models)
-        self._core = ClusterCore(self._replicas)
+        self._replicas = Replicas(models, asyncio.get_running_loop())
+        self._logs = Logs(settings, "ingress")
+        self._core = ClusterCore(self._replicas, self._logs.audit)
         self._pools = Pools("ingress-grpc")
         access = None if self._access is None else self._access.access
+        if access is not None:
+            access.observe(self._logs.denials.report)
         self._grpc = IngressGrpc(
             self._core,
             self._replicas,
@@ -56,14 +66,19 @@ class Ingress:
             access=access,
             limits=settings.limits,
             stream_requests=settings.stream_requests,
+            log=self._logs.requests,
         )
         # Ray's proxy repeats x-request-id, and makes one where there is none.
-        service = ingress_service(self._core, self._replicas, access)
+        service = ingress_service(self._core, self._replicas, settings, access, self._logs)
         self._http = AsgiApp(service, max_body=settings.max_body, request_ids=False)
 
     def __serve_build_asgi_app__(self) -> AsgiApp:
         """Ray calls it for the application that its HTTP proxy talks to."""
         return self._http
+
+    async def __del__(self) -> None:
+        """Ray calls it once, when it ends the ingress in good order."""
+        await asyncio.get_running_loop().run_in_executor(None, self._logs.close)
 
     async def ModelStreamInfer(  # noqa: N802 - the name of the RPC
         self, messages: gRPCInputStream, grpc_context: RayServegRPCContext

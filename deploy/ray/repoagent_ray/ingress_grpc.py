@@ -13,12 +13,14 @@ from repoagent_server.grpc.details import details
 from repoagent_server.grpc.infer import told_of
 from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
+from repoagent_server.grpc.running_request import RunningRequest, log_refused
 from repoagent_server.grpc.service import METHODS, SERVICE
 from repoagent_server.grpc.stream_message import error_message
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.request_log import RequestLog
 
 from repoagent.errors import RepoAgentError, UnsupportedError
 from repoagent.limits import Limits
@@ -26,6 +28,7 @@ from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
 from repoagent_ray.grpc_calls import CallContext, CallEnded, Named, answer_once
 from repoagent_ray.message_head import head_of
 from repoagent_ray.replicas import Replicas
+from repoagent_ray.request_line import NO_LINE, LoggedLine, RequestLine
 from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, without_credentials
 
 __all__ = ["IngressGrpc"]
@@ -35,6 +38,7 @@ _STREAM: Final = "ModelStreamInfer"
 _REFUSED: Final = frozenset({"TraceSetting", "LogSettings"})
 _ERRORS_ARE_STATUSES: Final = "triton_grpc_error"
 _INVALID: Final = "the message is not valid"
+_GONE: Final = GrpcEnd(grpc.StatusCode.CANCELLED.value[0], "the client has gone")
 
 
 class IngressGrpc:
@@ -49,14 +53,17 @@ class IngressGrpc:
         access: Access | None = None,
         limits: Limits,
         stream_requests: int,
+        log: RequestLog | None = None,
     ) -> None:
-        """``access``: who may do what; None lets everybody. ``stream_requests``: how many of a stream run at a time."""
+        """``access``: who may do what; None lets everybody. ``stream_requests``: how many of a stream run at a time.
+        ``log``: gets a line for each request."""
         self._core = core
         self._replicas = replicas
         self._pools = pools
         self._access = access
         self._limits = limits
         self._stream_requests = stream_requests
+        self._log = log
         self._handlers: dict[str, Any] = {}
         self._inference: Inference | None = None
         self._guard: CallAccess | None = None
@@ -94,7 +101,9 @@ class IngressGrpc:
         try:
             context.caller = self._guard.begin(method, lambda: shown_by(context), address=place, request=request)
         except AccessError as error:
-            raise CallEnded(_status(error)) from error
+            ended = _status(error)
+            log_refused(self._log, method, ended.code, request, error.client)
+            raise CallEnded(ended) from error
 
     def _handler(self, name: str) -> Any:
         """What answers a method."""
@@ -120,16 +129,26 @@ class IngressGrpc:
     # -- inference ------------------------------------------------------------------------------------------------
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
+        line = self._line(message, context)
+        answer: bytes | GrpcEnd = _GONE
         try:
-            model = head_of(message, self._limits).model
-            self._admit(context, model)
-            answer: bytes | GrpcEnd = await self._replicas.once("grpc", model, self._call(message, context))
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
-        except RepoAgentError as error:
-            raise CallEnded(_status(error)) from error
+            answer = await self._answer_once(message, context, line)
+        finally:
+            line.ends(answer)
         if isinstance(answer, GrpcEnd):
             raise CallEnded(answer)
+        return answer
+
+    async def _answer_once(self, message: bytes, context: Any, line: RequestLine) -> bytes | GrpcEnd:
+        try:
+            head = head_of(message, self._limits)
+            line.asks(head)
+            self._admit(context, head.model)
+            answer: bytes | GrpcEnd = await self._replicas.once("grpc", head.model, self._call(message, context))
+        except DecodeError:
+            return GrpcEnd(grpc.StatusCode.INTERNAL.value[0], "Exception deserializing request!")
+        except RepoAgentError as error:
+            return _status(error)
         return answer
 
     async def _infer_stream(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -157,17 +176,36 @@ class IngressGrpc:
 
     async def _answer(self, message: bytes, context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]") -> None:
         """Answer one message of a stream."""
-        statuses, name = _wants_statuses(context), ""
+        statuses, name, line = _wants_statuses(context), "", self._line(message, context)
+
+        async def put(answer: bytes | GrpcEnd, error: RepoAgentError | None = None) -> None:
+            line.answers(answer, error)
+            await answers.put(answer)
+
         try:
             head = head_of(message, self._limits)
             name = head.id
+            line.asks(head)
             self._admit(context, head.model)
             async for piece in self._replicas.stream("grpc_stream", head.model, self._call(message, context)):
-                await answers.put(_refusal(piece.error(), name, statuses) if isinstance(piece, Failure) else piece)
+                if isinstance(piece, Failure):
+                    await put(_refusal(piece.error(), name, statuses), piece.error())
+                else:
+                    await put(piece)
         except DecodeError:
-            await answers.put(GrpcEnd(grpc.StatusCode.INTERNAL.value[0], _INVALID))
+            await put(GrpcEnd(grpc.StatusCode.INTERNAL.value[0], _INVALID))
         except Exception as error:
-            await answers.put(_refusal(told_of(error), name, statuses))
+            await put(_refusal(told_of(error), name, statuses), told_of(error))
+        finally:
+            line.ends()
+
+    def _line(self, message: bytes, context: Any) -> RequestLine:
+        """What the request log gets of a message."""
+        if self._log is None:
+            return NO_LINE
+        assert self._inference is not None
+        client = self._inference.now(caller_of(context))
+        return LoggedLine(self._log, RunningRequest(len(message), client, request_id(context)))
 
     def _admit(self, context: Any, model: str) -> None:
         """Check that the client may infer with the model.

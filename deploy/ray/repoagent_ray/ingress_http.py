@@ -7,33 +7,54 @@ from typing import Any, Final
 
 from repoagent_server.access import Access
 from repoagent_server.handlers.handlers import Handlers
+from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.access import HttpAccess
+from repoagent_server.http.api import metrics_route
+from repoagent_server.http.logged import logged
+from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
+from repoagent_server.http.openai_answers import openai_error
 from repoagent_server.http.router import Params, Route, Router
 from repoagent_server.http.routes import api_routes
 from repoagent_server.http.service import HttpService, ServiceFactory, answer_to
+from repoagent_server.http.ui_routes import ui_routes
+from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 
 from repoagent.errors import UnsupportedError
 from repoagent_ray.cluster_core import OF_ONE_SERVER, ClusterCore
+from repoagent_ray.ingress_openai import openai_routes
+from repoagent_ray.logs import Logs
 from repoagent_ray.replicas import Replicas
-from repoagent_ray.wire import HttpCall, HttpHead, pack, unpack, without_credentials
+from repoagent_ray.settings import Settings
+from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack, without_credentials
 
 __all__ = ["ingress_service"]
 
 _REFUSED: Final = frozenset({Api.TRACE, Api.LOGGING})
 
 
-def ingress_service(core: ClusterCore, replicas: Replicas, access: Access | None) -> ServiceFactory:
+def ingress_service(
+    core: ClusterCore, replicas: Replicas, settings: Settings, access: Access | None, logs: Logs
+) -> ServiceFactory:
     """What an ASGI application needs to serve the replicas. ``access``: who may do what; None lets everybody."""
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=False)
         forward = _Forward(replicas, loop, guarded=access is not None)
         routes = [_route(route) for route in api_routes(handlers, forward.once, forward)]
+        if settings.allow_openai:
+            inference = Inference(core, Mailbox(loop), limits=settings.limits, access=access)
+            routes += openai_routes(inference, LongWork(loop, pools.long), forward.openai)
+        if settings.allow_ui:
+            routes += ui_routes(handlers.repository, explicit=True)
+        if settings.allow_metrics:
+            routes.append(metrics_route(core.metrics))
         service = HttpService(Router(routes), loop, pools)
         service.access = None if access is None else HttpAccess(access)
+        service.denials = logs.denials
+        service.watch = None if logs.requests is None else logged(logs.requests)
         return service
 
     return make
@@ -68,6 +89,10 @@ class _Forward:
         """A request whose answer comes piece by piece."""
         self._run(self._stream(request, params["model"], exchange), exchange)
 
+    def openai(self, request: Request, model: str, exchange: Exchange, streams: bool) -> None:
+        """A request to OpenAI's API."""
+        self._run((self._stream if streams else self._once)(request, model, exchange), exchange)
+
     def _run(self, work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
         task = self._loop.create_task(work)
         self._running.add(task)
@@ -78,7 +103,7 @@ class _Forward:
         try:
             head: HttpHead = await self._replicas.once("http", model, self._call(request))
         except Exception as error:
-            exchange.respond(answer_to(error, request))
+            exchange.respond(_refusal(error, request))
         else:
             exchange.respond(_response(head))
 
@@ -94,7 +119,7 @@ class _Forward:
                 else:
                     exchange.write(piece)
         except Exception as error:
-            answer = answer_to(error, request)
+            answer = _refusal(error, request)
             if not begun:
                 exchange.respond(answer)
                 return
@@ -108,6 +133,10 @@ class _Forward:
 
 def _cancel(task: "asyncio.Task[None]") -> None:
     task.cancel()
+
+
+def _refusal(error: Exception, request: Request) -> Response:
+    return openai_error(error) if is_openai(request.target) else answer_to(error, request)
 
 
 def _response(head: HttpHead) -> Response:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["merged_index", "merged_statistics"]
+__all__ = ["merged_index", "merged_metrics", "merged_statistics"]
 
 #: States of a version, the one that counts first.
 _ORDER: Final = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE", "")
+_HELP: Final = "# HELP "
 _LATEST: Final = frozenset({"last_inference"})
 
 
@@ -53,3 +54,26 @@ def _summed_batches(one: list[Any], other: list[Any]) -> list[Any]:
         size = entry.get("batch_size")
         sizes[size] = {**_sum(sizes[size], entry), "batch_size": size} if size in sizes else entry
     return [sizes[size] for size in sorted(sizes)]
+
+
+def merged_metrics(pages: Iterable[tuple[str, str]]) -> str:
+    """One page of metrics from those of replicas: each value gets the name of its replica as the label ``replica``."""
+    families: dict[str, list[str]] = {}
+    for replica, page in pages:
+        lines: list[str] = []
+        for line in page.splitlines():
+            if line.startswith(_HELP):
+                lines = families.setdefault(line.split(" ", 3)[2], [])
+            if not line.startswith("#"):
+                lines.append(_labelled(line, replica))
+            elif line not in lines[:2]:
+                lines.append(line)
+    return "".join(f"{line}\n" for lines in families.values() for line in lines)
+
+
+def _labelled(line: str, replica: str) -> str:
+    """A line of a value, with another label first."""
+    end = next(index for index, character in enumerate(line) if character in "{ ")
+    name, rest = line[:end], line[end:]
+    own = f'{{replica="{replica}"'
+    return f"{name}{own},{rest[1:]}" if rest.startswith("{") else f"{name}{own}}}{rest}"

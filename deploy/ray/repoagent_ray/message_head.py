@@ -15,6 +15,7 @@ class MessageHead:
     """The first fields of a request."""
 
     model: str
+    version: str
     id: str
 
 
@@ -31,4 +32,4 @@ def head_of(message: bytes, limits: Limits) -> MessageHead:
         check_infer(message, limits)
         message = bytes(split_raw(message)[0])
     request = pb.ModelInferRequest.FromString(message)
-    return MessageHead(request.model_name, request.id)
+    return MessageHead(request.model_name, request.model_version, request.id)

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from grpc import StatusCode
+from grpc.aio import AioRpcError
 from ray.exceptions import ObjectLostError, RayActorError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 
@@ -15,13 +17,15 @@ logger = logging.getLogger(__name__)
 
 #: A replica that ended, or whose answer went with it.
 _ENDED = (RayActorError, ObjectLostError, ReplicaUnavailableError)
+#: What grpcio says of one that ends, where Ray does not translate it.
+_LOST = (StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
 
 
 def as_repoagent_error(error: Exception) -> RepoAgentError:
     """``error`` as clients get it. Whether a request was executed by a replica that ended is not known."""
     if isinstance(error, RepoAgentError):
         return error
-    if isinstance(error, _ENDED):
+    if isinstance(error, _ENDED) or (isinstance(error, AioRpcError) and error.code() in _LOST):
         return UnavailableError("the replica that had the request has ended before it answered; send it again")
     if isinstance(error, BackPressureError):
         return OverloadedError("Exceeds maximum queue size: too many requests wait for a replica; send it later")

@@ -13,9 +13,11 @@ from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.pools import Pools
 
 from repoagent.api.report import LoadReport
+from repoagent.audit import Actor, acting_as
 from repoagent.errors import RepoAgentError
 from repoagent.public_text import public_values
 from repoagent.server import Server
+from repoagent_ray.logs import Logs, process_name
 from repoagent_ray.replica_grpc import ReplicaGrpc
 from repoagent_ray.replica_http import ReplicaHttp, refused
 from repoagent_ray.resident import Resident
@@ -41,7 +43,8 @@ class Replica:
         self._settings = settings
         self._pools = Pools("replica")
         self._residents: dict[str, Resident] = {}
-        self._server = Server(settings.server_options()).start()
+        self._logs = Logs(settings, "replica")
+        self._server = Server(settings.server_options(self._logs.audit)).start()
         self._core = self._server.core
         self._http = ReplicaHttp(self._server, settings, self._pools)
         self._grpc = ReplicaGrpc(self._server, settings, self._pools)
@@ -53,18 +56,21 @@ class Replica:
 
     async def __del__(self) -> None:
         """Ray calls it once, when it ends the replica in good order: every model is unloaded through its agents."""
+        loop = asyncio.get_running_loop()
         if self._core.live():
-            await asyncio.get_running_loop().run_in_executor(None, self._server.stop)
+            await loop.run_in_executor(None, self._server.stop)
+        await loop.run_in_executor(None, self._logs.close)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    async def http(self, call: HttpCall) -> HttpHead:
-        """One request, one answer."""
+    async def http(self, call: HttpCall) -> AsyncIterator[HttpHead]:
+        """One request, one answer: see :meth:`Replicas.once`."""
         try:
             async with self._model():
-                return await self._http.once(call)
+                answer = await self._http.once(call)
         except RepoAgentError as error:
-            return refused(error)
+            answer = refused(error, call)
+        yield answer
 
     async def http_stream(self, call: HttpCall) -> AsyncIterator[HttpHead | bytes]:
         """One request, and an answer piece by piece, its head first."""
@@ -73,15 +79,16 @@ class Replica:
                 async for piece in self._http.stream(call):
                     yield piece
         except RepoAgentError as error:
-            yield refused(error)
+            yield refused(error, call)
 
-    async def grpc(self, call: GrpcCall) -> bytes | GrpcEnd:
+    async def grpc(self, call: GrpcCall) -> AsyncIterator[bytes | GrpcEnd]:
         """A message of ModelInfer, and its answer."""
         try:
             async with self._model():
-                return await self._grpc.once(call)
+                answer = await self._grpc.once(call)
         except RepoAgentError as error:
-            return GrpcEnd(code_for(error).value[0], details(client_text(error)))
+            answer = GrpcEnd(code_for(error).value[0], details(client_text(error)))
+        yield answer
 
     async def grpc_stream(self, call: GrpcCall) -> AsyncIterator[bytes | GrpcEnd | Failure]:
         """A message of ModelStreamInfer, and its answers."""
@@ -110,6 +117,10 @@ class Replica:
         """What the agents did when a model was last loaded here, or failed to load; None if it never was."""
         return await self._answer(lambda: _dict_of(self._core.report(name)))
 
+    async def metrics(self) -> tuple[str, str]:
+        """The name of this replica, and its metrics as Prometheus reads them."""
+        return process_name(), await self._call(self._server.metrics)
+
     async def ask_loaded(self, question: str, *arguments: Any) -> Any:
         """The same about the model of this call, which is loaded for it."""
         try:
@@ -118,32 +129,38 @@ class Replica:
         except RepoAgentError as error:
             return Failure.of(error)
 
-    async def load(self, name: str) -> Any:
-        """Load the model of this call, again if its files have changed: the report, or a failure."""
-        if not serve.get_multiplexed_model_id():  # No repository has it: the core says so.
-            return await self._answer(lambda: _dict_of(self._core.load(name)))
+    async def load(self, name: str, actor: Actor) -> Any:
+        """Load the model of this call for ``actor``, again if its files have changed: the report, or a failure."""
         try:
-            while True:
-                resident = await self.resident(name)
-                report = await resident.reload()
-                if report is not None:
-                    return _dict_of(report)
+            with acting_as(actor):
+                if not serve.get_multiplexed_model_id():  # No repository has it: the core says so.
+                    return await self._answer(lambda: _dict_of(self._core.load(name)))
+                while True:
+                    resident = await self.resident(name)
+                    report = await resident.reload()
+                    if report is not None:
+                        return _dict_of(report)
         except RepoAgentError as error:
             return Failure.of(error)
 
-    async def reload(self, name: str) -> Any:
+    async def reload(self, name: str, actor: Actor) -> Any:
         """Load a model again if it has a place here: as :meth:`load`. None if it has none."""
         resident = self._residents.get(name)
         if resident is None or not self._core.model_loaded(name):
             return None
         try:
-            return _dict_of(await resident.reload())
+            with acting_as(actor):
+                return _dict_of(await resident.reload())
         except RepoAgentError as error:
             return Failure.of(error)
 
-    async def unload(self, name: str, unload_dependents: bool) -> Any:
-        """Unload a model once its requests have ended: None, or a failure."""
+    async def unload(self, name: str, unload_dependents: bool, actor: Actor) -> Any:
+        """Unload a model for ``actor`` once its requests have ended: None, or a failure."""
         resident = self._residents.get(name)
+        with acting_as(actor):
+            return await self._unload(name, resident, unload_dependents)
+
+    async def _unload(self, name: str, resident: Resident | None, unload_dependents: bool) -> Any:
         try:
             if resident is not None:
                 await resident.unload(unload_dependents=unload_dependents)

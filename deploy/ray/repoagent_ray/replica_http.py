@@ -7,13 +7,14 @@ from typing import Final
 from repoagent_server.http.api import api_service
 from repoagent_server.http.body import frame_of
 from repoagent_server.http.messages import Request, Response, error_response
+from repoagent_server.http.openai_answers import openai_error
 from repoagent_server.http.service import HttpService
 from repoagent_server.shared.pools import Pools
 
 from repoagent.errors import RepoAgentError
 from repoagent.server import Server
 from repoagent_ray.settings import Settings
-from repoagent_ray.wire import HttpCall, HttpHead, pack, unpack
+from repoagent_ray.wire import HttpCall, HttpHead, is_openai, pack, unpack
 
 __all__ = ["ReplicaHttp", "refused"]
 
@@ -30,6 +31,7 @@ class ReplicaHttp:
             max_input_size=settings.max_body,
             forward_headers=settings.forward_headers,
             limits=settings.limits,
+            openai=settings.allow_openai,
         )
         self._pools = pools
         self._service: HttpService | None = None
@@ -63,9 +65,9 @@ class ReplicaHttp:
         return exchange
 
 
-def refused(error: RepoAgentError) -> HttpHead:
-    """The answer to a request whose model cannot be loaded."""
-    return _head(error_response(error))
+def refused(error: RepoAgentError, call: HttpCall) -> HttpHead:
+    """The answer to a call whose model cannot be loaded."""
+    return _head(openai_error(error) if is_openai(call.target) else error_response(error))
 
 
 class _Exchange:

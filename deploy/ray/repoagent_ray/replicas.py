@@ -1,8 +1,9 @@
 """The replicas as an ingress sees them: Ray Serve chooses one for each call, by the model where there is one."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ray.serve.handle import DeploymentHandle
 from repoagent_server.grpc.response import STATUS
@@ -14,8 +15,11 @@ from repoagent_ray.wire import Failure, GrpcEnd, HttpHead
 
 __all__ = ["Answers", "Replicas"]
 
+_T = TypeVar("_T")
 _PATIENCE: Final = 60.0
 """Seconds that replicas have to answer a question. Loads, unloads and inference have no limit here."""
+_PLAIN: Final = "pickle"
+"""What goes between processes is of types that they have: Ray's default pickles code as well, which takes longer."""
 _HANDLES: Final = 4096
 """Handles that are kept: making one takes longer than looking it up."""
 
@@ -50,10 +54,11 @@ class Answers:
 
 
 class Replicas:
-    """Calls of replicas. ``once`` and ``stream`` belong to an event loop; the others wait, on threads."""
+    """Calls of replicas. ``once`` and ``stream`` belong to ``loop``; the others wait for it, on threads."""
 
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._handle = handle
+    def __init__(self, handle: DeploymentHandle, loop: asyncio.AbstractEventLoop) -> None:
+        self._handle = handle.options(_by_reference=False, request_serialization=_PLAIN, response_serialization=_PLAIN)
+        self._loop = loop
         self._known: set[str] = set()
         """Models that a repository has. What else clients name must not become a model of Ray's: that would cost one
         that is loaded its place, and Ray remembers each name."""
@@ -62,19 +67,27 @@ class Replicas:
     # -- requests -------------------------------------------------------------------------------------------------
 
     async def once(self, method: str, model: str, *arguments: Any) -> Any:
-        """What ``method`` of the replica answers that Ray chooses for ``model``.
+        """What ``method``, which yields one answer, yields in the replica that Ray chooses for ``model``.
+
+        It is a stream to Ray, which begins when a replica has accepted the request. A call with a plain answer, whose
+        replica ends, Ray sends to another one, and again: a request that kills its replica would kill them all.
 
         Raises:
             RepoAgentError: no replica can answer, or it ended before it did.
         """
-        with ray_faults():
-            answer = await self._to(method, await self._place(model)).remote(*arguments)
+        answer = None
+        async for piece in self.stream(method, model, *arguments):
+            answer = piece
         if _is_missing(answer):
             self._known.discard(model)  # it may have gone from its repository
         return answer
 
     async def stream(self, method: str, model: str, *arguments: Any) -> AsyncIterator[Any]:
-        """The same, piece by piece."""
+        """What ``method`` yields in the replica that Ray chooses for ``model``, piece by piece.
+
+        Raises:
+            RepoAgentError: as :meth:`once`.
+        """
         with ray_faults():
             pieces = self._to(method, await self._place(model), stream=True).remote(*arguments)
             ended = False
@@ -103,12 +116,7 @@ class Replicas:
         Raises:
             RepoAgentError: it answers so, or none can answer.
         """
-        with ray_faults():
-            if model and model not in self._known:
-                if not self._to("knows").remote(model).result(timeout_s=_PATIENCE):
-                    return _opened(self._to(method).remote(*arguments).result(timeout_s=patience))
-                self._known.add(model)
-            return _opened(self._to(method, model).remote(*arguments).result(timeout_s=patience))
+        return self._wait(self._ask(method, model, arguments, patience))
 
     def ask_all(self, method: str, *arguments: Any, patience: float | None = _PATIENCE) -> "Answers":
         """What every replica answers to ``method``.
@@ -116,8 +124,21 @@ class Replicas:
         Raises:
             RepoAgentError: there are no replicas.
         """
+        return self._wait(self._ask_all(method, arguments, patience))
+
+    def _wait(self, answer: Coroutine[Any, Any, _T]) -> _T:
+        """What ``answer`` brings: Ray's router runs on the event loop."""
+        return asyncio.run_coroutine_threadsafe(answer, self._loop).result()
+
+    async def _ask(self, method: str, model: str, arguments: tuple[Any, ...], patience: float | None) -> Any:
         with ray_faults():
-            results = self._handle.broadcast(method, *arguments).results(timeout_s=patience, return_exceptions=True)
+            place = await asyncio.wait_for(self._place(model), _PATIENCE)
+            return _opened(await asyncio.wait_for(self._to(method, place).remote(*arguments), patience))
+
+    async def _ask_all(self, method: str, arguments: tuple[Any, ...], patience: float | None) -> "Answers":
+        with ray_faults():
+            asked = self._handle.broadcast(method, *arguments)
+            results = await asked.results_async(timeout_s=patience, return_exceptions=True)
         found = Answers()
         for result in results:
             if isinstance(result, Failure):

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError
 from repoagent.limits import Limits
 from repoagent.server import ModelControlMode, Options
@@ -16,6 +17,7 @@ _OURS: Final = {
     "model_namespacing": "a model is known by its name alone",
     "model_repository": "it is a setting of its own",
     "on_demand": "models are loaded by the requests for them",
+    "audit": "it is audit_log",
     "startup_models": "models are loaded by the requests for them",
 }
 _MOST_BODY: Final = 1 << 26
@@ -54,6 +56,20 @@ class Settings(BaseModel):
     """Which headers of inference requests reach the model as parameters: a regular expression."""
     access: str | None = None
     """An access file, which every node with an ingress must have under this path."""
+    allow_openai: bool = False
+    """Serve OpenAI's API below ``/v1``."""
+    allow_metrics: bool = True
+    """Serve the metrics of all replicas at ``/metrics``."""
+    allow_ui: bool = False
+    """Serve a page for people at ``/ui``."""
+    request_log: str | None = None
+    """A directory on each node with an ingress: each ingress writes a line for each request into a file of its own."""
+    audit_log: str | None = None
+    """A directory on each node: each process writes an audit log of its own there."""
+    audit_required: bool = False
+    """Refuse loads and unloads that cannot be recorded."""
+    audit_key: str | None = None
+    """The reference of a key: with it every line of the audit logs carries an HMAC."""
     replica: dict[str, Any] = Field(default_factory=lambda: {"num_cpus": 1})
     """Ray's options for the actor of a replica: ``num_cpus``, ``num_gpus``, ``resources``, ..."""
     ingress: dict[str, Any] = Field(default_factory=lambda: {"num_cpus": 0})
@@ -97,8 +113,8 @@ class Settings(BaseModel):
         except TypeError as error:
             raise InvalidArgumentError(f"options: limits: {error}") from None
 
-    def server_options(self) -> Options:
-        """The options of the server in a replica.
+    def server_options(self, audit: Audit = NO_AUDIT) -> Options:
+        """The options of the server in a replica. ``audit`` gets what happens to its models.
 
         Raises:
             InvalidArgumentError: a limit is not known, or its value means nothing.
@@ -107,5 +123,6 @@ class Settings(BaseModel):
         return Options(
             model_repository=self.model_repository,
             model_control_mode=ModelControlMode.EXPLICIT,
+            audit=audit,
             **{**fields, **self.options, "limits": self.limits},
         )

@@ -12,13 +12,25 @@ from repoagent_server.shared.client_text import client_text
 
 from repoagent.errors import RepoAgentError, error_of
 
-__all__ = ["Failure", "GrpcCall", "GrpcEnd", "HttpCall", "HttpHead", "Packed", "pack", "unpack", "without_credentials"]
+__all__ = [
+    "Failure",
+    "GrpcCall",
+    "GrpcEnd",
+    "HttpCall",
+    "HttpHead",
+    "Packed",
+    "is_openai",
+    "pack",
+    "unpack",
+    "without_credentials",
+]
 
 Packed: TypeAlias = Any
 """Bytes, or an array of them: Ray carries the memory of an array beside the message, without copying it into one."""
 
 _Text = TypeVar("_Text", str, bytes, str | bytes)
 _LARGE: Final = 1 << 16
+_OPENAI: Final = b"/v1/"
 
 
 def pack(buffer: Buffer) -> Packed:
@@ -34,6 +46,11 @@ def unpack(packed: Packed) -> Buffer:
 def without_credentials(headers: Iterable[tuple[_Text, _Text]]) -> list[tuple[_Text, _Text]]:
     """``headers`` without keys and tokens: an ingress has judged them, and models must not get them."""
     return [(name, value) for name, value in headers if _lower(name) not in CREDENTIALS]
+
+
+def is_openai(target: bytes) -> bool:
+    """Whether a path is of OpenAI's API, whose errors have a form of their own."""
+    return target.startswith(_OPENAI)
 
 
 def _lower(name: str | bytes) -> str:

@@ -28,11 +28,18 @@ from onnx import TensorProto, helper
 # Ray reports nothing, and its token, without which strangers could run code in the cluster, is in no file.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 # Its processes have seconds to start, which a busy machine may not have: see also _PatientTime.
-os.environ |= {"RAY_agent_register_timeout_ms": "240000"}
+os.environ |= {"RAY_agent_register_timeout_ms": "240000", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "120"}
+# An application ends when its requests have: no balancer of another machine has to forget it first.
+os.environ |= {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0"}
 ray = pytest.importorskip("ray", reason="ray[serve] is not installed: `make ray` installs it")
+
+from repoagent_ray.environment import CLUSTER  # noqa: E402
+
+os.environ |= CLUSTER  # Ray Serve reads it when it is imported
 
 from ray import serve  # noqa: E402
 from ray._private import node  # noqa: E402
+from ray.serve._private import api  # noqa: E402
 from repoagent_ray import Settings, application  # noqa: E402
 from repoagent_ray.servicer import FUNCTIONS  # noqa: E402
 
@@ -80,8 +87,11 @@ def _cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) < _LONGEST else "/tmp"
     scratch = tempfile.mkdtemp(prefix="ray", dir=place)
     ports = _free_port(), _free_port()
+    short = tempfile.mkdtemp(prefix="ha", dir="/tmp")  # Ray appends 68 characters to it, of the 97 that HAProxy takes
+    os.environ |= _haproxy(Path(short))
     try:
         monkeypatch.setattr(node, "time", _PatientTime())
+        monkeypatch.setattr(api, "HTTP_PROXY_TIMEOUT", 2 * PATIENCE)
         ray.init(
             num_cpus=2, object_store_memory=_MEMORY, include_dashboard=False, log_to_driver=False, _temp_dir=scratch
         )
@@ -94,7 +104,24 @@ def _cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         if ray.is_initialized():
             serve.shutdown()
             ray.shutdown()
-        shutil.rmtree(scratch, ignore_errors=True)
+        for folder in (scratch, short):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _haproxy(folder: Path) -> dict[str, str]:
+    """What keeps the files and ports of a HAProxy of Ray's from those of other clusters on this machine."""
+    ports = ("HAPROXY_METRICS_PORT", "HAPROXY_STATS_PORT", "FALLBACK_PROXY_HTTP_PORT", "FALLBACK_PROXY_GRPC_PORT")
+    files = {
+        "CONFIG_FILE_LOC": "haproxy.cfg",
+        "SOCKET_PATH": "admin.sock",
+        "SERVER_STATE_BASE": ".",
+        "SERVER_STATE_FILE": "server-state",
+        "METRICS_SOCKET_PATH": "metrics.sock",
+    }
+    return {
+        **{f"RAY_SERVE_{name}": str(_free_port()) for name in ports},
+        **{f"RAY_SERVE_HAPROXY_{name}": str(folder / file) for name, file in files.items()},
+    }
 
 
 @dataclass

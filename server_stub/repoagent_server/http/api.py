@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.server.exposition.text import CONTENT_TYPE
@@ -32,9 +33,11 @@ from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
 
-__all__ = ["api_service", "metrics_service"]
+__all__ = ["api_service", "metrics_route", "metrics_service"]
 
 MetricsText = Callable[[], str]
+
+_ALL_METADATA: Final = for_all(Right.METADATA)
 
 
 def api_service(
@@ -91,7 +94,7 @@ def api_service(
         if ui:
             routes += ui_routes(handlers.repository, explicit=explicit)
         if metrics is not None:
-            routes.append(_metrics_route(metrics, for_all(Right.METADATA)))
+            routes.append(metrics_route(metrics))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
         service.denials = denials or Denials(core.audit)
         service.watch = None if request_log is None else logged(request_log)
@@ -110,7 +113,7 @@ def metrics_service(
     needs = for_all(Right.METADATA, opened_by=METRICS)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
-        service = _guarded(HttpService(Router([_metrics_route(metrics, needs)]), loop, pools), access)
+        service = _guarded(HttpService(Router([metrics_route(metrics, needs)]), loop, pools), access)
         service.denials = denials or Denials()
         service.watch = None if request_log is None else logged(request_log)
         return service
@@ -124,7 +127,9 @@ def _guarded(service: HttpService, access: Access | None) -> HttpService:
     return service
 
 
-def _metrics_route(metrics: MetricsText, needs: Need) -> Route:
+def metrics_route(metrics: MetricsText, needs: Need = _ALL_METADATA) -> Route:
+    """The page, on a port that has other routes as well unless ``needs`` are others."""
+
     def page(_: Request, __: Params) -> Response:
         return Response(200, metrics().encode(), CONTENT_TYPE)
 
