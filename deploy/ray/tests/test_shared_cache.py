@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.ray.tests.kit import App, World
+from repoagent.audit import OPERATOR
 
 _MODELS = 5
 
@@ -74,7 +75,7 @@ def test_each_file_is_downloaded_once_for_a_node(hub: _Hub, world: World) -> Non
         )
     app = _served(world, hub)
     for number in range(_MODELS):
-        reports = app.all("load", f"f{number}")  # every replica at once
+        reports = app.all("load", f"f{number}", OPERATOR)  # every replica at once
         assert [report["outcome"] for report in reports] == [reports[0]["outcome"]] * 3
         assert app.ask(f"f{number}").json()["outputs"][0]["data"] == [1 + 10.0 * number, 2 + 10.0 * number]
     assert hub.sent == size
