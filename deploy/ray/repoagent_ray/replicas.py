@@ -69,8 +69,8 @@ class Replicas:
     async def once(self, method: str, model: str, *arguments: Any) -> Any:
         """What ``method``, which yields one answer, yields in the replica that Ray chooses for ``model``.
 
-        It is a stream to Ray, which begins when a replica has accepted the request. A call with a plain answer, whose
-        replica ends, Ray sends to another one, and again: a request that kills its replica would kill them all.
+        It is a stream to Ray, in which a replica says at once that it has accepted the request. Ray sends that to no
+        other one when the replica ends: a request that ends its replica would end them all.
 
         Raises:
             RepoAgentError: no replica can answer, or it ended before it did.

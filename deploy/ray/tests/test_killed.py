@@ -164,7 +164,7 @@ def _is_connected(pid: int, port: int) -> bool:
 
 
 def test_a_request_that_ends_its_replica_ends_no_other(app: App, world: World) -> None:
-    """Ray sends a call over gRPC again where the replica ends before it answers: that would be the next to end."""
+    """What a replica has accepted goes to no other one when it ends: that would be the next to end."""
     world.python("ends", _ENDS, _PORT)
     before = set(app.processes())
     ask = {"inputs": [{"name": "PORT", "datatype": "INT32", "shape": [1], "data": [1]}]}
