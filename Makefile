@@ -233,6 +233,7 @@ bench: $(STAMP)
 # The long form of what the tests run one hundredth of, and property tests with examples that nobody has seen yet.
 soak: $(STAMP) $(CAPI) capi-sanitize
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q tests/config tests/loader tests/serving/scheduling agents/*/tests
+	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q $(shell grep -rl --include=*.py "from tests.extent import" tests server_stub/tests)
 	set -e; for script in benchmarks/soak_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:

@@ -11,6 +11,7 @@ from repoagent_server.codec.long_array import Values
 from repoagent_server.codec.long_json import Frame, read_long
 
 from repoagent.errors import CancelledError, InternalError, InvalidArgumentError
+from tests.extent import in_full
 
 _FRAME: Final = Frame(1000, 100)
 _CHARACTERS: Final = 'ab"\\,[]{}:é😀\n\0 x'
@@ -67,7 +68,7 @@ def _same(read: Any, written: Any) -> bool:
 def test_windows_change_no_value_and_let_nothing_through(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_json, "_WINDOW", window)
     documents = _Documents()
-    for _ in range(500):
+    for _ in range(in_full(500, otherwise=150)):
         document = documents.object()
         text = json.dumps(document, ensure_ascii=False).encode()
         assert _same(read_long(text, _FRAME), document)

@@ -79,11 +79,17 @@ def _mypy(directory: Path, version: str, *files: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if ": error:" in line and "/tensorrt/__init__.pyi" not in line]
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where mypy works: what it found out about other packages for one version is there for the next."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.parametrize("version", ["10.15", "11.0", "11.4", "rtx"])
-def test_everything_written_against_tensorrt_fits(tmp_path: Path, version: str) -> None:
+def test_everything_written_against_tensorrt_fits(place: Path, version: str) -> None:
     files = [path for path in _users() if version == "rtx" or not str(path).endswith(ONLY_RTX)]
     assert ENGINE in files
-    assert _mypy(tmp_path, version, *files) == []
+    assert _mypy(place, version, *files) == []
 
 
 # A mistake: what stands in engine.py, and what a hurried author might have written.
@@ -115,17 +121,17 @@ MISTAKES: Final = {
 
 
 @pytest.mark.parametrize("version", ["10.15", "11.0", "11.4", "rtx"])
-def test_planted_mistakes_are_all_caught(tmp_path: Path, version: str) -> None:
+def test_planted_mistakes_are_all_caught(place: Path, version: str) -> None:
     text = ENGINE.read_text()
-    control = tmp_path / "no_mistake.py"
+    control = place / "no_mistake.py"
     control.write_text(text)
     planted = [control]
     for number, (what, (right, wrong)) in enumerate(MISTAKES.items()):
         assert right in text, what
-        path = tmp_path / f"mistake_{number}.py"
+        path = place / f"mistake_{number}.py"
         path.write_text(text.replace(right, wrong, 1))
         planted.append(path)
-    complaints = "\n".join(_mypy(tmp_path, version, *planted))
+    complaints = "\n".join(_mypy(place, version, *planted))
     assert "no_mistake.py" not in complaints
     missed = [what for number, what in enumerate(MISTAKES) if f"mistake_{number}.py:" not in complaints]
     assert missed == []

@@ -15,6 +15,7 @@ from repoagent.errors import CancelledError, InvalidArgumentError, UnsupportedEr
 from tests.engines import models
 from tests.engines.building.conftest import CAPACITY
 from tests.engines.building.plans import BuildPlan
+from tests.extent import in_full
 
 pytestmark = pytest.mark.slow
 
@@ -73,8 +74,13 @@ def test_an_input_whose_values_are_a_shape(build_plan: BuildPlan, save: Save) ->
     assert built.tensors["shape"]["on_host"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        *((kind, "fp32") for kind in DECODERS),
+        *((kind, "fp16") for kind in in_full(DECODERS, otherwise=["llama", "gpt2"])),
+    ],
+)
 def test_a_decoder_becomes_a_plan_whose_caches_are_updated_in_place(
     kind: str, precision: str, build_plan: BuildPlan, decoder: Callable[..., Path]
 ) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import Limits
+from repoagent.serving.backends.llm.chat import renderer as renderer_module
 from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.chat.source import ChatSource
 from repoagent.serving.core import ServingCore
@@ -31,7 +32,7 @@ ENDLESS = {
     ),
     "a list in itself": DOUBLED.replace("FIRST", "[1]").replace("NEXT", "[ns.x, ns.x]").replace("length", "tojson"),
     "words without end": "{{ lipsum(n=9999999) }}",
-    "one call that takes all day": "{{ (['x'] * 20000000) | sort | unique | list | length }}" * 50,
+    "one call that takes all day": "{{ (['x'] * (messages | length) * 20000000) | sort | unique | list | length }}",
 }
 LARGE = {
     "repetition": "{{ 'x' * 10 ** 10 }}",
@@ -81,6 +82,15 @@ def render(request: pytest.FixtureRequest) -> Render:
 def test_a_template_without_end_is_ended(name: str, render: Render) -> None:
     with pytest.raises(RepoAgentError, match=r"--limit-chat-template-ms|too much memory"):
         render(ENDLESS[name])
+
+
+def test_a_template_that_takes_all_day_to_read_is_refused_at_the_load(
+    render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jinja computes what depends on nothing while it reads."""
+    monkeypatch.setattr(renderer_module, "_SETUP_SECONDS", 0.2)
+    with pytest.raises(ConfigError, match="takes too long to read, or too much memory"):
+        render("{{ (['x'] * 20000000) | sort | unique | list | length }}" * 50)
 
 
 @pytest.mark.parametrize("name", LARGE)

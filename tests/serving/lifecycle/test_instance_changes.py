@@ -10,6 +10,7 @@ from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.versions.served_model import ServedModel
+from tests.extent import in_full
 from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
 
 BATCHING = (
@@ -189,7 +190,7 @@ def test_requests_under_changes_are_answered_once_and_rightly(
             return wrong
 
         askers = [in_thread(ask) for _ in range(4)]
-        for number in range(60):
+        for number in range(in_full(60, otherwise=20)):
             write_model("m", {}, text(1 + number % 4, scheduler))
             core.load("m")
         stop.set()

@@ -20,8 +20,6 @@ import jinja2.ext
 import jinja2.sandbox
 
 _HEAD: Final = struct.Struct(">I")
-_SETUP_SECONDS: Final = 10.0
-"""Of the processor, to read the templates."""
 _SHOWN: Final = 500
 _TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message where the answer goes on with it; transformers uses the same."""
@@ -275,7 +273,7 @@ def main() -> None:
         made.append(_Renderer(setup))
         return ""
 
-    _send(_limited(_SETUP_SECONDS, read))
+    _send(_limited(setup["setup_seconds"], read))
     while made and (asked := _receive()) is not None:
         _send(_limited(made[0].seconds, partial(made[0].render, asked["messages"], asked["options"])))
 

@@ -27,6 +27,8 @@ _MEMORY: Final = 1 << 29
 """Bytes of addresses that the process may have."""
 _PATIENCE: Final = 60.0
 """Seconds to wait for an answer: processor time is limited, and the machine may be busy."""
+_SETUP_SECONDS: Final = 10.0
+"""Of the processor, to read the templates."""
 _LARGEST: Final = 1 << 30
 _OLDEST: Final = (3, 1, 6)
 _INHERITED: Final = frozenset(
@@ -52,6 +54,7 @@ class ChatRenderer:
             "templates": dict(source.templates),
             "special": dict(source.special),
             "longest": limits.prompt_bytes,
+            "setup_seconds": _SETUP_SECONDS,
             "seconds": limits.chat_template_ms / 1000,
             "memory": _MEMORY,
         }
