@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("ray", reason="ray[serve] is not installed: `make ray` installs it")
 
-from repoagent_ray.merging import merged_index, merged_statistics
+from repoagent_ray.merging import merged_index, merged_metrics, merged_statistics
 
 
 def _entry(name: str, state: str = "", version: str = "", reason: str = "") -> dict[str, str]:
@@ -50,3 +50,15 @@ def test_counters_are_added_and_times_are_not() -> None:
     assert both["response_stats"]["2"]["success"] == {"count": 7, "ns": 70}
     assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in both["batch_stats"]] == [(1, 1), (2, 2)]
     assert merged_statistics([]) == {"model_stats": []}
+
+
+def test_the_metrics_of_replicas_are_one_page_in_which_each_value_has_its_replica() -> None:
+    head = "# HELP a_total Things, {counted}\n# TYPE a_total counter\n"
+    one = f'{head}a_total{{model="m # 1"}} 1\n# HELP up Whether\n# TYPE up gauge\nup 1\n'
+    other = f'{head}a_total{{model="m # 1"}} 2\n'
+    page = merged_metrics([("r1", one), ("r2", other)])
+    assert page == (
+        f'{head}a_total{{replica="r1",model="m # 1"}} 1\na_total{{replica="r2",model="m # 1"}} 2\n'
+        '# HELP up Whether\n# TYPE up gauge\nup{replica="r1"} 1\n'
+    )
+    assert merged_metrics([]) == ""

@@ -11,6 +11,7 @@ pytest.importorskip("ray", reason="ray[serve] is not installed: `make ray` insta
 from pydantic import ValidationError
 from ray.serve.schema import ServeDeploySchema
 from repoagent_ray import Settings, application
+from repoagent_ray.environment import CLUSTER, in_process_of
 from repoagent_ray.servicer import FUNCTIONS
 
 from repoagent.errors import InvalidArgumentError
@@ -59,3 +60,17 @@ def test_the_configuration_beside_it_is_one_of_serves_and_of_these_settings() ->
 def test_the_reference_has_every_setting() -> None:
     reference = (_FOLDER / "README.md").read_text()
     assert [name for name in Settings.model_fields if f"`{name}`" not in reference] == []
+
+
+def test_the_reference_and_the_configuration_name_what_ray_is_started_with() -> None:
+    for file in (_FOLDER / "README.md", _FOLDER / "serve.yaml", _FOLDER.parents[1] / "docs/scale.md"):
+        text = file.read_text()
+        assert [name for name, value in CLUSTER.items() if f"{name}={value}" not in text] == []
+
+
+def test_switches_of_the_process_yield_to_those_of_the_operator() -> None:
+    given = {"num_cpus": 2, "runtime_env": {"pip": ["x"], "env_vars": {"RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1"}}}
+    made = in_process_of(given)
+    assert (made["num_cpus"], made["runtime_env"]["pip"]) == (2, ["x"])
+    assert made["runtime_env"]["env_vars"]["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] == "1"
+    assert made["runtime_env"]["env_vars"]["RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"] == "0"
