@@ -43,7 +43,7 @@ def app(world: World) -> App:
         'rights = ["infer", "metadata", "manage"]\n'
     )
     file.chmod(0o600)
-    return world.run(access=str(file), forward_headers=".*")
+    return world.run(access=str(file), forward_headers=".*", ingress_replicas=2)
 
 
 def _headers(name: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ _ROUNDS = 60
 def app(world: World) -> App:
     for number in range(_MODELS):
         world.model(f"m{number}", 100.0 * number, {"copies": "yes"})
-    return world.run(min_replicas=2, models_per_replica=_ROOM)
+    return world.run(min_replicas=2, ingress_replicas=2, models_per_replica=_ROOM)
 
 
 def _ask_all(app: App, seed: int, wrong: list[str]) -> None:
