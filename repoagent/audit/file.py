@@ -6,8 +6,8 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -120,6 +120,7 @@ class AuditFile:
                     f"the audit log {self.path} was put in place by something else and is not empty; the former file "
                     "is still written to: move the new one away and send SIGHUP again"
                 )
+            self._prepare(fd)
             self._go_on_in(fd)
             fd = -1
         finally:
@@ -182,22 +183,51 @@ class AuditFile:
     # -- rotation -------------------------------------------------------------------------------------------------
 
     def _rotate(self) -> None:
+        """Go on in a new file, which takes the place of this one in one step; if that fails, nothing has changed."""
         former = self.path.with_name(f"{self.path.name}.{self._first:012d}")
+        fresh = self.path.with_name(f"{self.path.name}.new")
         try:
-            os.link(self.path, former)  # fails where there is such a file: nothing is overwritten
-            os.unlink(self.path)
-            self._go_on_in(_opened(self.path))
-        except OSError as error:
+            fd = _opened(fresh)
+            try:
+                self._prepare(fd)
+                self._replace(fresh, former)
+            except BaseException:
+                os.close(fd)
+                fresh.unlink(missing_ok=True)
+                raise
+        except (OSError, InvalidArgumentError) as error:
             if not self._stuck:
-                logger.error("the audit log %s grows beyond its size: %s: %s", self.path, former, error.strerror)
+                logger.error("the audit log %s grows beyond its size: %s: %s", self.path, former, error)
             self._stuck = True
         else:
             self._stuck = False
+            self._go_on_in(fd)
 
-    def _go_on_in(self, fd: int) -> None:
+    def _replace(self, fresh: Path, former: Path) -> None:
+        with _directory(self.path) as directory:
+            try:
+                os.link(self.path, former)
+            except FileExistsError:  # Nothing is overwritten; but a server that was killed here may have come so far.
+                if not former.samefile(self.path):
+                    raise
+            os.rename(fresh, self.path)
+            with suppress(OSError):  # It is done; a disk that fails here fails the lines, too.
+                os.fsync(directory)
+
+    def _prepare(self, fd: int) -> None:
+        """What may fail before the log goes on in ``fd``.
+
+        Raises:
+            OSError: it does.
+            InvalidArgumentError: it is not empty.
+        """
+        if os.fstat(fd).st_size:
+            raise InvalidArgumentError(f"the audit log {self.path} cannot go on in a file that is not empty")
         _claim(fd)
         os.fsync(self._fd)
         os.fchmod(fd, stat.S_IMODE(os.fstat(self._fd).st_mode))
+
+    def _go_on_in(self, fd: int) -> None:
         os.close(self._fd)
         self._fd = fd
         self._size = self._clean = self._first = 0
@@ -214,15 +244,22 @@ def _opened(path: Path) -> int:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _special(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _directory(path) as directory:
             os.fsync(directory)
-        finally:
-            os.close(directory)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    """A descriptor of the directory that ``path`` is in."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _claim(fd: int) -> None:

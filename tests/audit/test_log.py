@@ -33,6 +33,19 @@ def no_room(path: Path, more: int = 0) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open no further file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_line_has_who_and_what(path: Path, new_log: NewLog) -> None:
     log = new_log(clock=lambda: 0.5)
     who = {"by": "client", "client": "alice", "via": "http", "request": "r-1", "address": "10.0.0.7:51234"}
@@ -200,6 +213,40 @@ def test_a_file_in_the_way_of_a_rotation_is_kept(path: Path, new_log: NewLog, ca
     assert path.with_name("audit.log.000000000001").read_text() == "mine"
     assert verify([path]).head.seq == 10
     assert caplog.text.count("grows beyond its size") == 1
+
+
+def test_a_rotation_that_fails_for_a_while_is_made_later(path: Path, new_log: NewLog) -> None:
+    log = new_log(largest=500)
+    while not path.stat().st_size >= 500:
+        log.record("load", "loaded", {})
+    with no_descriptors():
+        log.record("load", "loaded", {})
+        log.record("load", "loaded", {})
+    assert log.failures == 0
+    assert path.exists()
+    for _ in range(3):
+        log.record("load", "loaded", {})
+    log.close()
+    files = sorted(set(path.parent.iterdir()) - {path.with_name("audit.log.head")})
+    assert [file.name for file in files][:2] == ["audit.log", "audit.log.000000000001"]
+    assert verify(files).head.seq == log.lines
+    assert path.stat().st_size < 1000
+
+
+def test_a_server_that_was_killed_in_a_rotation_has_it_made_by_the_next_one(path: Path, new_log: NewLog) -> None:
+    log = new_log()
+    for _ in range(5):
+        log.record("load", "loaded", {})
+    log.close()
+    former = path.with_name("audit.log.000000000001")
+    os.link(path, former)
+    path.with_name("audit.log.new").touch()
+    log = new_log(largest=500)
+    log.record("load", "loaded", {})
+    log.close()
+    assert path.read_bytes().count(b"\n") == 1
+    assert verify([path, former]).head.seq == 6
+    assert not path.with_name("audit.log.new").exists()
 
 
 # -- failures -----------------------------------------------------------------------------------------------------
