@@ -47,7 +47,7 @@ _SECRET_VALUE: Final = re.compile(
       | \bxox[abprs]-[A-Za-z0-9-]{10}            # Slack
       | \bAIza[\w-]{35}                          # Google
       | \bhvs\.[\w-]{20}                         # Vault
-      | \beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*     # JSON web tokens
+      | (?<![\w-])(?=[\w-]*+\.eyJ[\w-]{8,}+\.)[\w-]*?\beyJ[\w-]{8}  # JSON web tokens, each name read once
       | ://[^/@\s:]+:[^/@\s]+@                   # a password in a URL
       | \b(AccountKey|SharedAccessKey|SharedAccessSignature|sig)=[^;&\s]{8,}  # Azure
     """,

@@ -18,7 +18,7 @@ __all__ = ["endpoint", "is_pinned", "resolve"]
 
 _URL: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+|[\w.-]+)(?:@([\w.%/-]+?))?(?:/([^@]*))?")
 _PINNED: Final = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.*))?")
-_NEXT: Final = re.compile(r'<([^>]*)>; *rel="?next"?')
+_NEXT: Final = re.compile(r'<([^<>]*)>; *rel="?next"?')
 _PAGES: Final = 1000
 _LARGEST_PAGE: Final = 8 << 20
 
@@ -90,8 +90,8 @@ def _below(path: str, folder: str) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    pinned = _PINNED.fullmatch(url)
-    match = pinned or _URL.fullmatch(url)
+    # With a second "@" there are as many ways to fail as pairs of slashes.
+    match = _PINNED.fullmatch(url) or (_URL.fullmatch(url) if url.count("@") < 2 else None)
     if match is None or "/" not in match[1]:
         raise InvalidArgumentError(f"{url[:200]!r} is not a model of the hub; expected hf://OWNER/NAME@COMMIT")
     return match[1], match[2] or "main", (match[3] or "").strip("/")

@@ -9,6 +9,8 @@ __all__ = ["PARAMETERS", "Options", "parse_parameters", "plain_path"]
 
 _ONCE: Final = ("url", "into", "manifest", "token", "username", "password", "tracking", "floating")
 PARAMETERS: Final = (*_ONCE, "include", "file", "digest")
+_LONGEST: Final = 4096
+"""Characters of a value: what is made of one takes more time than its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ def parse_parameters(parameters: Parameters) -> Options:
         InvalidArgumentError: a parameter is unknown, is given twice, or has a value that is not allowed.
     """
     parameters.check(PARAMETERS, once=_ONCE)
+    for name, value in parameters.items():
+        if len(value) > _LONGEST:
+            raise InvalidArgumentError(f"parameter '{name}' has {len(value)} characters, more than {_LONGEST}")
     url = parameters.get("url", "")
     if not url:
         raise InvalidArgumentError(

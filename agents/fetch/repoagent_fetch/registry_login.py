@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Login"]
 
-_PART: Final = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
+_PART: Final = re.compile(r'(?<![a-zA-Z_])([a-zA-Z_]+)="([^"]*)"')
 
 
 class Login:

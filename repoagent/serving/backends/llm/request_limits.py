@@ -14,7 +14,8 @@ _ALWAYS: Final = 1 << 16
 """Bytes of a prompt that are read whatever the tokens of the model are: some texts, such as spaces, have no tokens."""
 _LENGTHS: Final = 16
 """How many times as often a character may be repeated as anything else: lengths of strings are cheap."""
-_REPEATED: Final = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+# Possessive: else a client's brace before many spaces takes the square of their number.
+_REPEATED: Final = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 _COUNTED: Final = re.compile(r'"(?:min|max)(Items|Length|Properties|Contains)"\s*:\s*([\d.eE+]+)')
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _SHOWN: Final = 60
