@@ -5,6 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class LoopReader:
             if self._ended:
                 return False
             self._calls.append(call)
-        self._loop.call_soon_threadsafe(self._do_calls)
+        with suppress(RuntimeError):  # The loop was closed this moment; it did what it had been given before.
+            self._loop.call_soon_threadsafe(self._do_calls)
         return True
 
     def _do_calls(self) -> None:

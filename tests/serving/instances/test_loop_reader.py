@@ -148,3 +148,38 @@ def test_a_call_that_fails_does_not_keep_others_from_being_made(
     with runner:
         runner.run(run())
     assert "a call on an event loop failed" in caplog.text
+
+
+def test_a_call_that_comes_as_the_loop_ends_and_is_closed_is_made_or_refused() -> None:
+    for _ in range(300):
+        posted: list[bool] = []
+        made: list[int] = []
+        faults: list[BaseException] = []
+        ready = threading.Event()
+
+        async def run(readers: list[LoopReader], ready: threading.Event = ready) -> None:
+            with LoopReader(asyncio.get_running_loop()) as reader:
+                readers.append(reader)
+                ready.set()
+
+        def post(
+            readers: list[LoopReader],
+            ready: threading.Event = ready,
+            posted: list[bool] = posted,
+            made: list[int] = made,
+            faults: list[BaseException] = faults,
+        ) -> None:
+            ready.wait(60)
+            try:
+                while not posted or posted[-1]:
+                    posted.append(readers[0].post(partial(made.append, 1)))
+            except BaseException as fault:
+                faults.append(fault)
+
+        readers: list[LoopReader] = []
+        thread = threading.Thread(target=post, args=(readers,))
+        thread.start()
+        asyncio.run(run(readers))
+        thread.join(60)
+        assert faults == []
+        assert len(made) == sum(posted)

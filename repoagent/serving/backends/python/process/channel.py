@@ -146,14 +146,14 @@ class Channel:
         segments = [] if place is None else [place[0]]
         with self._lock:
             released, dropped = self._mapping.released(), self._arena.dropped()
-            text = _encode([body, place, released, dropped, self._new(segments)]).encode()
-            spilled = len(text) > _TEXT_BYTES
-            if spilled:
-                rest = self._spill(_encode([body, place]).encode(), segments)
-                text = _encode([None, rest, released, dropped, self._new(segments)]).encode()
-            head = _HEAD.pack(kind, spilled, len(text))
-            descriptors = [self._arena.file(number)[0] for number in segments if number not in self._announced]
-            self._transmit([head, text, inline], descriptors)
+            with _Opened(self._arena, self._announced) as opened:
+                text = _encode([body, place, released, dropped, opened.sizes(segments)]).encode()
+                spilled = len(text) > _TEXT_BYTES
+                if spilled:
+                    rest = self._spill(_encode([body, place]).encode(), segments)
+                    text = _encode([None, rest, released, dropped, opened.sizes(segments)]).encode()
+                head = _HEAD.pack(kind, spilled, len(text))
+                self._transmit([head, text, inline], opened.descriptors)
             self._announced.update(segments)
             if len(self._announced) > _REMEMBERED:
                 self._announced &= self._arena.numbers()
@@ -187,7 +187,9 @@ class Channel:
         except LongMessageError:
             self._kept, descriptors = (length, descriptors), []
             raise
-        except (ValueError, TypeError, IndexError, KeyError, OSError, struct.error, RecursionError) as error:
+        except ProtocolError:
+            raise
+        except Exception as error:  # There is no end of what can be wrong: numbers without end, lists in lists.
             raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from error
         finally:
             for descriptor in descriptors:
@@ -248,10 +250,6 @@ class Channel:
         except ClosedError as error:
             raise UndeliveredError("the connection has ended") from error
 
-    def _new(self, segments: list[int]) -> list[tuple[int, int]]:
-        """The segments whose descriptors go along with a message, and their sizes."""
-        return [(number, self._arena.file(number)[1]) for number in segments if number not in self._announced]
-
     def _spill(self, content: bytes, segments: list[int]) -> Place:
         """Put a long body into a block of its own."""
         block = self._allocate(len(content))
@@ -264,6 +262,8 @@ class Channel:
     def _read(self, length: int, descriptors: list[int], *, brief: bool) -> Message:
         kind, spilled, text_length = _HEAD.unpack_from(self._buffer)
         end = _HEAD.size + text_length
+        if end > length:  # Behind it lies what came before.
+            raise ProtocolError("a message is cut off")
         if brief and spilled:
             raise LongMessageError
         body, place, released, dropped, opened = _decoded(str(self._view[_HEAD.size : end], "ascii"))
@@ -280,6 +280,33 @@ class Channel:
         if place is not None:
             return Message(kind, body, self._mapping.view(place))
         return Message(kind, body, bytearray(self._view[end:length]))
+
+
+class _Opened:
+    """The segments whose descriptors go along with a message: those that the other side has not heard of."""
+
+    __slots__ = ("_arena", "_known", "_sizes", "descriptors")
+
+    def __init__(self, arena: Arena, known: set[int]) -> None:
+        self._arena = arena
+        self._known = known
+        self._sizes: dict[int, int] = {}
+        self.descriptors: list[int] = []
+
+    def __enter__(self) -> "_Opened":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def sizes(self, segments: list[int]) -> list[tuple[int, int]]:
+        """Those of ``segments``, and how large they are."""
+        for number in segments:
+            if number not in self._known and number not in self._sizes:
+                descriptor, self._sizes[number] = self._arena.file(number)
+                self.descriptors.append(descriptor)
+        return list(self._sizes.items())
 
 
 class PatientChannel(Channel):
@@ -310,9 +337,18 @@ class PatientChannel(Channel):
                 except BlockingIOError:
                     return
                 except OSError:
-                    self._backlog.clear()
+                    self._forget()
                     return
-                self._backlog.popleft()
+                _close(self._backlog.popleft()[1])
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._backlog:
+            _close(self._backlog.popleft()[1])
 
     def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
         try:
@@ -323,8 +359,13 @@ class PatientChannel(Channel):
             pass
         except OSError as error:
             raise UndeliveredError(str(error)) from error
-        self._backlog.append((b"".join(parts), descriptors))
+        self._backlog.append((b"".join(parts), [os.dup(descriptor) for descriptor in descriptors]))
         self._on_backlog()
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _send(sock: socket.socket, parts: list[Any], descriptors: list[int], flags: int) -> None:

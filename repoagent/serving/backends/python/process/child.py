@@ -219,10 +219,10 @@ class _LogSender(logging.Handler):
         self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self._formatter.formatException(record.exc_info)
         try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + self._formatter.formatException(record.exc_info)
             self._channel.send(Kind.LOG, [record.name, record.levelno, record.pathname, record.lineno, text])
-        except (PeerGoneError, OSError):
+        except Exception:  # A line that cannot be logged is not the end of what logs it, as everywhere in logging.
             self.handleError(record)

@@ -76,11 +76,13 @@ def tensors_of(entries: list[Any], memory: Memory) -> dict[str, Tensor]:
         ProtocolError: they do not lie there.
     """
     try:
-        return {
+        found = {
             name: _tensor(*_KINDS[kind], tuple(shape), at, length, memory) for name, kind, shape, at, length in entries
         }
-    except (TypeError, ValueError, KeyError, struct.error) as error:
+        "".join(found)
+    except (TypeError, ValueError, KeyError, OverflowError, struct.error) as error:
         raise ProtocolError(f"a tensor cannot be read: {error}") from error
+    return found
 
 
 def _tensor(

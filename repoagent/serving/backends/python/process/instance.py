@@ -323,6 +323,8 @@ class ProcessInstance:
             raise ProtocolError(f"a message of kind {message.kind} answers a batch")
         try:
             count, bodies, times, last = message.body
+            if type(count) is not int:
+                raise TypeError("a count is a whole number")
             if last is False and not times:
                 raise ProtocolError("it answers before it has executed anything")
             child.wait_handled(count)
@@ -333,8 +335,10 @@ class ProcessInstance:
                 answer = self._answer(body, message)
                 if answer is not None:
                     answers.append(answer)
-        except (TypeError, ValueError, LookupError) as error:
-            raise ProtocolError(f"an answer cannot be read: {error}") from error
+        except ProtocolError:
+            raise
+        except Exception as error:  # There is no end of what can be wrong, and none of it may end the caller.
+            raise ProtocolError(f"an answer cannot be read: {type(error).__name__}: {error}") from error
 
     def take_back(self, numbers: list[int]) -> None:
         packet = self._packet

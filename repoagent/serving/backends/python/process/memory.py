@@ -4,6 +4,7 @@ Nothing of it has a name, so nothing is left behind however either side ends. Ea
 own and reads through a mapping of the other's; a block goes back to its arena when the last array over it has gone.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -122,10 +123,19 @@ class Arena:
         return _taken(self._dropped)
 
     def file(self, segment_number: int) -> tuple[int, int]:
-        """Descriptor and size of a segment that has a block in use."""
+        """A new descriptor of a segment that has a block in use, and its size.
+
+        The segment's own may be closed at any time, and its number be another file's: the other side may release the
+        block before it has been given it.
+
+        Raises:
+            OSError: it has gone for that reason, or there is no descriptor left.
+        """
         with self._lock:
-            segment = self._segments[segment_number]
-            return segment.fd, segment.size
+            segment = self._segments.get(segment_number)
+            if segment is None:
+                raise OSError(errno.ESTALE, "a block was released before it was given")
+            return os.dup(segment.fd), segment.size
 
     def numbers(self) -> set[int]:
         """The segments that there are."""

@@ -32,6 +32,10 @@ __all__ = ["ChildProcess", "Program"]
 logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
 _NUMBER: Final = struct.Struct("Q")
+_AT_ONCE: Final = 64
+"""Messages that are handled before others are heard: a process may send them without end."""
+_LAST_MESSAGES: Final = 1 << 16
+"""More than a socket holds."""
 
 
 class Program:
@@ -329,7 +333,7 @@ class ChildProcess:
                         poller.unregister(fd)
                 elif event & select.POLLOUT:
                     self.side.flush()
-                elif not self._read_side():
+                elif not self._read_side(_AT_ONCE):
                     poller.unregister(fd)
             if self._side_open:
                 poller.register(self.side.fileno(), select.POLLIN | select.POLLOUT * self.side.backlogged)
@@ -338,16 +342,21 @@ class ChildProcess:
         os.eventfd_read(self._wake)
         return True
 
-    def _read_side(self) -> bool:
-        """Handle the messages that there are at the moment; False if no further one can come."""
+    def _read_side(self, most: int) -> bool:
+        """Handle up to ``most`` messages of those that there are at the moment; False if no further one can come."""
         try:
-            while (message := self.side.receive(socket.MSG_DONTWAIT)) is not None:
+            for _ in range(most):
+                message = self.side.receive(socket.MSG_DONTWAIT)
+                if message is None:
+                    break
                 self._handle(self, message)
                 del message
                 self.side.relieve()
                 with self._progress:
                     self._handled += 1
                     self._progress.notify_all()
+            else:
+                return True
         except BlockingIOError:
             return True
         except PeerGoneError:
@@ -361,13 +370,12 @@ class ChildProcess:
 
     def _bury(self) -> None:
         """Take in what the process still said, its status, and everything that it left."""
+        self.kill()  # What it started ends with it, and writes nothing more.
         if self._side_open:
-            self._read_side()
+            self._read_side(_LAST_MESSAGES)
         for output in self._outputs:
-            output.read()
             output.finish()
         with self._reaping:
-            self._end_group()  # What it started ends with it.
             self.status = self._process.wait()
             self._reaped = True
         self._work.shutdown()

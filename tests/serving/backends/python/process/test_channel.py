@@ -308,3 +308,47 @@ def test_descriptors_that_nobody_asked_for_are_closed(ends: tuple[End, End], not
 def test_a_tensor_that_does_not_lie_in_the_memory_is_a_protocol_error(entry: Any) -> None:
     with pytest.raises(ProtocolError):
         tensors_of([entry], bytearray(16))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind others"])
+def test_a_block_that_is_released_before_it_was_given_gives_no_other_file_away(
+    ends: tuple[End, End], waits: bool
+) -> None:
+    """The descriptor of its segment may have become another file's: such as a key."""
+    ours, theirs = ends
+    ours.arena._limit = 0  # What is released goes at once.
+    while waits and not ours.channel.backlogged:
+        ours.channel.send(Kind.LOG, "x" * 30_000)
+    packer = Packer()
+    packer.add("t", Tensor.of(np.zeros(1 << 20, np.uint8)))
+    number = ours.arena._next
+
+    class Payload:
+        size = packer.size
+
+        def write(self, memory: Any, start: int) -> None:
+            packer.write(memory, start)
+            if not waits:
+                ours.arena.release(number, start)
+
+    if waits:
+        ours.channel.send(Kind.LOG, "y", Payload())
+        ours.arena.release(number, 0)
+    else:
+        with pytest.raises(OSError, match="released before it was given"):
+            ours.channel.send(Kind.LOG, "y", Payload())
+    with open("/proc/self/status", "rb"):  # It gets the lowest number that is free.
+        while ours.channel.backlogged:
+            ours.channel.flush()
+            while theirs.channel.wait(0):
+                assert theirs.channel.receive() is not None
+
+
+def test_a_message_that_is_cut_off_is_not_filled_up_with_the_last_one(ends: tuple[End, End]) -> None:
+    ours, theirs = ends
+    ours.channel.send(Kind.LOG, "hello")
+    assert theirs.channel.receive().body == "hello"
+    for part in (b"\x0c", struct.pack("<BBI", Kind.LOG, 0, 20), struct.pack("<BBI", Kind.LOG, 0, 20) + b"["):
+        ours.socket.send(part)
+        with pytest.raises(ProtocolError, match="cut off"):
+            theirs.channel.receive()

@@ -29,7 +29,7 @@ def arena(mapping: Mapping, nothing_left: NothingLeft) -> Iterator[Arena]:
 
 def hand_over(arena: Arena, mapping: Mapping, number: int) -> None:
     fd, size = arena.file(number)
-    mapping.open(number, os.dup(fd), size)
+    mapping.open(number, fd, size)
 
 
 def test_what_one_side_writes_the_other_reads_without_a_copy(arena: Arena, mapping: Mapping) -> None:
@@ -120,6 +120,7 @@ def test_a_file_that_could_shrink_or_is_too_small_is_refused(
             mapping.open(2, os.dup(fd), size + 1)
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(fd, 1)
+        os.close(fd)
         arena.close()
 
 

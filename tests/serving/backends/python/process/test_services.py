@@ -292,3 +292,23 @@ class TritonPythonModel:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert text == "the inputs of 'm_0_0' cannot be handed over: [Errno 27] File too large"
     assert model.value(np.zeros(1_000_000)).shape == (1_000_000,)
+
+
+def test_a_line_that_cannot_be_logged_costs_no_request(
+    run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in any other program: logging says so on standard error, and goes on."""
+    model = run_in_process_of_its_own(
+        """
+import logging
+class TritonPythonModel:
+    def execute(self, requests):
+        logging.getLogger("m").warning("%d", "not a number")
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+    )
+    with caplog.at_level(logging.INFO, "repoagent.models"):
+        (answers,) = model.ask([0.0])
+        model.close()
+    assert answers.responses[0].error is None
+    assert "--- Logging error ---" in caplog.text
