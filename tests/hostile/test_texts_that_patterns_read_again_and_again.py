@@ -81,6 +81,26 @@ assert _REPEATED.search("{" + " " * 2_000_000 + ",") is None
 assert _REPEATED.search("{ 1 , 23 }").groups() == ("1", "23")
 assert _REPEATED.search("{,}").groups() == ("", "")
 """,
+    "digits beside a number that is too large": """
+from repoagent_server.codec.json_text import loads
+for digits in (b"1" * 2_000_000, b"1." * 1_000_000, b"-" * 1_000_000 + b"1" * 1_000_000):
+    head = b'{"a": "' + digits + b'", "b": '
+    try:
+        loads(head + b"-1.5e999}")
+    except Exception as error:
+        assert f"Number too big to be stored in double. at {len(head)}" in str(error), error
+    else:
+        raise AssertionError
+""",
+    "brackets in strings before a comma that is missing": """
+from repoagent_server.codec.json_text import loads
+try:
+    loads(b'[{"a": "' + b'\\\\"[' * 500_000 + b'"} 1')
+except Exception as error:
+    assert "Missing a comma or ']'" in str(error), error
+else:
+    raise AssertionError
+""",
 }
 """Each program takes less than a second where all is well."""
 
