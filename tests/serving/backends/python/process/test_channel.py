@@ -312,11 +312,11 @@ def test_a_tensor_that_does_not_lie_in_the_memory_is_a_protocol_error(entry: Any
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "behind others"])
 def test_a_block_that_is_released_before_it_was_given_gives_no_other_file_away(
-    ends: tuple[End, End], waits: bool
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """The descriptor of its segment may have become another file's: such as a key."""
     ours, theirs = ends
-    ours.arena._limit = 0  # What is released goes at once.
+    monkeypatch.setattr(ours.arena, "_limit", 0)  # What is released goes at once.
     while waits and not ours.channel.backlogged:
         ours.channel.send(Kind.LOG, "x" * 30_000)
     packer = Packer()
