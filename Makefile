@@ -63,9 +63,9 @@ demo: $(STAMP)
 serve: $(STAMP)
 	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository --model-repository $(CHAT)/repository
 
-# As many tests at once as there are processors; the tests of one file run in one process, in order. `make test WORKERS=0`
-# runs them in pytest's own process.
-WORKERS ?= auto
+# One process more than there are processors, as tests wait for programs and disks; the tests of one file run in one
+# process, in order. `make test WORKERS=0` runs them in pytest's own process.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 # Compiled ahead: the programs that tests start would each compile all of it where PYTHONDONTWRITEBYTECODE is set.
@@ -76,7 +76,7 @@ test: $(STAMP) $(CAPI)
 	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(PYTEST)
 
-# The fast form of `make test`, for use while you work: without the tests that start programs or take over a second.
+# The fast form of `make test`, for use while you work: without the tests that start programs or take a while.
 check: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
 	cd capi && $(abspath $(BIN))/lint-imports

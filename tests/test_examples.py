@@ -24,6 +24,7 @@ def test_the_script_recognises_digits(capsys: pytest.CaptureFixture[str]) -> Non
     assert sum(one != other for one, other in zip(expected, answered, strict=True)) <= 1
 
 
+@pytest.mark.slow
 def test_the_fastapi_application_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastapi", reason="pip install fastapi httpx")
     testclient: Any = pytest.importorskip("fastapi.testclient", reason="pip install fastapi httpx")

@@ -7,6 +7,8 @@ import pytest
 
 from tests.folders import Level, levels_of, packages
 
+pytestmark = pytest.mark.slow
+
 
 def _package(root: Path, files: Mapping[str, str]) -> Path:
     for name, text in {"__init__.py": "", **files}.items():

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 HEAVY = ("onnxruntime", "grpc", "tensorrt", "s3fs", "fsspec", "google.protobuf", "numpy")
 
 

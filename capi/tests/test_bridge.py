@@ -58,6 +58,7 @@ def md5(path: Path) -> str:
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_library_exports_the_entry_points_of_an_agent_only(capi: Path) -> None:
     if shutil.which("nm") is None:
         pytest.skip("no nm on this machine")
@@ -68,6 +69,7 @@ def test_the_library_exports_the_entry_points_of_an_agent_only(capi: Path) -> No
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_not_installed_cannot_be_laid_out(capi: Path, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("repoagent")  # with the plug-ins of the environment
     command = [str(program), "bridge", "install", str(tmp_path / "agents"), "nosuch"]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CAPI = Path(__file__).parents[1]
 LOAD = """
 import sys

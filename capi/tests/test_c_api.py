@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 REPOSITORY = EXAMPLES / "capi" / "repository"
@@ -85,7 +87,6 @@ def test_load_and_unload_through_an_agent_in_c(examples: Path, tmp_path: Path) -
     assert "agent 'readme': the model has no readme" in printed
 
 
-@pytest.mark.slow
 def test_generate_text(examples: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "llm" / "repository", tmp_path / "repository")
     subprocess.run([sys.executable, EXAMPLES / "llm" / "build.py", tmp_path / "repository"], check=True)
@@ -109,7 +110,6 @@ def test_every_function_answers_every_misuse(walk: Path) -> None:
     assert int(lines[-1].removeprefix("calls: ")) > 150
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine")
 def test_no_memory_is_lost_or_misused_in_any_misuse(walk: Path) -> None:
     assert run(*[shutil.which(VALGRIND[0]) or "", *VALGRIND[1:]], walk).startswith("calls: ")
@@ -151,7 +151,6 @@ def test_pkg_config_knows_it(installed: Path, compile_c: Any, tmp_path: Path) ->
     assert run(program, REPOSITORY) == "1\n2\n3\n4\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake on this machine")
 @pytest.mark.parametrize("target", ["repoagent", "static"])
 def test_cmake_finds_it(installed: Path, compile_c: Any, target: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "identity": 'backend: "identity"\n{tensors}',
     "words": 'backend: "identity"\n{words}',

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 WALK = runpy.run_path(str(Path(__file__).parent / "data" / "walk.py"))
 functions, program = WALK["functions"], WALK["program"]
 SOURCES = Path(__file__).parents[1] / "src"
@@ -78,13 +80,11 @@ def test_every_object_lives_as_the_headers_promise(build: Any) -> None:
     assert run(build(Path(__file__).parent / "data" / "life.c")) == "done\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine")
 def test_no_memory_is_lost_or_misused_in_the_life_of_every_object(build: Any) -> None:
     assert run(build(Path(__file__).parent / "data" / "life.c"), *VALGRIND) == "done\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="no valgrind on this machine")
 def test_no_memory_is_lost_or_misused_in_any_misuse(walk: tuple[Path, Path]) -> None:
     program, agent = walk

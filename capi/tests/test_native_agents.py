@@ -14,6 +14,8 @@ import pytest
 
 from repoagent.errors import AgentError, AgentRefusedError, ErrorCode
 
+pytestmark = pytest.mark.slow
+
 CASES: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parents[2] / "tests" / "loader" / "traces.toml").read_text()
 )["case"]

@@ -19,6 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from repoagent.server import Server
 
+pytestmark = pytest.mark.slow
+
 _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llm"
 _PATIENCE = 60
 _PROMPT = "47+85:"
@@ -88,7 +90,6 @@ def _inputs(*, stream: bool, max_tokens: int, shape: list[int], text: str = _PRO
     ]
 
 
-@pytest.mark.slow
 def test_generate_and_generate_stream_say_the_same(http: httpx.Client) -> None:
     whole = _generate(http, max_tokens=30)
     assert whole == _PROMPT + _ANSWER

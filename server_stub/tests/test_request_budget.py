@@ -170,6 +170,7 @@ def _switches() -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_request_to_a_model_s_process_wakes_the_front_end_s_loop_and_no_other_thread(
     tmp_path: Path, regions: Regions
 ) -> None:

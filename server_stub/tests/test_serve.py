@@ -20,6 +20,8 @@ import tritonclient.http as triton
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Server:
@@ -130,7 +132,6 @@ def _infer(client: Any, model: str) -> list[float]:
     return result
 
 
-@pytest.mark.slow
 def test_models_are_served_until_a_signal_and_unloaded_then(serve: Serve, repository: Path) -> None:
     server = serve(f"--model-repository={repository}")
     with triton.InferenceServerClient(server.http) as client:
@@ -150,7 +151,6 @@ def test_models_are_served_until_a_signal_and_unloaded_then(serve: Serve, reposi
     assert "successfully unloaded 'negate'" in server.text
 
 
-@pytest.mark.slow
 def test_models_come_and_go_by_request(serve: Serve, repository: Path) -> None:
     server = serve(f"--model-repository={repository}", "--model-control-mode=explicit", "--load-model=negate")
     with triton.InferenceServerClient(server.http) as client:
@@ -170,7 +170,6 @@ def test_models_come_and_go_by_request(serve: Serve, repository: Path) -> None:
     assert server.stop(signal.SIGINT) == 0
 
 
-@pytest.mark.slow
 def test_a_model_with_a_missing_agent_stops_the_start_or_only_itself(serve: Serve, repository: Path) -> None:
     agents = 'model_repository_agents { agents [ { name: "checksun" } ] }'
     _write(repository, "guarded", config=agents)
@@ -189,7 +188,6 @@ def test_a_model_with_a_missing_agent_stops_the_start_or_only_itself(serve: Serv
     assert "error: creating server: Internal - failed to load all models" in failed.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--http-port", "--grpc-port", "--metrics-port"])
 def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(
     serve: Serve, repository: Path, flag: str
@@ -205,7 +203,6 @@ def test_a_port_that_is_taken_ends_the_start_before_any_model_is_loaded(
     assert "Traceback" not in server.text
 
 
-@pytest.mark.slow
 def test_a_cache_directory_that_cannot_be_used_ends_the_start_before_any_model_is_loaded(
     serve: Serve, repository: Path, tmp_path: Path
 ) -> None:
@@ -219,7 +216,6 @@ def test_a_cache_directory_that_cannot_be_used_ends_the_start_before_any_model_i
     assert "Traceback" not in server.text
 
 
-@pytest.mark.slow
 def test_what_runs_at_the_signal_is_finished(serve: Serve, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     gate = tmp_path / "gate"

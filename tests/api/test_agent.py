@@ -105,6 +105,7 @@ def test_everything_that_is_promised_can_be_imported() -> None:
         repoagent.api.Nonsense  # noqa: B018
 
 
+@pytest.mark.slow
 def test_importing_it_brings_nothing_heavy() -> None:
     heavy = "('google.protobuf', 'fsspec', 'numpy', 'onnxruntime', 'pluggy')"
     code = f"import sys, repoagent.api; print([name for name in {heavy} if name in sys.modules])"

@@ -52,6 +52,7 @@ def test_jq_writes_the_same_bytes(tmp_path: Path) -> None:
     assert written.stdout == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_details_are_cut_to_what_a_line_may_take() -> None:
     deep: Any = "end"
     for _ in range(100):

@@ -135,6 +135,7 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["..", ".", "", "1", "file", "deep", "far", "out", "etc", "loop", "directory"])))
 def test_no_combination_of_names_and_links_leads_out(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]

@@ -18,6 +18,8 @@ from repoagent.cli.new_agent import TEMPLATES, Names, write_package
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from repoagent.testing import ModelRepo
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -48,7 +50,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return made
 
 
-@pytest.mark.slow
 def test_it_is_listed(made: Made) -> None:
     lines = made.python("-m", "repoagent", "agents", "list").stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("scan-weights ")]
@@ -61,7 +62,6 @@ def test_it_can_be_inspected(made: Made) -> None:
     assert "Refuse a model that lacks a file" in shown
 
 
-@pytest.mark.slow
 def test_it_runs(made: Made, model_repo: ModelRepo, tmp_path: Path) -> None:
     model = model_repo.add("m", {"1/model.onnx": b"x"}, agents=[("scan-weights", {"require": "1/model.onnx"})])
     check = ["-m", "repoagent", "check", f"--workspace-directory={tmp_path / 'w'}", str(model)]
@@ -74,7 +74,6 @@ def test_it_runs(made: Made, model_repo: ModelRepo, tmp_path: Path) -> None:
     assert "agent 'scan-weights': the model lacks 1/model.onnx" in done.stderr
 
 
-@pytest.mark.slow
 def test_it_passes_its_contract_test(made: Made) -> None:
     done = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=made.directory)
     assert done.returncode == 0, done.stdout
@@ -166,7 +165,6 @@ def _run_lines(made: Made, workflow: str) -> list[str]:
     return [line.partition("- run: ")[2] for line in text.splitlines() if "- run: " in line]
 
 
-@pytest.mark.slow
 def test_its_workflow_installs_and_tests_it_without_a_package_index(made: Made, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     shutil.copytree(made.directory, checkout)

@@ -12,6 +12,8 @@ import pytest
 from repoagent.engines.probing import probe
 from tests.engines.building.plans import need_tensorrt
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 
@@ -26,7 +28,6 @@ def check(*arguments: str, identity: str | None = None) -> "subprocess.Completed
     )
 
 
-@pytest.mark.slow
 def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> None:
     model = EXAMPLE / "repository" / "digits_secure"
     result = check(str(model), "--json", "--allow-swap", f"--workspace-directory={tmp_path}")
@@ -37,7 +38,6 @@ def test_a_good_model_is_ok_and_its_report_has_every_agent(tmp_path: Path) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"]
 
 
-@pytest.mark.slow
 def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None:
     need_tensorrt()
     model = tmp_path / "digits_secure"
@@ -56,7 +56,6 @@ def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None
     assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.name != ".lock"]
 
 
-@pytest.mark.slow
 def test_a_plan_is_completed_from_its_statement_where_no_gpu_can_read_it(tmp_path: Path) -> None:
     need_tensorrt()
     model = tmp_path / "digits"
@@ -86,7 +85,6 @@ def _onnx(tmp_path: Path, config: str | None) -> str:
     return str(model)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "flag", "text"),
     [
@@ -103,7 +101,6 @@ def test_a_configuration_is_completed_where_that_is_asked_for(
     assert ("max_batch_size 6" in result.stdout) is ("=6" in flag)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "flags", "reason"),
     [
@@ -149,7 +146,6 @@ def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
     assert "max_batch_size" in result.stderr
 
 
-@pytest.mark.slow
 def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = check(str(tmp_path / "empty"))
@@ -162,7 +158,6 @@ def test_what_no_server_could_load_is_refused(tmp_path: Path) -> None:
     assert "link" in result.stderr
 
 
-@pytest.mark.slow
 def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     agent = tmp_path / "agents" / "slow" / "agent.py"
     agent.parent.mkdir(parents=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from repoagent.cli.main import PluginGroup, program
@@ -37,6 +38,7 @@ def test_the_collector_of_garbage_works_while_a_command_runs() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_output_onto_a_full_disk_is_one_line_of_complaint() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

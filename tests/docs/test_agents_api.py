@@ -36,6 +36,7 @@ def test_the_example_that_rewrites_inputs_does(pages: dict[str, Any], tmp_path: 
     assert (model / "config.pbtxt").read_text() == before
 
 
+@pytest.mark.slow
 def test_the_example_of_an_unload_that_an_agent_asks_for_passes(
     pages: dict[str, Any], pytester: pytest.Pytester
 ) -> None:

@@ -46,6 +46,7 @@ def test_the_page_is_written_as_every_other_one(modules: SimpleNamespace, table:
     assert words["faults"](modules.table_page.page(table)) == []
 
 
+@pytest.mark.slow
 def test_the_page_the_data_and_the_plot_lie_together(modules: SimpleNamespace, table: Any, tmp_path: Path) -> None:
     modules.table_page.write(table, tmp_path / "measurements")
     with (tmp_path / "measurements" / "data" / "beside_triton.csv").open(newline="") as lines:

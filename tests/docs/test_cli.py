@@ -25,6 +25,7 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 COMMANDS = dict(commands(program, "repoagent"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_flag_is_on_one_page(name: str, pages: dict[str, Any]) -> None:
     mentioned = [page for page in pages.values() if re.search(rf"{name}(?![\w-])", page.text)]

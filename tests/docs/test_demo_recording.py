@@ -62,6 +62,7 @@ def test_nothing_in_it_changes_from_run_to_run(lines: list[str], recorder: dict[
     assert [recorder["steady"](line) for line in lines] == lines
 
 
+@pytest.mark.slow
 def test_the_demo_still_prints_these_lines(lines: list[str], recorder: dict[str, Any]) -> None:
     printed = [line.split()[:3] for line in recorder["recorded"]().splitlines() if line]
     assert [line.split()[:3] for line in lines if line and not line.startswith("$")] == printed

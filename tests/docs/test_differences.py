@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("differences.toml").read_text())
 

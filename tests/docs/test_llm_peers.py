@@ -56,6 +56,7 @@ def test_the_page_is_written_as_every_other_one(modules: SimpleNamespace, table:
     assert words["faults"](modules.llm_page.page(table)) == []
 
 
+@pytest.mark.slow
 def test_the_page_the_data_and_the_plot_lie_together(modules: SimpleNamespace, table: Any, tmp_path: Path) -> None:
     modules.llm_page.write(table, tmp_path / "measurements")
     with (tmp_path / "measurements" / "data" / "llm_peers.csv").open(newline="") as lines:

@@ -40,6 +40,7 @@ def test_the_embedded_server_answers(
     assert "'label': array(" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the README asks with curl, which is not installed")
 def test_the_first_request_is_answered_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "README.md").read_text()
@@ -56,6 +57,7 @@ def test_the_first_request_is_answered_as_shown(monkeypatch: pytest.MonkeyPatch)
     assert answer.stdout.startswith("{" + command[2])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the README asks with curl, which is not installed")
 def test_the_chat_is_streamed_as_shown(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()

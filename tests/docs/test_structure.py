@@ -47,6 +47,7 @@ def test_every_folder_that_it_names_is_there(page: str) -> None:
     assert [name for name in sorted(named) if not any((root / name).is_dir() for root in _ROOTS)] == []
 
 
+@pytest.mark.slow
 def test_every_class_whose_lock_it_names_is_there(page: str) -> None:
     table = page.split("## Locks")[1].split("\n## ")[0]
     named = set(re.findall(r"`([A-Z]\w+)(?:\._\w+)?`", table))

@@ -43,6 +43,7 @@ PRODUCT = (
 )
 
 
+@pytest.mark.slow
 def test_no_text_of_an_error_a_log_or_a_flag_has_a_fault(words: dict[str, Any], tree: Path) -> None:
     found = [
         f"{path.relative_to(tree)}:{fault.line}: {fault.text}"

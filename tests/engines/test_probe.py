@@ -11,6 +11,8 @@ import pytest
 from repoagent.engines.flavours import CHOICE
 from repoagent.engines.probing import Findings, Gpu, probe
 
+pytestmark = pytest.mark.slow
+
 TENSORRT = """
 __version__ = "11.1.0.106"
 class ILogger:

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 
 from repoagent.server import ModelControlMode, Server
 
+pytestmark = pytest.mark.slow
+
 CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat"
 CHECKPOINT = CHAT / "repository" / "elmbrook" / "1"
 LARGEST = 10_000_000

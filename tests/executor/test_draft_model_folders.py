@@ -82,6 +82,7 @@ def test_texts_are_those_of_the_model_alone(
     assert max(_rate(other)) < 0.5
 
 
+@pytest.mark.slow
 def test_drawn_texts_are_as_good_as_the_guesses(decoder_folder: Callable[..., Path], stranger: Path) -> None:
     output = OutputConfig(return_perf_metrics=True)
     sampling = [SamplingConfig(top_p=0.9, seed=seed) for seed in range(4)]

@@ -26,11 +26,13 @@ def test_one_request() -> None:
     assert line.endswith("(LENGTH)")
 
 
+@pytest.mark.slow
 def test_streaming_and_many_at_once() -> None:
     lines = _run("streaming.py")
     assert {line.split(":")[0] for line in lines} == {f"request {number}" for number in range(1, 5)}
 
 
+@pytest.mark.slow
 def test_beams() -> None:
     scores = [float(line.split()[0]) for line in _run("beams.py")]
     assert len(scores) == 3
@@ -52,6 +54,7 @@ def test_guided_json() -> None:
     assert all("'colour'" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_lora() -> None:
     plain, first, second, again = (line.split(": ") for line in _run("lora.py"))
     assert [plain[0], first[0], second[0], again[0]] == ["no adapter", "task 1", "task 2", "task 1"]

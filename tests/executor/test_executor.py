@@ -572,6 +572,7 @@ def test_of_several_that_wait_for_one_request_those_that_come_too_late_are_told(
     assert sorted(taken[0].has_error() for taken in answers) == [False, True, True]
 
 
+@pytest.mark.slow
 def test_an_executor_that_nobody_holds_stops_and_a_program_ends_in_the_midst_of_its_work() -> None:
     executor = Executor.from_runner(FakeRunner(), ExecutorConfig())
     thread = executor._assembly.engine._thread

@@ -120,6 +120,7 @@ def test_reading_a_prompt_in_chunks_does_not_matter(
     assert _by_sequence(_tokens(run(config, _mixture()))) == _by_sequence(alone)
 
 
+@pytest.mark.slow
 def test_reusing_the_cache_does_not_matter(run: Callable[..., Any], alone: Any) -> None:
     twice = run(ExecutorConfig(), _mixture() + _mixture(), True)
     assert _tokens(twice[:8]) == alone

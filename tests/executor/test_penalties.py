@@ -120,6 +120,7 @@ def test_drafts_of_all_kinds(scaling: Scaling, serve: Serve, model: Reference) -
     assert serve([_request(scaling, 20)], ExecutorConfig(decoding_config=lookahead))[0].output_token_ids == [said]
 
 
+@pytest.mark.slow
 def test_in_company_in_pieces_and_after_pauses(open_runner: Callable[..., OrtRunner], model: Reference) -> None:
     prompts = [PROMPT[i:] + PROMPT * 3 for i in range(len(SCALINGS))]
     config = ExecutorConfig(

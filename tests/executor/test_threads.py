@@ -20,6 +20,8 @@ from repoagent.executor import (
 from repoagent.executor.runner.fake import FakeRunner
 from repoagent.executor.types.errors import ExecutorStoppedError
 
+pytestmark = pytest.mark.slow
+
 LIMIT = timedelta(seconds=120)
 CONFIG = ExecutorConfig(
     max_beam_width=2,

@@ -17,6 +17,8 @@ from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
 
+pytestmark = pytest.mark.slow
+
 _PROGRAM: Final = """
 import json, sys
 from pathlib import Path
@@ -59,7 +61,6 @@ def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
     return start
 
 
-@pytest.mark.slow
 def test_eight_processes_that_ask_at_once_build_once(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
 ) -> None:
@@ -69,7 +70,6 @@ def test_eight_processes_that_ask_at_once_build_once(
     assert len(list(marks.iterdir())) == 1
 
 
-@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_build_takes_the_build_along_and_leaves_nothing_half_done(
     start: Callable[..., "subprocess.Popen[str]"], tmp_path: Path, marks: Path
 ) -> None:

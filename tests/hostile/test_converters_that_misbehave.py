@@ -15,6 +15,8 @@ from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def converting(tmp_path: Path) -> Iterator[Converting]:
@@ -73,7 +75,6 @@ def test_a_name_that_is_no_text_is_refused(converting: Converting) -> None:
     assert "whose name is not plain text" in _refused(converting, "odd_name")
 
 
-@pytest.mark.slow
 def test_a_gigabyte_of_print_is_read_and_forgotten(converting: Converting) -> None:
     assert converting.run("leaving", then="gigabyte").files["1/model.upper"] == b"ABC"
 

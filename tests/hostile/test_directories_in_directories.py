@@ -18,6 +18,8 @@ from repoagent.serving.core import ControlMode, ServingCore
 from repoagent.storage.transfer.snapshot import snapshot
 from tests.hostile.conftest import NewCore
 
+pytestmark = pytest.mark.slow
+
 DEEP = 1500
 
 

@@ -109,6 +109,7 @@ def test_a_configuration_is_not_read_whole(size: int, write: Callable[[str], Pat
     assert Limits.flag("config_bytes") in refusal(new_core())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("control", [False, True], ids=["brought", "allowed"])
 def test_a_configuration_that_a_load_brings_is_as_large_as_one_in_a_file(
     write: Callable[[str], Path], new_core: NewCore, control: bool

@@ -127,6 +127,7 @@ def test_a_decrypted_language_model_is_broken(
     assert "1/model.onnx" in ours.check(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["model.onnx", "model.onnx.data", "genai_config.json", "tokenizer.json"])
 def test_a_file_of_a_language_model_is_broken(
     broken: str, clients: Callable[..., Clients], repository: Path, decoder_folder: Path
@@ -150,6 +151,7 @@ def test_an_onnx_model_lacks_its_weights(
     ours.check(ours.load("m"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["process", "in-process"])
 def test_a_python_model_names_its_file(execution: str, clients: Callable[..., Clients], repository: Path) -> None:
     (repository / "m" / "1").mkdir(parents=True)

@@ -73,6 +73,7 @@ def test_https_does_not_become_http() -> None:
         _redirected("https://registry.example/x", "http://registry.example/x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity, gzip"])
 def test_a_compressed_answer_is_not_decompressed(server: FileServer, encoding: str) -> None:
     bomb = zlib.compress(bytes(50_000_000))

@@ -12,6 +12,8 @@ from repoagent.errors import AgentRefusedError
 from repoagent.testing import AgentHarness
 from tests.file_server import FileServer, Request
 
+pytestmark = pytest.mark.slow
+
 Work = Callable[[AgentModel], object]
 CONTENT = os.urandom(200_000)
 

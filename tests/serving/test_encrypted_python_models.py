@@ -10,6 +10,8 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 CODE = b"""
 import triton_python_backend_utils as pb_utils
 from .helper import FACTOR

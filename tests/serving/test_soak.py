@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 Opener = Callable[[str], ModuleType]
 
@@ -28,7 +30,6 @@ def open_script(monkeypatch: pytest.MonkeyPatch) -> Opener:
     return opened
 
 
-@pytest.mark.slow
 def test_mixed_requests_under_reloads_are_answered_once_and_rightly_and_nothing_is_left_behind(
     open_script: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,6 +15,8 @@ from repoagent.serving.core import ControlMode
 from tests.relay import Relay
 from tests.serving.core_kit import CoreMaker, ModelWriter, in_thread
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 
 

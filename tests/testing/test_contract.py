@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NAUGHTY = Path(__file__).parent / "data" / "naughty_agents.py"
 MUST_FAIL = {
     "TestWritesIntoTheModel": "test_the_models_own_directory_stays_as_it_was",
@@ -55,7 +57,6 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Failures:
     return found
 
 
-@pytest.mark.slow
 def test_a_well_behaved_agent_passes(failures: Failures) -> None:
     assert failures["TestWellBehaved"] == set()
 

@@ -132,6 +132,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_json_is_read_or_refused(document: object) -> None:
     try:

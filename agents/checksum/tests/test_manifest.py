@@ -124,6 +124,7 @@ def test_a_file_without_digests_is_refused(text: bytes) -> None:
         parse_manifest(text, "SHA256SUMS")
 
 
+@pytest.mark.slow
 @given(st.dictionaries(file_names, st.binary(min_size=32, max_size=32), min_size=1), st.booleans())
 def test_what_is_written_is_read_back(digests: dict[str, bytes], tagged: bool) -> None:
     wanted = {name: digest.hex() for name, digest in digests.items()}
@@ -131,6 +132,7 @@ def test_what_is_written_is_read_back(digests: dict[str, bytes], tagged: bool) -
     assert {entry.path: entry.digest for entry in entries} == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sets(file_names, min_size=1, max_size=4), st.booleans())
 @example({"a\nb", "c\\d", "\\", " ", "e\rf", "#g", "(h) = i"}, False)
@@ -178,6 +180,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=300), st.lists(PIECES, max_size=12).map(b"".join)))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:

@@ -15,6 +15,8 @@ from repoagent.api import Agent, AgentModel, ModelConfig
 from repoagent.config import read_text
 from repoagent.testing import AgentHarness, Outcome
 
+pytestmark = pytest.mark.slow
+
 Save = Callable[..., Path]
 Load = Callable[..., Outcome]
 

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_convert import ConvertAgent
 
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 
 def onnx_model() -> bytes:

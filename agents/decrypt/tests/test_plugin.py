@@ -23,6 +23,7 @@ def test_every_command_is_there_under_its_name(name: str) -> None:
     assert command.name == name
 
 
+@pytest.mark.slow
 def test_importing_the_plug_in_loads_no_cryptography_and_no_click() -> None:
     code = "import sys, repoagent_decrypt.plugin; print({'cryptography', 'click', 'botocore'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

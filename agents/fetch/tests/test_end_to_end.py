@@ -21,6 +21,8 @@ from agents.verify.tests.issuing import public_pem
 from repoagent.errors import RepoAgentError
 from repoagent.server import ModelControlMode, Server
 
+pytestmark = pytest.mark.slow
+
 CONFIG = b'backend: "onnxruntime"\nmax_batch_size: 8\n'
 POLICY = """
 [[rule]]

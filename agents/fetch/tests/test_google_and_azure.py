@@ -40,6 +40,7 @@ def azure(monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBlobs]:
         yield blobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["gs://models/fraud", "gs://models/fraud/", "gcs://models/fraud"])
 def test_a_model_in_a_bucket_of_google_comes(fetch: Fetch, google: GoogleStorage, url: str) -> None:
     google.page = 1
@@ -50,6 +51,7 @@ def test_a_model_in_a_bucket_of_google_comes(fetch: Fetch, google: GoogleStorage
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["az://models/fraud", f"as://{ACCOUNT}.blob.core.windows.net/models/fraud"])
 def test_a_model_in_a_container_of_azure_comes(fetch: Fetch, azure: AzureBlobs, url: str) -> None:
     azure.page = 1
@@ -58,6 +60,7 @@ def test_a_model_in_a_container_of_azure_comes(fetch: Fetch, azure: AzureBlobs, 
     assert azure.refusals == 0
 
 
+@pytest.mark.slow
 def test_large_files_come_in_ranges(fetch: Fetch, google: GoogleStorage, azure: AzureBlobs) -> None:
     for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
         fetch({"url": url, "floating": "true", "include": "model.onnx"})
@@ -65,6 +68,7 @@ def test_large_files_come_in_ranges(fetch: Fetch, google: GoogleStorage, azure: 
         assert len(asked) >= 3
 
 
+@pytest.mark.slow
 def test_what_is_in_the_cache_is_not_asked_for_again(
     fetch: Fetch, google: GoogleStorage, azure: AzureBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +80,7 @@ def test_what_is_in_the_cache_is_not_asked_for_again(
     assert fetch({"url": "gs://models/fraud", "digest": DIGESTS}) == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [b"", b"other", WEIGHTS[:-1] + b"x"])
 def test_another_content_is_refused(fetch: Fetch, google: GoogleStorage, azure: AzureBlobs, lie: bytes) -> None:
     for store, url in ((google, "gs://models/fraud"), (azure, "az://models/fraud")):
@@ -115,6 +120,7 @@ def test_names_that_lead_out_are_refused(
     assert not list(tmp_path.parent.glob("*escaped*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["-5", "18446744073709551616", "x"])
 def test_sizes_that_no_file_has_are_refused(
     fetch: Fetch, google: GoogleStorage, monkeypatch: pytest.MonkeyPatch, size: str

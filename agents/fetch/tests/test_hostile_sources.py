@@ -91,6 +91,7 @@ def test_a_file_and_a_directory_of_one_name_are_refused(fetch: Fetch, registry: 
     refused(fetch, registry, layers, "both a file and a directory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["gzip", "gzip in gzip"])
 def test_a_decompression_bomb_is_not_unpacked(
     fetch: Fetch, registry: Registry, tmp_path: Path, compression: str
@@ -108,6 +109,7 @@ def test_a_header_that_takes_all_memory_is_refused(fetch: Fetch, registry: Regis
     refused(fetch, registry, layers, "not a valid archive: .*a header of 8589934592 bytes", config=IMAGE)
 
 
+@pytest.mark.slow
 def test_entries_without_end_are_refused(fetch: Fetch, registry: Registry) -> None:
     archive = tarfile.TarInfo("d").tobuf() * 100_001 + bytes(1024)
     layers = [registry.layer("evil", f"{LAYER}+gzip", gzip.compress(archive, 1))]

@@ -248,6 +248,7 @@ def test_a_version_of_an_mlflow_registry_comes(fetch: Fetch, tracking: Tracking)
         fetch({"url": "models:/fraud/4", "floating": "true"})
 
 
+@pytest.mark.slow
 def test_a_version_whose_artifacts_are_in_a_bucket_comes_from_there(
     fetch: Fetch, tracking: Tracking, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_version_whose_artifacts_are_in_a_bucket_comes_from_there(
 # -- buckets and web servers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_in_a_bucket_comes_by_tritons_spelling(fetch: Fetch, bucket: str) -> None:
     digests = [f"{path}={sha256(content)}" for path, content in FILES.items()]
     assert fetch({"url": bucket, "digest": digests}) == EXPECTED

@@ -20,6 +20,8 @@ from agents.fetch.tests.servers import sha256
 from repoagent.errors import RepoAgentError
 from tests.file_server import FileServer, Request
 
+pytestmark = pytest.mark.slow
+
 Fetch = Callable[..., dict[str, bytes]]
 WEIGHTS = os.urandom(40 << 20)  # five ranges
 USES = 2

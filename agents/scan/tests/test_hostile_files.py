@@ -46,6 +46,7 @@ def test_a_name_that_is_too_long_is_not_cut_off() -> None:
         read_onnx(with_external_data("a/../" * 1000 + "../../secret"))
 
 
+@pytest.mark.slow
 def test_a_million_empty_nodes_take_little_memory() -> None:
     content = with_in_graph(b"\x0a\0" * 300_000 + b"".join(varint(n << 3 | 2) + b"\0" for n in range(100, 50_000)))
     tracemalloc.start()

@@ -11,6 +11,8 @@ import pytest
 from agents.verify.tests.issuing import key_pem, public_pem
 from agents.verify.tests.private_sigstore import new_key
 
+pytestmark = pytest.mark.slow
+
 
 def on_a_terminal(*arguments: str | Path) -> tuple[int, str]:
     """Exit status, and what a person sees of stderr."""

@@ -57,6 +57,7 @@ def signed_model(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["0.3.1", "1.1.0"])
 def test_what_the_reference_tool_signed_without_a_key_holds_years_later(release: str, signed_model: Path) -> None:
     root = (VECTORS / "trusted_root.json").read_bytes()

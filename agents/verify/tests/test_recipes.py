@@ -150,6 +150,7 @@ def sigstore(model: Path) -> PrivateSigstore:
     return sigstore
 
 
+@pytest.mark.slow
 def test_a_model_that_ci_signed_is_demanded_by_its_workflow(load: Load, model: Path, sigstore: PrivateSigstore) -> None:
     report = load(sigstore.trusted_root(), identity=WORKFLOW, issuer=ISSUER)
     assert f"3 files signed by {IDENTITY} (issuer {ISSUER}); method sigstore" in str(report["notes"])

@@ -55,6 +55,7 @@ def test_a_changed_model_is_refused(signature: Path, trust: Trust, change: str, 
         verify(root, signature.read_bytes(), trust, Coverage("", strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda path: path.stem)
 def test_every_changed_bit_of_a_signature_is_refused_or_means_nothing(signature: Path, trust: Trust) -> None:
     data = signature.read_bytes()

@@ -175,6 +175,7 @@ def _over_grpc(guarded: Guarded, transport: str) -> Iterator[Callable[[str], int
         yield infer
 
 
+@pytest.mark.slow
 def test_keys_replaced_while_requests_run_lose_none_and_old_ones_are_refused(guarded: Guarded) -> None:
     """Each new key overlaps with the one before; clients change to it meanwhile."""
 
@@ -255,6 +256,7 @@ def test_an_open_stream_follows_the_rules(guarded: Guarded, transport: str) -> N
         answers.cancel()
 
 
+@pytest.mark.slow
 def test_a_token_that_ends_is_refused_on_an_open_connection(guarded: Guarded) -> None:
     headers = {"authorization": f"Bearer {guarded.issuer.token(seconds=2)}"}
     with httpx.Client(base_url=guarded.http) as http:

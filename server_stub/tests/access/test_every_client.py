@@ -39,6 +39,7 @@ def http(guarded: Guarded) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=_case)
 def test_every_route_times_every_kind_of_client(guarded: Guarded, http: httpx.Client, case: Case) -> None:
     assert case.route.needs is not None

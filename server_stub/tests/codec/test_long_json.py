@@ -64,6 +64,7 @@ def _same(read: Any, written: Any) -> bool:
     return bool(read == written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [70, 200, 1 << 18])
 def test_windows_change_no_value_and_let_nothing_through(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_json, "_WINDOW", window)

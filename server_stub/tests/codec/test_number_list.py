@@ -29,6 +29,7 @@ def _thorough(datatype: str, text: bytes, count: int) -> Any:
     return array_from_json(BY_NAME[datatype], loads(text), [count], count, "X", RequestLabel("m"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parser", _parsers(), ids=lambda parser: "orjson" if parser is None else "simdjson")
 @given(data=st.data())
 def test_what_is_read_is_what_the_thorough_road_reads(parser: FloatParser | None, data: st.DataObject) -> None:

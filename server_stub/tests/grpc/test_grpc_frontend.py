@@ -143,6 +143,7 @@ def test_a_certificate_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture
     assert "gRPC is served WITHOUT TLS" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_certificate_that_changes_is_used_for_new_connections(
     start_grpc: Any, certificates: Path, tmp_path: Path
 ) -> None:

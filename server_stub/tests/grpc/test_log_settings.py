@@ -11,6 +11,7 @@ from repoagent.server import LogLevel
 from repoagent.server.logs import ServerLog
 
 
+@pytest.mark.slow
 def test_answers_as_triton_does(stub: Any, ask: Any, log: ServerLog, recorded: dict[str, Any]) -> None:
     for case in recorded["grpc log"]:
         message = json_format.ParseDict(case["request"], theirs.LogSettingsRequest())

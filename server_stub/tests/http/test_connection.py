@@ -87,6 +87,7 @@ def test_a_chunked_request_is_not_taken_for_the_head_of_the_next_one(connect: Co
         assert _response(connection)[0] == (400 if ready == b"1" else 200)
 
 
+@pytest.mark.slow
 def test_a_large_answer_can_be_the_last_one(core: Any, connect: Connect) -> None:
     core.models["ident"].run = lambda inputs: {"OUTPUT0": Tensor.of(np.zeros((1, 1 << 20), np.float32))}
     connection = connect()
@@ -331,6 +332,7 @@ def test_a_large_tensor_is_read_into_place_without_a_copy(core: Any, connect: Co
     assert _response(connection)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_request_sent_right_after_a_large_body_is_answered_too(connect: Connect) -> None:
     values = np.arange(1 << 18, dtype=np.float32)
     text = json.dumps(
@@ -373,6 +375,7 @@ def test_a_response_for_a_client_that_left_harms_nobody(core: Any, connect: Conn
     assert _response(other)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_slow_reader_is_waited_for_and_does_not_hold_up_others(core: Any, start: Any) -> None:
     big = Tensor.of(np.zeros((1, 1 << 20), np.float32))
     core.models["ident"].run = lambda inputs: {"OUTPUT0": big}

@@ -137,6 +137,7 @@ def test_stock_clients_are_answered(start: Start, authority: Authority) -> None:
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "200 1.1"
 
 
+@pytest.mark.slow
 def test_old_versions_and_weak_ciphers_are_refused_and_http_1_1_is_agreed_on(
     start: Start, authority: Authority
 ) -> None:
@@ -162,6 +163,7 @@ def test_old_versions_and_weak_ciphers_are_refused_and_http_1_1_is_agreed_on(
     assert "ALPN protocol: http/1.1" in full.stdout
 
 
+@pytest.mark.slow
 def test_large_tensors_travel_both_ways_whole(start: Start, authority: Authority) -> None:
     front = start(limits=Limits(max_body=1 << 28))
     array = np.random.default_rng(7).random((1, 5_000_001), np.float32)
@@ -228,6 +230,7 @@ def test_a_client_that_reads_nothing_of_a_large_answer_is_ended(start: Start, au
     connection.close()
 
 
+@pytest.mark.slow
 def test_new_connections_get_a_new_certificate_and_open_ones_stay(
     start: Start, authority: Authority, pair: Pair, tmp_path: Path
 ) -> None:

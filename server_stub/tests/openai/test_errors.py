@@ -21,6 +21,8 @@ from repoagent.serving.measuring.custom_metrics import REGISTRY
 
 from .conftest import user
 
+pytestmark = pytest.mark.slow
+
 LONG: dict[str, Any] = {"model": "narrow", "messages": user("1"), "temperature": 2, "extra_body": {"ignore_eos": True}}
 
 
@@ -97,7 +99,6 @@ def _until(condition: Any) -> None:
     raise AssertionError("it does not happen")
 
 
-@pytest.mark.slow
 def test_a_full_queue_is_429_and_a_client_that_leaves_makes_room(client: OpenAI, url: str) -> None:
     """One request runs and one waits; then there is no room. Both are given up by closing their connections."""
     held = [_hold(url)]

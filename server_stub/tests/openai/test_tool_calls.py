@@ -102,6 +102,7 @@ TOOLS: Any = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [HERMES, f"<|python_tag|>{LLAMA}", f"[{LLAMA}]"])
 def test_a_call_is_recognised(text: str, client: OpenAI) -> None:
     made = client.chat.completions.create(model="parrot", messages=user(text), tools=TOOLS)

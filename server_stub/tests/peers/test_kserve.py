@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("kserve") is None, reason="kserve is not installed: it is one of the extra 'dev'"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("kserve") is None, reason="kserve is not installed: it is one of the extra 'dev'"
+    ),
+]
 
 _KINDS = ("BOOL", "UINT8", "INT32", "INT64", "UINT64", "FP32", "FP64")
 _VALUES = [

@@ -17,13 +17,14 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.certificates import Authority
+from tests.extent import in_full
 
 if TYPE_CHECKING:
     from .conftest import Server, World
 
 InBackground = Callable[[Callable[[], Any]], Callable[[], Any]]
 
-RESTARTS: Final = 3
+RESTARTS: Final = in_full(3, otherwise=1)
 #: What arrives in the very moment in which gRPC's library closes is cancelled by it; nothing of it has run.
 _REFUSED: Final = (str(grpc.StatusCode.UNAVAILABLE), str(grpc.StatusCode.CANCELLED))
 _FLAGS: Final = (

@@ -19,6 +19,8 @@ from repoagent_server.tls.handshakes import Handshakes
 
 from tests.certificates import Authority, Pair
 
+pytestmark = pytest.mark.slow
+
 _TOTAL = 12_000_000
 
 

@@ -13,6 +13,8 @@ from repoagent_server.tls.metrics import CertificateMetrics
 
 from tests.certificates import Authority, Pair
 
+pytestmark = pytest.mark.slow
+
 
 def _stated(certificate: str) -> float:
     command = ["openssl", "x509", "-enddate", "-noout", "-in", certificate]

@@ -10,6 +10,7 @@ from repoagent_server.ui.files import POLICY, static_files
 from .conftest import Page
 
 
+@pytest.mark.slow
 def test_the_files_are_served_with_their_types_and_a_strict_policy(page: Page) -> None:
     for name, file in static_files().items():
         answer = httpx.get(page.url + name)

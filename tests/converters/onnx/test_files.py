@@ -67,6 +67,7 @@ def test_any_cut_is_seen(save: Save, perceptron: "onnx.ModelProto") -> None:
             external_files(path, "m")
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.binary(min_size=1, max_size=60), st.integers(0, 60))
 def test_any_bytes_are_walked_or_refused(tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int) -> None:

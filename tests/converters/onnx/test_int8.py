@@ -89,6 +89,7 @@ def test_without_onnx_the_refusal_names_what_to_install(
         plan(save(perceptron))
 
 
+@pytest.mark.slow
 def test_the_tool_needs_nothing_but_onnx() -> None:
     """Beside what ONNX Runtime itself needs: no sympy, no torch, no neural compressor."""
     program = """

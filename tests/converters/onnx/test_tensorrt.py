@@ -171,6 +171,7 @@ def test_a_profile_that_will_not_be_there_is_refused_before_the_build(
         TensorRtConverter().configure(config, plan(), Product({"profiles": [{}]}))
 
 
+@pytest.mark.slow
 def test_nothing_of_tensorrt_is_imported_before_a_build() -> None:
     program = """
 import sys

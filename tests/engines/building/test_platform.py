@@ -139,6 +139,7 @@ def test_what_an_allocator_raises_is_kept_for_the_call_that_can_raise_it(platfor
     assert allocator.take_failure() is None
 
 
+@pytest.mark.slow
 def test_the_probe_finds_the_library_and_no_driver(platform_of: Any, no_driver: None) -> None:
     from repoagent.engines.probing import probe
 

@@ -57,6 +57,7 @@ def test_a_cache_larger_than_the_machine_names_the_settings_and_the_bytes(
     assert isinstance(caught.value, InvalidArgumentError)
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_reserved_is_no_bare_memory_error(endless: Path) -> None:
     """This process may have less than the machine has."""
     need = 64 * 65537 * BYTES_PER_TOKEN

@@ -43,6 +43,7 @@ def test_a_layer_that_is_named_many_times_comes_once_and_is_not_copied(
     assert Path(placed[0]).is_relative_to(tmp_path / "cache"), "a copy outside of the cache"
 
 
+@pytest.mark.slow
 def test_layers_do_not_get_an_allowance_each(refused: Refused, registry: Registry) -> None:
     """64 MiB are free for all together: a thousand small layers would unpack to 64 GB."""
     layers = [
@@ -51,6 +52,7 @@ def test_layers_do_not_get_an_allowance_each(refused: Refused, registry: Registr
     refused(layers, "unpack to more than a hundred times their size")
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_named_again_unpacks_from_the_same_allowance(refused: Refused, registry: Registry) -> None:
     layer = registry.layer("evil", f"{LAYER}+gzip", gzip.compress(tar({"models/x": bytes(10 << 20)})))
     refused([layer] * 10, "unpack to more than a hundred times their size")
@@ -73,6 +75,7 @@ def test_a_file_of_less_than_nothing_is_refused(refused: Refused, registry: Regi
     refused([registry.layer("evil", LAYER, archive)], "not a valid archive|no file")
 
 
+@pytest.mark.slow
 def test_a_name_of_gzip_without_end_is_refused(refused: Refused, registry: Registry) -> None:
     """The library reads it byte by byte, and a layer may have a terabyte."""
     header = b"\x1f\x8b\x08\x08" + bytes(6)

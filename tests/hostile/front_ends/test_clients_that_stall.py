@@ -11,6 +11,8 @@ from repoagent_server.http.reader import Limits
 from tests.extent import in_full
 from tests.hostile.front_ends.conftest import Ways
 
+pytestmark = pytest.mark.slow
+
 _CLIENTS: Final = in_full(200, otherwise=80)
 _REQUEST: Final = (
     b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"

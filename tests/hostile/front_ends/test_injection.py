@@ -136,6 +136,7 @@ def _send_over_grpc(ways: Ways, text: str) -> None:
             assert answer.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["default", "ISO8601", "json"])
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_record_is_one_line_of_the_log(ways: Ways, tmp_path: Path, text: str, form: str) -> None:
@@ -196,6 +197,7 @@ def test_no_answer_has_a_header_of_a_client(ways: Ways, text: str) -> None:
         assert b"njected" not in head
 
 
+@pytest.mark.slow
 def test_no_request_makes_a_metric(ways: Ways) -> None:
     """Names of models that exist are the only ones that clients can have written there."""
     # Models of other servers in this process may have metrics of their own, which all of them show.

@@ -17,6 +17,8 @@ from repoagent_server.http.connection import HttpConnection
 
 from tests.extent import in_full
 
+pytestmark = pytest.mark.slow
+
 _COUNT: Final = 220_000
 _SMALL: Final = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
 _INPUT: Final = json.dumps(_SMALL["inputs"][0])

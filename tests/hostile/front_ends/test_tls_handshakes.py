@@ -120,6 +120,7 @@ def _answers(ports: tuple[int, int], authority: Authority) -> None:
         assert client.is_server_live()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", ["nothing", "a byte", "all but a byte of the first message", "the first message"])
 def test_a_thousand_handshakes_that_go_no_further_keep_nobody_waiting(
     serve: Serve, authority: Authority, sent: str
@@ -140,6 +141,7 @@ def heavy(authority: Authority) -> Pair:
     return authority.issue("heavy", key="rsa:4096")
 
 
+@pytest.mark.slow
 def test_handshakes_that_must_be_computed_keep_no_open_connection_waiting(
     serve: Serve, authority: Authority, heavy: Pair
 ) -> None:

@@ -31,6 +31,8 @@ from repoagent.limits import Limits
 from repoagent.serving.core import ServingCore
 from server_stub.tests.grpc.http2.raw_client import HEADERS, Raw
 
+pytestmark = pytest.mark.slow
+
 GROWTH: Final = 64 << 20
 CALM: Final = 11
 MARK: Final = "HOSTILE-MARK"

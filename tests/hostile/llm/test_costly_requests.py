@@ -143,6 +143,7 @@ def test_a_guide_that_would_take_for_ever_is_refused_before_it_is_compiled(new_a
     asker.ask("hello", max_tokens=2).one()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
 def test_a_chain_of_thousands_of_rules_does_not_end_the_process(new_asker: NewAsker, backend: str) -> None:
     """Compilers call themselves once for each rule: on a stack of the usual size that is the end of the server."""
@@ -160,6 +161,7 @@ def _slow_guide() -> dict[str, Any]:
     return guide("ebnf_grammar", "\n".join(["root::=r0", *rules, 'r600::="x"']))
 
 
+@pytest.mark.slow
 def test_while_grammars_are_compiled_others_are_answered(new_asker: NewAsker) -> None:
     """More of them than there are threads for them: texts without a guide come all the same."""
     asker = new_asker()
@@ -171,6 +173,7 @@ def test_while_grammars_are_compiled_others_are_answered(new_asker: NewAsker) ->
         answers.wait()
 
 
+@pytest.mark.slow
 def test_a_request_that_is_given_up_while_it_waits_is_never_compiled(new_asker: NewAsker) -> None:
     asker = new_asker()
     slow = [asker.ask("hello", **_slow_guide()) for _ in range(2)]
@@ -186,6 +189,7 @@ def test_a_request_that_is_given_up_while_it_waits_is_never_compiled(new_asker: 
         answers.wait()
 
 
+@pytest.mark.slow
 def test_an_unload_answers_what_still_waits(new_asker: NewAsker) -> None:
     asker = new_asker()
     waiting = [asker.ask("hello", **_slow_guide()) for _ in range(6)]

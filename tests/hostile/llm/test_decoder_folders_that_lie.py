@@ -97,6 +97,7 @@ def folder(tmp_path: Path) -> Path:
     return copy_folder(GENAI, tmp_path / "folder")
 
 
+@pytest.mark.slow
 def test_no_value_of_the_configuration_brings_a_load_down(folder: Path) -> None:
     """Each is refused by an error of ours with a short text, or the folder serves all the same."""
     text = (folder / "genai_config.json").read_text()

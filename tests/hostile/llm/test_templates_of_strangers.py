@@ -78,6 +78,7 @@ def render(request: pytest.FixtureRequest) -> Render:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_without_end_is_ended(name: str, render: Render) -> None:
     with pytest.raises(RepoAgentError, match=r"--limit-chat-template-ms|too much memory"):
@@ -93,6 +94,7 @@ def test_a_template_that_takes_all_day_to_read_is_refused_at_the_load(
         render("{{ (['x'] * 20000000) | sort | unique | list | length }}" * 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_a_template_that_takes_all_memory_gets_none(name: str, render: Render) -> None:
     with pytest.raises(
@@ -112,6 +114,7 @@ def test_a_template_that_reaches_for_python_gets_nothing_of_it(name: str, render
     assert not [secret for secret in SECRETS if secret in text], text
 
 
+@pytest.mark.slow
 def test_a_process_of_templates_has_no_secrets_and_no_files(render: Render, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPOAGENT_KEY_OF_A_TEST", "secret")
     monkeypatch.setenv("AN_ORDINARY_NAME", "secret")
@@ -148,6 +151,7 @@ def test_a_template_that_is_a_link_out_of_the_model_is_not_read(
     assert "a secret" not in str(failure.value)
 
 
+@pytest.mark.slow
 def test_the_server_goes_on_while_a_template_takes_its_time(
     core: ServingCore,  # noqa: F811
     write_llm: WriteModel,  # noqa: F811
@@ -169,6 +173,7 @@ def test_the_server_goes_on_while_a_template_takes_its_time(
     assert asks.ask("hello", "bad", max_tokens=2).one()
 
 
+@pytest.mark.slow
 def test_an_unload_does_not_wait_for_a_template(
     core: ServingCore,  # noqa: F811
     write_llm: WriteModel,  # noqa: F811
@@ -185,6 +190,7 @@ def test_an_unload_does_not_wait_for_a_template(
     assert threading.active_count() <= before + 4
 
 
+@pytest.mark.slow
 def test_a_killed_server_leaves_no_process_that_renders(tmp_path: Path) -> None:
     """One that waits sees the end of its socket, one in a loop the end of its time."""
     program = tmp_path / "server.py"

@@ -13,6 +13,8 @@ from repoagent.serving.core import ServingCore
 from tests.serving.backends.llm.conftest import Asker, WriteModel, asker, core, decoder, write_llm  # noqa: F401
 from tests.serving.backends.llm.tiny import byte_level
 
+pytestmark = pytest.mark.slow
+
 ENDLESS = "^(a+)+$"
 """After the letter a, often, and another: more steps than the library takes, and it panics."""
 BAIT = "a" * 30 + "b"

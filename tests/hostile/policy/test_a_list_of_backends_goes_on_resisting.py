@@ -35,6 +35,7 @@ def test_no_road_leads_round_a_list_of_backends(
     assert not trap.exists()
 
 
+@pytest.mark.slow
 def test_a_swapped_file_never_passes_a_pinned_guard(ground: Ground, weights: Callable[[float], bytes]) -> None:
     files = {"config.pbtxt": b'backend: "onnxruntime" max_batch_size: 8\n', "1/model.onnx": weights(1)}
     directory = ground.write(files | {"SHA256SUMS": digest_list(files)})

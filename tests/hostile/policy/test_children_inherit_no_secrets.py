@@ -46,6 +46,7 @@ def by_a_model(core: ServingCore) -> set[str]:
     return set(str(response.parameters["names"]).split())
 
 
+@pytest.mark.slow
 def test_no_child_inherits_a_key_that_was_asked_for(ground: Ground) -> None:
     assert resolve_key("env:MODEL_KEY_OF_A_TEST", builtin_providers()) == b"secret"
     ground.write({"config.pbtxt": CONFIG, "1/model.py": MODEL})

@@ -18,6 +18,8 @@ from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.loader.policy import PolicyPlanner, read_policy
 from repoagent.loader.policy.code_digests import code_of
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
 PACKAGE = "repoagent_sizelimit"
 AGENT = """

@@ -12,6 +12,8 @@ from repoagent.loader.converting.cache_key import cache_key
 from tests.loader.converting import samples
 from tests.loader.converting.conftest import Converting
 
+pytestmark = pytest.mark.slow
+
 
 def _statement(files: Any) -> Any:
     return json.loads(files["1/model.upper.intoto.json"])

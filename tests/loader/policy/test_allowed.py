@@ -13,6 +13,8 @@ from repoagent.loader.policy.allowed import objection
 from repoagent.loader.policy.code_digests import code_of
 from repoagent.loader.policy.rules import AllowedAgent
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "agents" / "sizelimit"
 NAME = "repoagent-example-sizelimit"
 
@@ -32,7 +34,6 @@ def installed() -> AgentInfo:
     return AgentInfo("sizelimit", "0.1.0", NAME, "package", "repoagent_sizelimit:SizeLimitAgent", "available")
 
 
-@pytest.mark.slow
 def test_the_digest_is_that_of_the_record(site: Path) -> None:
     (record,) = site.glob("*.dist-info/RECORD")
     digest = hashlib.sha256(record.read_bytes()).hexdigest()

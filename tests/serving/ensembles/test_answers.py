@@ -63,6 +63,7 @@ def write_split(write: Writer, write_ensemble: Writer, *, optional: bool) -> Non
     write_ensemble("e", IN % ("x", "") + OUT % "s" + OUT % "l" + OUT % "y" + STEPS)
 
 
+@pytest.mark.slow
 def test_an_output_that_a_member_leaves_out_is_left_out_of_an_optional_input_and_of_the_answer(
     new_core: Maker, write_anywhere: Writer, write_ensemble: Writer
 ) -> None:
@@ -101,6 +102,7 @@ ensemble_scheduling {
 """
 
 
+@pytest.mark.slow
 def test_a_response_of_a_stream_without_tensors_is_a_response_of_the_ensemble(
     new_core: Maker, write_anywhere: Writer, write_ensemble: Writer, new_sender: Any
 ) -> None:

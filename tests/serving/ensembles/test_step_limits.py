@@ -109,6 +109,7 @@ def pipeline(tmp_path: Path, new_core: Maker, write_member: Writer, write_ensemb
     os.close(tokens)
 
 
+@pytest.mark.slow
 def test_a_decoupled_member_waits_while_the_next_step_has_no_place(
     pipeline: Callable[..., Pipeline], write_anywhere: Writer, new_sender: Any
 ) -> None:
@@ -155,6 +156,7 @@ def test_the_limit_is_for_all_requests_to_the_ensemble_together(
     assert all(sender.sent.get(timeout=60) == (None, True) for sender in senders)
 
 
+@pytest.mark.slow
 def test_cancelling_lets_go_of_the_member_and_of_the_line(
     pipeline: Callable[..., Pipeline], write_anywhere: Writer, new_sender: Any
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_model_with_sequences_is_made_again(new_core: CoreMaker, write_model: 
     assert [runner.closed for runner in scripted.runners].count(False) == 2
 
 
+@pytest.mark.slow
 def test_requests_under_changes_are_answered_once_and_rightly(
     new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, scripted: Any
 ) -> None:

@@ -11,6 +11,8 @@ from repoagent.serving.lifecycle.load_pool import LoadPool
 from repoagent.serving.lifecycle.serial_queue import SerialQueue
 from tests.serving.lifecycle.schedules import Schedule, schedules
 
+pytestmark = pytest.mark.slow
+
 
 class Program:
     """Callers of queues under one schedule. Every future that they were given is looked at in the end."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, get_origin, get_type_hints
 
+import pytest
+
 import repoagent
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.senders import LayerSender
@@ -37,6 +39,7 @@ def test_what_layers_do_to_a_request_leaves_what_was_asked() -> None:
     assert (asked.model_name, asked.inputs, asked.requested_outputs) == ("m", {}, ("y",))
 
 
+@pytest.mark.slow
 def test_only_a_request_itself_says_where_its_answers_go() -> None:
     """Every layer goes through ``redirect``: no other module has a way of its own to change the sender."""
     assert {path for path in _modules() if {"sender", "_sender"} & set(_written(path))} <= {OWNER, PB_UTILS}

@@ -336,6 +336,7 @@ def test_memory_does_not_grow_with_the_file(server: FileServer, child: Callable[
     assert peaks[1] - peaks[0] < 32 << 20
 
 
+@pytest.mark.slow
 def test_a_process_takes_over_when_the_one_that_downloads_is_killed(
     server: FileServer, child: Callable[..., Any], tmp_path: Path
 ) -> None:

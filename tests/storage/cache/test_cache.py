@@ -241,6 +241,7 @@ def test_a_builder_that_is_killed_leaves_nothing_that_counts(
     assert _objects(tmp_path / "cache") == [name_of("key")]
 
 
+@pytest.mark.slow
 def test_a_builder_that_is_killed_after_the_rename_has_built_it(
     cache: Cache, child: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -265,6 +266,7 @@ print((path / "plan").read_text(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_waiting_process_takes_over_when_the_builder_is_killed(child: Callable[..., Any], tmp_path: Path) -> None:
     first = child(_WAITER, tmp_path / "cache")
     assert first.expect() == "building"

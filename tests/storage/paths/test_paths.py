@@ -27,6 +27,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @given(relative=_PIECES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 def test_what_join_inside_returns_is_below_the_root_for_any_text(linked: Path, relative: str) -> None:

@@ -71,6 +71,7 @@ def test_syncing_and_making_read_only_walk_the_whole_tree(tmp_path: Path, write_
         make_read_only(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [70, 1500])
 def test_a_tree_deeper_than_a_walk_can_go_is_removed(tmp_path: Path, levels: int) -> None:
     top = tmp_path / "top"

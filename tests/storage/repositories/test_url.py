@@ -87,6 +87,7 @@ def test_any_text_is_a_url_or_a_clear_refusal(text: str) -> None:
     assert isinstance(url, RepositoryUrl)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(
         ["s3://", "s3://https://host:1/", "s3://h:80/", "gs://", "memory://", "file:///", "/", "as://acc/"]

@@ -79,6 +79,7 @@ def test_files_of_every_size_come_whole(
     assert into.path.read_bytes() == CONTENT[:size]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_dropped_connection_is_made_again(server: FileServer, into: PartialFile, ranges: bool) -> None:
     server.ranges = ranges
@@ -120,6 +121,7 @@ def test_what_has_arrived_is_kept_and_continued(server: FileServer, into: Partia
     assert server.sent == len(CONTENT) - 2 * SEGMENT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("complete", [False, True])
 def test_what_has_arrived_of_another_content_is_not_mixed_in(
     server: FileServer, into: PartialFile, complete: bool
@@ -161,6 +163,7 @@ def test_another_size_than_the_known_one_is_refused(
         download_file(remote(server, size=len(CONTENT) + wrong), into, DownloadContext(2), most=NO_LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "git-sha1"])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_digest_is_demanded_and_a_wrong_one_leaves_nothing(

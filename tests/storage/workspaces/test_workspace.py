@@ -290,6 +290,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_goes_at_the_next_start_on_disk_and_in_memory(
     roots: Callable[..., WorkspaceRoot], child: Callable[..., Any], tmp_path: Path, memory_dir: Path
 ) -> None:
@@ -349,6 +350,7 @@ WorkspaceRoot(Path(sys.argv[1]), confidential_dir=Path(sys.argv[2]), allow_swap=
 """
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_cleaning_is_finished_by_the_next_start(
     roots: Callable[..., WorkspaceRoot], child: Callable[..., Any], tmp_path: Path, memory_dir: Path
 ) -> None:
@@ -378,6 +380,7 @@ root.close()
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_clean_together_and_keep_their_own(
     child: Callable[..., Any], tmp_path: Path, memory_dir: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_stanza_of_another_kind_is_skipped(identity: X25519Identity) -> None:
     assert open_header(read_header(PeekReader(io.BytesIO(data))), [identity]).secret == key.secret
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=6))
 def test_stanza_bodies_of_any_length_survive(bodies: list[bytes]) -> None:
     stanzas = [Stanza(("test", str(number)), body) for number, body in enumerate(bodies)]
@@ -123,6 +124,7 @@ def test_fuzz_noise_after_the_version_line_is_a_header_error_or_a_header(noise: 
         parse(b"age-encryption.org/v1\n" + noise)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_fuzz_mutated_real_headers_are_a_header_error_or_a_header(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from([file for file in vector_files() if len(file) < 1000]))[:600])

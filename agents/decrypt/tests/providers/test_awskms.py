@@ -56,6 +56,7 @@ def test_the_encryption_context_must_be_the_same(kms: Any) -> None:
         fetch(f"awskms:{key}?ciphertext={text}&context.model=other")
 
 
+@pytest.mark.slow
 def test_a_key_that_does_not_exist_is_said(kms: Any) -> None:
     with pytest.raises((NotFoundError, UnavailableError), match="awskms:alias/nowhere"):
         fetch("awskms:alias/nowhere?ciphertext=AAAA")

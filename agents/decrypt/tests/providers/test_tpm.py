@@ -58,12 +58,14 @@ def seal(chip: Path) -> Seal:
     return make
 
 
+@pytest.mark.slow
 @needs_tpm
 def test_a_sealed_identity_comes_back(seal: Seal) -> None:
     secret = X25519Identity.generate().export().encode() + b"\n"
     assert fetch(seal(secret)) == secret
 
 
+@pytest.mark.slow
 @needs_tpm
 def test_a_secret_under_a_policy_needs_the_registers_as_they_were(seal: Seal, chip: Path) -> None:
     reference = seal(b"secret", "sha256:0,16")

@@ -142,6 +142,7 @@ def test_the_token_of_vault_login_is_used(vault: Any, monkeypatch: pytest.Monkey
     assert fetch("vault:kv/secret/models/digits#age") == b"AGE-SECRET-KEY-1NEW"
 
 
+@pytest.mark.slow
 def test_an_answer_that_makes_no_sense_is_an_error(vault: Any) -> None:
     for body in (b"<html>", b"[]", b'{"data": {"plaintext": 1}}', b'{"data": []}'):
         vault.answer = lambda _asked, body=body: (200, {}, body)

@@ -282,6 +282,7 @@ def test_an_old_connection_ends_after_its_grace_whatever_runs(start_grpc: Any, c
         assert core.requests[-1].cancelled
 
 
+@pytest.mark.slow
 def test_clients_do_not_notice_that_connections_grow_old(start_grpc: Any) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{start_grpc(max_connection_age_ms=20)}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -356,6 +357,7 @@ def test_two_servers_share_a_port_if_both_want_to(core: Any) -> None:
     second.stop()
 
 
+@pytest.mark.slow
 def test_no_call_is_lost_when_a_server_that_shares_its_port_goes(core: Any) -> None:
     """Clients that call all the time, on connections to a server that another one follows."""
     options: dict[str, Any] = {"reuse_port": True, "transport": "builtin"}
@@ -396,6 +398,7 @@ def test_no_call_is_lost_when_a_server_that_shares_its_port_goes(core: Any) -> N
     assert min(counts) > 0
 
 
+@pytest.mark.slow
 def test_a_thousand_streams_on_one_connection(grpc_port: int, core: Any) -> None:
     async def ask() -> list[Any]:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:

@@ -84,6 +84,7 @@ def test_a_call_that_is_answered_early_need_not_be_finished(server: Server, clie
     assert [frame.type for frame in server.receive(*[more] * 600)] == [8, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_000, 70_000, 1_000_000, 20_000_000])
 def test_answers_of_any_size_wait_for_the_clients_windows(server: Server, client: Client, size: int) -> None:
     body = random.Random(size).randbytes(size)
@@ -134,6 +135,7 @@ def test_a_client_may_make_all_windows_smaller_than_what_is_on_its_way(server: S
     assert server.calls[stream].times_drained == 1
 
 
+@pytest.mark.slow
 def test_requests_larger_than_all_windows_come_through(server: Server, client: Client) -> None:
     body = random.Random(1).randbytes(40_000_000)
     stream = client.h2.get_next_available_stream_id()

@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 from repoagent_server.shared.grpc_options import TRANSPORTS
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 
 
@@ -25,7 +27,6 @@ def test_frames_of_any_kind_raise_nothing_and_leave_nothing(script: ModuleType) 
     assert min(report.outcomes.values()) > 100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("carrier", TRANSPORTS)
 def test_every_call_has_one_outcome_and_the_right_one(script: ModuleType, carrier: str) -> None:
     report = script.soak(carrier, 0.003, seed=0)

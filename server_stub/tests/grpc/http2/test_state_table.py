@@ -355,6 +355,7 @@ FLOODS: Final[dict[str, Callable[[], list[Any]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_flood_ends_the_connection(flood: Callable[[], list[Any]]) -> None:
     server = Server().greet()
@@ -365,6 +366,7 @@ def test_a_flood_ends_the_connection(flood: Callable[[], list[Any]]) -> None:
     assert server.reserve.held == 0
 
 
+@pytest.mark.slow
 def test_who_takes_answers_may_cancel_as_many_calls() -> None:
     """Deadlines that run out by the thousand are no attack."""
     server = Server().greet()
@@ -380,6 +382,7 @@ def test_who_takes_answers_may_cancel_as_many_calls() -> None:
     assert not server.connection.closed
 
 
+@pytest.mark.slow
 def test_pings_between_answers_are_no_flood() -> None:
     server = Server().greet()
     encoder = Encoder()

@@ -87,6 +87,7 @@ def test_an_unloaded_model_takes_its_gauges_along(asker: Asker) -> None:
     assert "nv_trt_llm" not in REGISTRY.text()
 
 
+@pytest.mark.slow
 def test_the_executor_is_imported_when_a_model_is_loaded(tmp_path: Path) -> None:
     program = (
         "import sys; from repoagent.serving.backends.registry import BackendRegistry;"

@@ -23,6 +23,8 @@ from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from tests.serving.backends.llm.conftest import Asker
 from tests.serving.backends.llm.tiny import byte_level
 
+pytestmark = pytest.mark.slow
+
 AGENT = 'model_repository_agents {{ agents [ {{ name: "convert" {} }} ] }}'
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 

@@ -138,6 +138,7 @@ def load_fails(place: Path) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_decoder_that_is_built_of_the_plain_checkpoint(vendor: Vendor, tmp_path: Path) -> None:
     vendor.publish()
     vendor.model(*FOUR)
@@ -152,6 +153,7 @@ def test_it_answers_as_the_decoder_that_is_built_of_the_plain_checkpoint(vendor:
     assert done == [(name, "ok") for name in FOUR]
 
 
+@pytest.mark.slow
 def test_the_second_start_takes_the_decoder_from_the_cache_and_asks_no_server(vendor: Vendor, tmp_path: Path) -> None:
     vendor.publish(encrypted=False)
     vendor.model("fetch", "verify", "convert")
@@ -170,6 +172,7 @@ def test_the_second_start_takes_the_decoder_from_the_cache_and_asks_no_server(ve
     assert len(vendor.server.requests) == asked
 
 
+@pytest.mark.slow
 def test_of_an_encrypted_one_only_what_was_fetched_is_cached(vendor: Vendor, tmp_path: Path) -> None:
     vendor.publish()
     vendor.model(*FOUR)

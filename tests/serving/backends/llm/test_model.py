@@ -53,6 +53,7 @@ def test_without_a_length_there_are_sixteen_tokens(asker: Asker) -> None:
     assert response.outputs["num_input_tokens"].array.tolist() == [3]  # he ll o
 
 
+@pytest.mark.slow
 def test_many_at_once_get_the_texts_that_each_gets_alone(asker: Asker, direct: Direct, tokenizer: Tokenizer) -> None:
     source = random.Random(5)
     prompts = ["".join(source.choices("abc dé本", k=source.randint(1, 60))) for _ in range(40)]
@@ -309,6 +310,7 @@ def test_an_unload_waits_for_what_runs(asker: Asker) -> None:
     assert not [thread.name for thread in threading.enumerate() if thread.name == "repoagent-m-llm"]
 
 
+@pytest.mark.slow
 def test_a_crowd_that_comes_and_goes_leaves_nothing_behind(asker: Asker) -> None:
     source = random.Random(11)
     requests = []

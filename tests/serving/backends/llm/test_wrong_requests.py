@@ -81,6 +81,7 @@ def test_a_prompt_that_is_not_one_text_is_refused(core: ServingCore, write_llm: 
     assert f"input 'text_input' must have one element for each text, not {len(texts)}" in str(response.error)
 
 
+@pytest.mark.slow
 def test_values_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker: Asker) -> None:
     for wanted in _strange_wishes():
         asked = {"max_tokens": 2, **wanted}
@@ -89,6 +90,7 @@ def test_values_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker
             assert error is None or isinstance(error, (InvalidArgumentError, UnsupportedError)), (asked, error)
 
 
+@pytest.mark.slow
 def test_request_parameters_of_every_kind_are_answered_or_refused_as_the_clients_fault(asker: Asker) -> None:
     for wanted in _strange_wishes():
         request = asker.request("hello", max_tokens=2)

@@ -7,6 +7,8 @@ import pytest
 
 from repoagent.errors import InternalError
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_model_that_cannot_start_has_file_line_and_function_of_every_frame(run_anywhere: Any, tmp_path: Path) -> None:
     body = """

@@ -11,6 +11,8 @@ from repoagent.errors import CancelledError, InternalError
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 TENSORS = """
 name: "m" backend: "python"
 input [{ name: "IN" data_type: TYPE_INT32 dims: [1] }]

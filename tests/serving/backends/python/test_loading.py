@@ -93,11 +93,13 @@ def test_each_instance_has_modules_of_its_own(run_model: Any) -> None:
     assert type(first) is not type(second)
 
 
+@pytest.mark.slow
 def test_an_error_of_finalize_is_only_logged(run_anywhere: Any, caplog: pytest.LogCaptureFixture) -> None:
     run_anywhere(EMPTY + "    def finalize(self):\n        raise RuntimeError('cannot let go')\n").close()
     assert "cannot let go" in caplog.text
 
 
+@pytest.mark.slow
 def test_finalize_runs_at_the_end_and_only_then(run_anywhere: Any, caplog: pytest.LogCaptureFixture) -> None:
     model = run_anywhere(EMPTY + "    def finalize(self):\n        pb_utils.Logger.log_error('finalized')\n")
     assert "finalized" not in caplog.text
@@ -127,6 +129,7 @@ class TritonPythonModel:
     assert config.model_transaction_policy.decoupled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -172,6 +175,7 @@ class TritonPythonModel:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "wanted"), [("false", "True"), ("true", "False")])
 def test_whether_a_model_is_decoupled_is_not_changed_against_its_file(
     complete_anywhere: Callable[..., ModelConfig], given: str, wanted: str
@@ -191,6 +195,7 @@ def test_auto_complete_config_must_return_its_argument(complete: Callable[..., M
         complete("class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        pass\n")
 
 
+@pytest.mark.slow
 def test_the_models_own_code_cannot_change_its_name_or_its_agents(
     complete_anywhere: Callable[..., ModelConfig],
 ) -> None:

@@ -14,6 +14,8 @@ from repoagent.serving.backends.python.readiness import Readiness
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 name: "m" backend: "python"
 input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }]

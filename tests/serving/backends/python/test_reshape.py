@@ -10,6 +10,8 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 backend: "python" max_batch_size: 2
 input { name: "x" data_type: TYPE_FP32 dims: [ 6 ] reshape { shape: [ 2, 3 ] } }

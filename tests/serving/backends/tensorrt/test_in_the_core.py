@@ -199,6 +199,7 @@ def test_where_nothing_can_run_nothing_is_read(new_server: Any, monkeypatch: pyt
         server.core.load("m")
 
 
+@pytest.mark.slow
 def test_a_real_probe_refuses_or_finds_a_gpu(new_server: Any) -> None:
     server = new_server()
     server.write("m", b"ftrt" + bytes(200))

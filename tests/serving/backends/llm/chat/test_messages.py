@@ -127,6 +127,7 @@ def test_rows_of_a_batch_are_conversations_each(core: ServingCore, write_llm: Wr
     assert len(asker.send(request).texts()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [

@@ -120,11 +120,13 @@ def test_values_that_make_no_sense_are_refused(messages: str, options: str | Non
         made("nothing of it").render(messages, options)
 
 
+@pytest.mark.slow
 def test_a_template_that_cannot_be_read_fails_the_load() -> None:
     with pytest.raises(ConfigError, match=r"'1': the model's chat template fails: TemplateSyntaxError: "):
         ChatRenderer(source("{% if %}"), "1")
 
 
+@pytest.mark.slow
 def test_after_the_end_nothing_is_rendered_and_the_process_is_gone(made: Any) -> None:
     renders = made("x")
     process = renders._process._process
@@ -134,6 +136,7 @@ def test_after_the_end_nothing_is_rendered_and_the_process_is_gone(made: Any) ->
         renders.render(USER)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_started_again(made: Any) -> None:
     renders = made("x")
     renders._process._process.kill()

@@ -17,6 +17,8 @@ import pytest
 from repoagent.errors import ErrorCode, InternalError, UnavailableError
 from repoagent.serving.backends.python.process import instance as instances
 
+pytestmark = pytest.mark.slow
+
 UNHEALTHY = "Failed to process the request(s) for model instance 'm_0_0', message: Stub process 'm_0_0' is not healthy."
 
 # Does what the numbers that it gets say.
@@ -55,7 +57,6 @@ def gone(pidfd: int) -> bool:
 NothingLeft = Callable[[], AbstractContextManager[None]]
 
 
-@pytest.mark.slow
 def test_whatever_kills_the_process_its_requests_fail_and_the_next_ones_do_not(
     run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,7 +77,6 @@ def test_whatever_kills_the_process_its_requests_fail_and_the_next_ones_do_not(
     assert "Fatal Python error" in caplog.text  # What it wrote at its end is in the log.
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_while_it_has_nothing_to_do_costs_no_request(run_in_process_of_its_own: Any) -> None:
     model = run_in_process_of_its_own(MODEL)
     child = model.instance.child
@@ -86,7 +86,6 @@ def test_a_process_that_dies_while_it_has_nothing_to_do_costs_no_request(run_in_
     assert pid(model) != first
 
 
-@pytest.mark.slow
 def test_other_instances_go_on(run_in_process_of_its_own: Any) -> None:
     one, other = run_in_process_of_its_own(MODEL), run_in_process_of_its_own(MODEL)
     before = pid(other)
@@ -94,7 +93,6 @@ def test_other_instances_go_on(run_in_process_of_its_own: Any) -> None:
     assert other.ask([0.0])[0].responses[0].parameters == {"pid": before, "count": 2}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "texts"),
     [
@@ -124,7 +122,6 @@ def test_a_process_that_dies_in_initialize_fails_the_load_and_says_how(
         del raised
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_in_auto_complete_config_fails_only_the_load(complete_in_process_of_its_own: Any) -> None:
     with pytest.raises(InternalError, match=r"is not healthy: in auto_complete_config, it ended with exit status 4"):
         complete_in_process_of_its_own(
@@ -133,7 +130,6 @@ def test_a_process_that_dies_in_auto_complete_config_fails_only_the_load(complet
         )
 
 
-@pytest.mark.slow
 def test_the_shared_memory_has_no_name_that_could_be_left_behind(run_in_process_of_its_own: Any) -> None:
     body = """
 class TritonPythonModel:
@@ -146,7 +142,6 @@ class TritonPythonModel:
     assert answers.responses[0].parameters["shared"] == "/memfd:repoagent-python (deleted)"
 
 
-@pytest.mark.slow
 def test_nothing_is_left_however_often_a_process_dies(
     run_in_process_of_its_own: Any, nothing_left: NothingLeft
 ) -> None:
@@ -162,7 +157,6 @@ def test_nothing_is_left_however_often_a_process_dies(
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
-@pytest.mark.slow
 def test_an_instance_that_does_not_start_again_is_given_up_after_a_while(
     run_in_process_of_its_own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,7 +242,6 @@ input { name: "x" data_type: TYPE_FP32 dims: [1] } output { name: "y" data_type:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", ["CDLL", "PyDLL"])
 def test_the_processes_end_with_a_server_that_is_killed(write_model: Any, tmp_path: Path, library: str) -> None:
     pipe = tmp_path / "pipe"

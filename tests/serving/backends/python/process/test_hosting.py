@@ -92,6 +92,7 @@ class TritonPythonModel:
 """
 
 
+@pytest.mark.slow
 def test_a_model_runs_in_an_environment_of_its_own(run_model: Any, tmp_path: Path) -> None:
     """One that has NumPy and a package of its own, and knows nothing of this project."""
     environment = tmp_path / "venv"
@@ -109,6 +110,7 @@ def test_a_model_runs_in_an_environment_of_its_own(run_model: Any, tmp_path: Pat
     assert seen["where"] == "in the environment"
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_numpy_says_so(run_model: Any, tmp_path: Path) -> None:
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

@@ -5,6 +5,8 @@ import pytest
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.packets import Pace, Packet
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 
 

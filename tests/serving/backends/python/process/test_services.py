@@ -19,6 +19,7 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
 """
 
 
+@pytest.mark.slow
 def test_log_lines_and_output_reach_the_servers_log(
     run_in_process_of_its_own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
