@@ -1,12 +1,10 @@
 """The Helm chart, rendered by Helm."""
 
 import hashlib
-import json
 import re
 import ssl
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -22,10 +20,9 @@ from repoagent_server.http.router import Router
 from repoagent_server.http.routes import api_routes
 
 from tests.certificates import Authority
+from tests.deploy.server_log import ServerLog
 
 pytestmark = pytest.mark.slow
-
-PATIENCE: Final = 120
 
 EVERYTHING: Final = (
     "replicas=2",
@@ -122,7 +119,8 @@ def test_the_server_takes_its_arguments(render: Render, flags_of: Callable[[list
     pod, container = _pod(render(*EVERYTHING, "drainDelay=20", "exitTimeout=40"))
     options = flags_of(container["args"])
     assert (options["load_model"], options["log_format"], options["allow_openai"]) == (("a", "b"), "json", True)
-    assert str(options["cache_directory"]) == "/var/cache/repoagent"
+    places = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert options["cache_directory"].parent == places["cache"], "a directory in the volume, which belongs to root"
     assert options["drain_delay"] + options["exit_timeout_secs"] < pod["terminationGracePeriodSeconds"]
 
 
@@ -228,19 +226,17 @@ def test_a_server_with_these_arguments_starts_and_follows_its_secrets(render: Re
             replace_secret(folders[secret], version, contents)
 
     lay_out("first", "first-key")
-    ready = tmp_path / "ready.json"
-    flags = [f"--ready-file={ready}", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--log-format=default"]
+    flags = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--log-format=default"]
     command = [sys.executable, "-c", "from repoagent_server.program.tritonserver import main; main()"]
     for argument in container["args"][1:]:
         for place, folder in places.items():
             argument = argument.replace(place, str(folder))
         command.append(re.sub(r"(-port=)\d+", r"\g<1>0", argument).replace("=/models", f"={tmp_path / 'models'}"))
     (tmp_path / "models").mkdir()
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*command, *flags], stderr=log)
+    process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True)
     try:
-        until(ready.exists, tmp_path / "log")
-        port = json.loads(ready.read_text())["http"]["port"]
+        log = ServerLog(process)
+        (port,) = log.ports("HTTPService")
         context = ssl.create_default_context(cafile=authority.root)
 
         def status(key: str) -> int:
@@ -253,7 +249,8 @@ def test_a_server_with_these_arguments_starts_and_follows_its_secrets(render: Re
 
         assert (status("first-key"), status("second-key"), name()) == (200, 401, "CN=first")
         lay_out("second", "second-key")
-        until(lambda: (status("first-key"), status("second-key"), name()) == (401, 200, "CN=second"), tmp_path / "log")
+        log.until("the access file .* has been read again", "HTTP uses the TLS certificate that is now in")
+        assert (status("first-key"), status("second-key"), name()) == (401, 200, "CN=second")
     finally:
         process.terminate()
         process.wait()
@@ -269,13 +266,6 @@ def replace_secret(folder: Path, version: str, contents: dict[str, str]) -> None
             (folder / name).symlink_to(f"..data/{name}")
     (folder / "..new").symlink_to(f"..{version}")
     (folder / "..new").rename(folder / "..data")
-
-
-def until(condition: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
 
 
 def test_services_policies_and_scalers_select_the_pods_of_the_deployment(render: Render) -> None:

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,13 +16,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.certificates import Authority
+from tests.deploy.server_log import ServerLog
 
 pytestmark = pytest.mark.slow
 
 TREE: Final = Path(__file__).resolve().parents[2]
 DIGITS: Final = TREE / "examples" / "digits"
-PATIENCE: Final = 120
-
 TARGET: Final = {"job", "instance", "namespace", "service", "pod"}
 """Labels that Prometheus adds to what it scrapes."""
 BUILT_IN: Final[Mapping[str, set[str]]] = {"up": set()}
@@ -34,7 +32,7 @@ Page = Mapping[str, set[str]]
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The metrics page of a server that has answered, failed, cached and refused."""
     root = tmp_path_factory.mktemp("metrics")
     shutil.copytree(DIGITS / "repository", root / "models")
@@ -44,38 +42,37 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     (root / "models" / "broken" / "config.pbtxt").write_text(
         'backend: "onnxruntime"\nmodel_repository_agents { agents [ { name: "checksum" } ] }\n'
     )
-    ready = root / "ready.json"
     command = [sys.executable, "-c", "from repoagent_server.program.tritonserver import main; main()"]
-    command += [f"--model-store={root / 'models'}", "--http-port=0", f"--ready-file={ready}", "--exit-on-error=false"]
+    command += [f"--model-store={root / 'models'}", "--http-port=0", "--exit-on-error=false"]
     command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1", f"--cache-directory={root / 'cache'}"]
     pair = Authority(root / "authority").issue("server")
     command += ["--grpc-use-ssl=true", f"--grpc-server-cert={pair.certificate}", f"--grpc-server-key={pair.key}"]
     command += ["--cache-config=local,size=1000000", "--metrics-config=summary_latencies=true"]
     identity = (DIGITS / "identity.txt").read_text().split()[-1]
-    with (root / "log").open("w") as log:
-        process = subprocess.Popen(command, stderr=log, env={**os.environ, "DIGITS_IDENTITY": identity})
+    environment = {**os.environ, "DIGITS_IDENTITY": identity}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        end = time.monotonic() + PATIENCE
-        while not ready.exists():
-            assert process.poll() is None, (root / "log").read_text()
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        address = json.loads(ready.read_text())
-        yield _asked(address["http"]["port"], address["metrics"]["port"])
+        yield _asked(*ServerLog(process).ports("HTTPService", "Metrics Service"))
     finally:
         process.kill()
         process.wait()
 
 
-def _asked(http: int, metrics: int) -> Page:
+def _asked(http: int, metrics: int) -> str:
     image = {"name": "pixels", "datatype": "FP32", "shape": [1, 64], "data": [0.0] * 64}
     wrong = {**image, "shape": [1, 63], "data": [0.0] * 63}
     for model in ("digits_secure", "digits_checked"):
         for tensor, status in ((image, 200), (image, 200), (wrong, 400)):
             answer = httpx.post(f"http://127.0.0.1:{http}/v2/models/{model}/infer", json={"inputs": [tensor]})
             assert answer.status_code == status, answer.text
+    return httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    """Its metrics with their labels."""
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(httpx.get(f"http://127.0.0.1:{metrics}/metrics").text):
+    for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found.setdefault(sample.name.removesuffix("_total"), set()).update(sample.labels)
             found.setdefault(sample.name, set()).update(sample.labels)
@@ -170,7 +167,8 @@ def test_the_variables_of_the_dashboard_are_labels_of_the_page(page: Page, deplo
     dashboard = json.loads((deploy / "grafana" / "dashboard.json").read_text())
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            selector, _, label = variable["definition"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
+            query = variable["query"]["query"]
+            selector, _, label = query.removeprefix("label_values(").removesuffix(")").rpartition(", ")
             assert unknown(selector, page) == []
             assert label in page["nv_inference_request_success"] | TARGET
 
@@ -206,3 +204,23 @@ def test_promtool_takes_the_rules_and_the_alerts_fire(
     command = [tool("promtool"), *arguments]
     done = subprocess.run(command, cwd=deploy / "prometheus", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def check_metrics(tool: Callable[[str], str]) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """What promtool finds on a page."""
+
+    def check(page: str) -> subprocess.CompletedProcess[str]:
+        command = [tool("promtool"), "check", "metrics"]
+        return subprocess.run(command, input=page, capture_output=True, text=True, check=False)
+
+    return check
+
+
+def test_promtool_reads_the_page_and_complains_of_names_of_triton_alone(
+    text: str, check_metrics: Callable[[str], subprocess.CompletedProcess[str]]
+) -> None:
+    done = check_metrics(text)
+    assert done.returncode in (0, 3), done.stderr
+    assert [line for line in done.stderr.splitlines() if not line.startswith("nv_")] == []
+    assert check_metrics(f"{text}no page\n").returncode == 1

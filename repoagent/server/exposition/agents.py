@@ -43,7 +43,7 @@ class AgentMetrics:
         """Everything counted so far."""
         with self._lock:
             return [
-                _by_action("repoagent_action_seconds", "Seconds spent in an agent's action", self._seconds),
+                _by_action("repoagent_action_seconds_total", "Seconds spent in an agent's action", self._seconds),
                 _by_action("repoagent_action_calls_total", "Calls of an agent's action", self._calls),
                 _by_action("repoagent_action_failures_total", "Calls of an agent's action that failed", self._failures),
                 _by_model("repoagent_loads_total", "counter", "Loads that succeeded", self._loads),
