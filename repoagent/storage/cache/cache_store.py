@@ -137,14 +137,20 @@ class CacheStore:
         surplus = sum(one.size for one in self._kept()) + self.blobs.size() - quota
         in_use: set[str] = set()
         while surplus > 0:
-            spares = [one for one in (*self._results(), *self.blobs.spares()) if one.name not in in_use]
+            results = list(self._results())
+            kept = {one.name for one in results}
+            spares = [one for one in (*results, *self.blobs.spares()) if one.name not in in_use]
             if not spares:
                 return
-            oldest = min(spares, key=lambda one: (one.last_use, one.name))
-            if oldest.remove():  # a result that goes may leave blobs that nobody uses
-                surplus -= oldest.size
-            else:
-                in_use.add(oldest.name)
+            for one in sorted(spares, key=lambda one: (one.last_use, one.name)):
+                if surplus <= 0:
+                    return
+                if not one.remove():
+                    in_use.add(one.name)
+                    continue
+                surplus -= one.size
+                if one.name in kept:
+                    break  # It may leave blobs that nobody uses, and that were used before the others.
 
     def _results(self) -> Iterator[Spare]:
         for one in self._kept():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.storage.cache.blob_store import BlobStore, Spare
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer.digests import digest_of
 from repoagent.storage.transfer.partial_file import CHUNK
@@ -151,6 +152,28 @@ def test_the_quota_spares_the_files_of_a_model_in_use(server: FileServer, tmp_pa
     assert hashlib.sha256(BIG).hexdigest() not in listed(cache, "blobs")
 
 
+def test_the_quota_looks_once_for_all_that_no_model_has(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may have a hundred thousand files, and each look goes through all of them."""
+    cache = Cache(tmp_path / "cache", quota=0)
+    server.files |= {f"/{number}": b"%d" % number for number in range(100)}
+    with cache.scope() as scope:
+        scope.download([remote(server, str(number)) for number in range(100)], tmp_path)
+    assert len(listed(cache, "blobs")) == 100
+    looks: list[BlobStore] = []
+    look = BlobStore.spares
+
+    def counted(store: BlobStore) -> Iterator[Spare]:
+        looks.append(store)
+        return look(store)
+
+    monkeypatch.setattr(BlobStore, "spares", counted)
+    cache.shrink()
+    assert listed(cache, "blobs") == []
+    assert len(looks) == 1
+
+
 def test_the_quota_removes_unfinished_downloads(server: FileServer, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", quota=0)
     server.before_piece = lambda _request, position: position < SEGMENT
@@ -206,6 +229,7 @@ _CHILD = """
 import os, signal, sys
 from pathlib import Path
 from repoagent.storage.cache import blob_store, cache_store
+from repoagent.storage.cache.blob_store import BlobStore
 from repoagent.storage.cache.cache import Cache, CacheScope
 from repoagent.storage.transfer import download_file, partial_file
 from repoagent.storage.transfer.remote_files import RemoteFile
