@@ -1,4 +1,4 @@
-"""What holds for every test of this tree: how Hypothesis runs, and what the garbage collector looks at.
+"""What holds for every test of this tree: how Hypothesis runs, what the garbage collector looks at, an S3 server.
 
 Hypothesis takes the same examples each time, and no example has to be quick; ``HYPOTHESIS_PROFILE=explore`` looks for
 new examples instead.
@@ -6,7 +6,7 @@ new examples instead.
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,3 +32,25 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The URL of an S3 server, one for all tests: each makes a bucket of its own."""
+    from moto.server import ThreadedMotoServer  # takes a second, which most runs need not spend
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that the server takes, in the environment, and no way round it."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")

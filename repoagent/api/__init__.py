@@ -29,6 +29,7 @@ from repoagent.beneath import (
     read_small_file,
     status_beneath,
     unchanged,
+    walk_beneath,
 )
 from repoagent.errors import (
     AlreadyExistsError,
@@ -92,6 +93,7 @@ __all__ = [
     "read_small_file",
     "status_beneath",
     "unchanged",
+    "walk_beneath",
 ]
 
 

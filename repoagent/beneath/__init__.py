@@ -19,6 +19,7 @@ from repoagent.beneath.opening import (
     relative_parts,
     shown,
     status_beneath,
+    walk_beneath,
 )
 from repoagent.beneath.unchanged import Watched, unchanged
 
@@ -39,4 +40,5 @@ __all__ = [
     "shown",
     "status_beneath",
     "unchanged",
+    "walk_beneath",
 ]

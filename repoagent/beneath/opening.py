@@ -34,6 +34,7 @@ __all__ = [
     "relative_parts",
     "shown",
     "status_beneath",
+    "walk_beneath",
 ]
 
 _PIECE: Final = 1 << 20
@@ -167,6 +168,27 @@ def status_beneath(root: Path | str, name: str, *, follow: bool = True) -> os.st
     """What the file or directory is, at this moment: nothing to rely on later. Errors as in :func:`open_beneath`."""
     with _walked(root, name, follow=follow) as (directory, last):
         return os.fstat(directory) if last is None else os.stat(last, dir_fd=directory, follow_symlinks=False)
+
+
+def walk_beneath(root: Path | str) -> Iterator[tuple[str, int]]:
+    """The name, with ``/``, and the ``st_mode`` of everything beneath ``root``; a directory comes before what is in it.
+
+    No link is followed: a link, and what is too deep to be looked at, is yielded with the mode of a link. Errors as in
+    :func:`list_beneath`.
+    """
+    return _below(root, "")
+
+
+def _below(root: Path | str, directory: str) -> Iterator[tuple[str, int]]:
+    for entry in list_beneath(root, directory, follow=False):
+        name = f"{directory}/{entry}" if directory else entry
+        try:
+            mode = status_beneath(root, name, follow=False).st_mode
+        except UnsafePathError:
+            mode = stat.S_IFLNK
+        yield name, mode
+        if stat.S_ISDIR(mode):
+            yield from _below(root, name)
 
 
 def shown(text: str) -> str:

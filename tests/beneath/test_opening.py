@@ -1,6 +1,7 @@
 """Opening by a name beneath a root."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from repoagent.beneath import (
     read_beneath,
     read_small_file,
     status_beneath,
+    walk_beneath,
 )
 from repoagent.errors import InvalidArgumentError, UnsafePathError
 
@@ -53,6 +55,14 @@ def test_what_lies_beneath_the_root_is_opened(root: Path, name: str) -> None:
 def test_a_link_to_a_directory_may_be_on_the_way(root: Path) -> None:
     assert read_beneath(root, "1/directory/file", limit=100) == b"deep"
     assert list_beneath(root, "1/directory") == ["far", "file"]
+
+
+def test_a_walk_names_everything_once_and_follows_no_link(root: Path) -> None:
+    found = dict(walk_beneath(root))
+    assert list(found) == sorted(found, key=lambda name: name.split("/"))  # a directory before what is in it
+    assert set(found) == {str(path.relative_to(root)) for path in root.rglob("*")}
+    for name, mode in found.items():
+        assert stat.S_IFMT(mode) == stat.S_IFMT((root / name).lstat().st_mode)
 
 
 @pytest.mark.parametrize(

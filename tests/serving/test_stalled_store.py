@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.core import ControlMode
@@ -18,15 +17,6 @@ from tests.serving.core_kit import CoreMaker, ModelWriter, in_thread
 pytestmark = pytest.mark.slow
 
 PATIENCE = 60.0
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
 
 
 class Store:
@@ -47,16 +37,8 @@ class Store:
 
 
 @pytest.fixture
-def store(s3: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test-id",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    bucket = Store(s3)
+def store(s3_endpoint: str, s3_credentials: None) -> Iterator[Store]:
+    bucket = Store(s3_endpoint)
     bucket.put("far")
     yield bucket
     bucket.relay.close()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +32,8 @@ class S3Bucket:
         return f"s3://{self.endpoint}/{self.name}/{path}"
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Bucket:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-id")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def s3_bucket(s3_endpoint: str, s3_credentials: None) -> S3Bucket:
     import s3fs
 
     fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)

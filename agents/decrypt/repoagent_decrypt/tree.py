@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import AlreadyExistsError, UnsafePathError, held_beneath, list_beneath, status_beneath
+from repoagent.api import AlreadyExistsError, UnsafePathError, held_beneath, walk_beneath
 
 __all__ = ["Item", "Tree", "scan_tree"]
 
@@ -75,8 +75,8 @@ def scan_tree(
     """
     directories: list[str] = []
     items: list[Item] = []
-    for name, is_directory in _walk(root, ""):
-        if is_directory:
+    for name, mode in walk_beneath(root):
+        if stat.S_ISDIR(mode):
             directories.append(name)
             continue
         with _held(root, name) as path:
@@ -86,22 +86,6 @@ def scan_tree(
         items.append(Item(name, target, chosen, made, stat.S_IMODE(status.st_mode)))
     _check_clashes(items, directories)
     return Tree(root, tuple(directories), tuple(items))
-
-
-def _walk(root: Path, directory: str) -> Iterator[tuple[str, bool]]:
-    for entry in list_beneath(root, directory, follow=False):
-        name = f"{directory}/{entry}" if directory else entry
-        is_directory = _is_directory(root, name)
-        yield name, is_directory
-        if is_directory:
-            yield from _walk(root, name)
-
-
-def _is_directory(root: Path, name: str) -> bool:
-    try:
-        return stat.S_ISDIR(status_beneath(root, name, follow=False).st_mode)
-    except UnsafePathError:  # a link, which may be one to a file
-        return False
 
 
 @contextmanager

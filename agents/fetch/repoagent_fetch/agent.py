@@ -1,6 +1,7 @@
 """The agent: brings a model from elsewhere, and hands a directory of this machine on."""
 
 import json
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,13 +12,14 @@ from repoagent.api import (
     InvalidArgumentError,
     Parameters,
     UnsupportedError,
+    open_beneath,
+    walk_beneath,
 )
 from repoagent_fetch import hub, registry, stores, tracking
 from repoagent_fetch.building import VERSION, Build
 from repoagent_fetch.destinations import Destinations
 from repoagent_fetch.evidence import evidence
 from repoagent_fetch.options import Options, parse_parameters
-from repoagent_fetch.own_files import own_files
 from repoagent_fetch.pins import has_digests
 from repoagent_fetch.plan import Plan, from_text, headers_of, need_files, to_text, with_headers
 
@@ -48,7 +50,7 @@ class FetchAgent(Agent):
         _check_secrets(model, options)
         plan = need_files(_plan(model, options))
         own = model.localize()
-        placing = Destinations(options, own_files(own))
+        placing = Destinations(options, _own_files(own))
         build = Build(model, plan, placing, own)
         try:
             tree = model.cache.get_or_build(build.key(), build)
@@ -116,3 +118,20 @@ def _report(model: AgentModel, plan: Plan, tree: Path, *, fetched: bool) -> None
     model.report(
         bytes_written=size if fetched else 0, digests=digests, note="; ".join(notes), evidence=evidence(plan, fetched)
     )
+
+
+def _own_files(root: Path) -> list[str]:
+    """The files that the model has itself, and links to files in it."""
+    return sorted(
+        path
+        for path, mode in walk_beneath(root)
+        if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_to_file(root, path))
+    )
+
+
+def _leads_to_file(root: Path, link: str) -> bool:
+    try:
+        with open_beneath(root, link):
+            return True
+    except (FileNotFoundError, IsADirectoryError):
+        return False

@@ -3,13 +3,11 @@
 import io
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from moto.server import ThreadedMotoServer
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.writer import encrypt_stream
@@ -77,18 +75,10 @@ def onnx_model(factor: float) -> bytes:
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    bucket = Bucket(f"http://{host}:{port}")
+def bucket(s3_endpoint: str, s3_credentials: None, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    bucket = Bucket(s3_endpoint)
     monkeypatch.setenv("END_TO_END_IDENTITY", str(bucket.identity.export()))
-    yield bucket
-    server.stop()
+    return bucket
 
 
 def serve(repository: str, policy: str, bucket: Bucket, tmp_path: Path) -> Server:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from agents.fetch.tests.servers import Hub, Registry, Tracking, git_sha1, sha256, tar
 from repoagent.errors import RepoAgentError
@@ -42,29 +41,16 @@ def tracking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracking]:
         yield tracking
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def bucket(s3_endpoint: str, s3_credentials: None) -> str:
     import s3fs
 
-    fs = s3fs.S3FileSystem(endpoint_url=s3, use_listings_cache=False)
+    fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
     name = f"bucket-{uuid.uuid4().hex}"
     fs.mkdir(name)
     for path, content in FILES.items():
         fs.pipe_file(f"{name}/fraud/{path}", content)
-    return f"s3://{s3}/{name}/fraud"
+    return f"s3://{s3_endpoint}/{name}/fraud"
 
 
 def s3fs_of(url: str) -> tuple[Any, str]:

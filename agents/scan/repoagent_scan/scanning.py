@@ -1,6 +1,7 @@
 """Looks at every file of a model and collects what speaks against it."""
 
 import posixpath
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import CancelledError, UnsafePathError, open_beneath
+from repoagent.api import CancelledError, UnsafePathError, open_beneath, walk_beneath
 from repoagent_scan.findings import Finding
 from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
@@ -17,7 +18,6 @@ from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.format import RISKS, Format
 from repoagent_scan.formats.onnx import read_onnx
 from repoagent_scan.options import Options
-from repoagent_scan.tree import list_files
 
 __all__ = ["Scanned", "scan"]
 
@@ -63,10 +63,10 @@ class _Scan:
         self._bytes = 0
 
     def run(self, progress: Callable[[int, int], None]) -> Scanned:
-        paths = sorted(list_files(self._root))
-        for done, (path, regular) in enumerate(paths):
+        paths = sorted((path, mode) for path, mode in walk_beneath(self._root) if not stat.S_ISDIR(mode))
+        for done, (path, mode) in enumerate(paths):
             self._check_cancelled()
-            self._look_at(path, regular)
+            self._look_at(path, stat.S_ISREG(mode))
             progress(done + 1, len(paths))
         for path in sorted(self._formats):
             self._judge(path, self._formats[path])

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repoagent.serving.requests.request import InferResponse
@@ -11,7 +12,6 @@ from repoagent_server.openai.choice import Choice, Delta
 from repoagent_server.openai.outputs import Piece, pieces_of
 from repoagent_server.openai.stop_words import StopWords
 from repoagent_server.openai.tools import Tools
-from repoagent_server.openai.usage import Usage
 
 __all__ = ["Answer", "Form"]
 
@@ -51,7 +51,7 @@ class Answer:
         self._include_usage = include_usage
         self._choices = [Choice(index, StopWords(stop), tools) for index in range(prompts * count)]
         self._deltas: list[list[Delta]] = [[] for _ in self._choices]
-        self._usage = Usage()
+        self._usage = _Usage()
         self._counted: set[int] = set()
         self._open = prompts
         self._head = {
@@ -116,3 +116,23 @@ class Answer:
     def _end(self) -> bytes:
         usage = self._event([], self._usage.document()) if self._include_usage else b""
         return usage + DONE
+
+
+@dataclass(slots=True)
+class _Usage:
+    """Tokens that a response has cost, counted over all prompts and choices of a request."""
+
+    read: int = 0
+    made: int = 0
+
+    def count(self, piece: Piece, *, first: bool) -> None:
+        """Count a piece; ``first``: the first one of its prompt."""
+        self.read += piece.input_tokens if first else 0
+        self.made += piece.output_tokens
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.read,
+            "completion_tokens": self.made,
+            "total_tokens": self.read + self.made,
+        }
