@@ -77,11 +77,9 @@ def _plan(model: AgentModel, options: Options) -> Plan:
     resolve = _SCHEMES[scheme]
     if not _is_decided(scheme, options):
         return resolve(model, options)
-    fresh: list[Plan] = []
 
     def write(target: Path) -> None:
-        fresh.append(resolve(model, options))
-        (target / "plan.json").write_text(to_text(fresh[0]))
+        (target / "plan.json").write_text(to_text(resolve(model, options)))
 
     server = hub.endpoint() if scheme == "hf" else tracking.server(model, options) if scheme == "models" else ""
     given = [options.url, options.include, options.digests, options.manifest]
