@@ -3,9 +3,12 @@
 import hashlib
 from pathlib import Path
 
+import pytest
 from repoagent_checksum import ChecksumAgent
 
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 WEIGHTS = b"weights" * 1000
 

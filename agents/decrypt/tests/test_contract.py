@@ -4,11 +4,14 @@ import io
 from functools import cached_property
 from pathlib import Path
 
+import pytest
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent_decrypt.agent import DecryptAgent
 
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 PLAINTEXT = b"a marker that is in the plaintext only" * 5000
 IDENTITY = X25519Identity.generate()

@@ -10,6 +10,8 @@ from repoagent_fetch import FetchAgent
 from repoagent.testing import AgentContract
 from tests.file_server import FileServer
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = b"weights" * 1000
 
 

@@ -3,12 +3,15 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from repoagent_license import LicenseAgent
 from repoagent_license.terms import Terms, issue_license
 
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 KEY = Ed25519PrivateKey.generate()
 BEGIN = datetime(2020, 1, 1, tzinfo=UTC)

@@ -3,10 +3,13 @@
 import pickle
 from pathlib import Path
 
+import pytest
 from repoagent_scan import ScanAgent
 
 from agents.scan.tests.making_models import onnx_model
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 
 class TestContract(AgentContract):

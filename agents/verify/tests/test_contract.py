@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from repoagent_verify import VerifyAgent
 
 from repoagent.testing import AgentContract
+
+pytestmark = pytest.mark.slow
 
 VECTORS = Path(__file__).parent / "contract"
 WEIGHTS = (VECTORS / "model.onnx").read_bytes()

@@ -13,6 +13,8 @@ from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
 from tests.loader.converting.samples import CONVERTERS
 
+pytestmark = pytest.mark.slow
+
 
 def _alive(pid: int) -> bool:
     try:

@@ -10,6 +10,8 @@ from repoagent.serving.backends.python.model import event_loop
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 DOUBLE = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -184,7 +186,6 @@ def test_a_final_response_that_cannot_be_sent_is_not_the_final_one(run_anywhere:
     assert "response must be an InferenceResponse or None, not str" in str(answers.wait().responses[0].error)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keyword", ["", "async "])
 def test_what_a_decoupled_model_has_not_answered_is_answered_when_it_is_unloaded(
     run_anywhere: Any, keyword: str

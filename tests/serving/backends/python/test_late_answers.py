@@ -10,6 +10,8 @@ from repoagent.errors import InternalError
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
+pytestmark = pytest.mark.slow
+
 LATER = """
 import threading
 
@@ -104,7 +106,6 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
@@ -135,7 +136,6 @@ def test_what_triton_refuses_is_refused_in_its_words(
     assert text in caplog.text
 
 
-@pytest.mark.slow
 def test_a_response_whose_final_flag_does_not_come_is_sent_when_the_model_is_unloaded(run_anywhere: Any) -> None:
     model = run_anywhere(LATER.replace("{returned}", "None").replace("{flags}", ""))
     (answers,) = model.ask([1.0])
@@ -153,7 +153,6 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.slow
 def test_what_is_never_answered_is_answered_when_the_model_is_unloaded(run_anywhere: Any) -> None:
     model = run_anywhere(NEVER)
     (answers,) = model.ask([1.0])
@@ -162,7 +161,6 @@ def test_what_is_never_answered_is_answered_when_the_model_is_unloaded(run_anywh
     assert str(answers.wait().responses[0].error) == "model 'm' is unloaded"
 
 
-@pytest.mark.slow
 def test_what_a_process_still_owes_when_it_ends_is_an_error(run_in_process_of_its_own: Any) -> None:
     model = run_in_process_of_its_own(NEVER)
     (answers,) = model.ask([1.0])
@@ -205,7 +203,6 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
 """
 
 
-@pytest.mark.slow
 def test_who_waits_for_a_late_answer_does_not_keep_others_from_the_instance(core_of: Any) -> None:
     """KEPT answers three requests when the third is there: by ``infer`` that takes three threads and one instance."""
     core = core_of(KEPT, TOGETHER)

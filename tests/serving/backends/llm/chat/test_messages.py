@@ -12,6 +12,8 @@ from repoagent.serving.core import ServingCore
 from tests.serving.backends.llm.conftest import Asker, WriteModel
 from tests.serving.backends.llm.tiny import byte_level, write_decoder
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mood }}"
 HELLO = json.dumps([{"role": "user", "content": "hello é"}])
 
@@ -127,7 +129,6 @@ def test_rows_of_a_batch_are_conversations_each(core: ServingCore, write_llm: Wr
     assert len(asker.send(request).texts()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [

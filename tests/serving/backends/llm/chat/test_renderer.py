@@ -14,6 +14,8 @@ from repoagent.serving.backends.llm.chat import child, renderer
 from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.chat.source import ChatSource
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[1] / "data" / "chat"
 STORED: dict[str, Any] = json.loads((DATA / "pairs.json").read_text(encoding="utf-8"))
 TEMPLATES = {file.name: file.read_text(encoding="utf-8") for file in DATA.glob("*.jinja")}
@@ -120,13 +122,11 @@ def test_values_that_make_no_sense_are_refused(messages: str, options: str | Non
         made("nothing of it").render(messages, options)
 
 
-@pytest.mark.slow
 def test_a_template_that_cannot_be_read_fails_the_load() -> None:
     with pytest.raises(ConfigError, match=r"'1': the model's chat template fails: TemplateSyntaxError: "):
         ChatRenderer(source("{% if %}"), "1")
 
 
-@pytest.mark.slow
 def test_after_the_end_nothing_is_rendered_and_the_process_is_gone(made: Any) -> None:
     renders = made("x")
     process = renders._process._process
@@ -136,7 +136,6 @@ def test_after_the_end_nothing_is_rendered_and_the_process_is_gone(made: Any) ->
         renders.render(USER)
 
 
-@pytest.mark.slow
 def test_a_process_that_was_killed_is_started_again(made: Any) -> None:
     renders = made("x")
     renders._process._process.kill()
