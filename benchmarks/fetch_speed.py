@@ -133,8 +133,8 @@ def drain(url: str, size: int) -> float:
 def make(path: Path, size: int) -> None:
     block = os.urandom(16 << 20)
     with path.open("wb") as file:
-        for _ in range(size // len(block)):
-            file.write(block)
+        for start in range(0, size, len(block)):
+            file.write(block[: size - start])
 
 
 def curl(url: str, size: int, scratch: Path | None) -> float:
