@@ -3,7 +3,7 @@
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, runtime_checkable
 
@@ -34,6 +34,18 @@ BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+_EVERY: Final = ""
+"""In the place of a backend's name: its settings are for all backends, as in Triton."""
+
+
+class _Settings(dict[str, str]):
+    """Those of one backend, and those for all backends that it does not set itself."""
+
+    def __init__(self, own: Mapping[str, str], everywhere: Mapping[str, str]) -> None:
+        super().__init__({**everywhere, **own})
+        self.own = frozenset(own)
+
+
 class BackendRegistry:
     """Backends by name, each imported and made when the first model needs it, then kept."""
 
@@ -51,7 +63,7 @@ class BackendRegistry:
         self._targets = {**BUILTIN_BACKENDS, **(plugins or {})}
         self._settings = settings or {}
         self._limits = limits
-        for name in self._settings.keys() - self._targets.keys():
+        for name in self._settings.keys() - self._targets.keys() - {_EVERY}:
             meant = did_you_mean(name, self._targets)
             logger.warning("--backend-config has settings of '%s', and no such backend is here%s", name, meant)
         self._core: object | None = None
@@ -106,16 +118,18 @@ class BackendRegistry:
             factory: BackendFactory = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise InternalError(f"backend '{name}' ({target}) cannot be imported: {error}") from error
-        backend = factory(self._settings.get(name, {}))
+        backend = factory(_Settings(self._settings.get(name, {}), self._settings.get(_EVERY, {})))
         if isinstance(backend, _Limited):
             backend.limits = self._limits
         _bind(backend, self._core)
         return backend
 
 
-def warn_of_unknown(backend: str, settings: Iterable[str], known: Sequence[str]) -> None:
-    """Say in the log which ``settings`` mean nothing to ``backend``; Triton passes over them."""
-    for name in sorted(set(settings) - set(known)):
+def warn_of_unknown(backend: str, settings: Mapping[str, str], known: Sequence[str]) -> None:
+    """Log which ``settings`` of ``backend`` have no effect; Triton passes over them. Those for all backends are for
+    others, where it does not know them."""
+    own = settings.own if isinstance(settings, _Settings) else settings
+    for name in sorted(set(own) - set(known)):
         meant = did_you_mean(name, known)
         logger.warning("--backend-config=%s,%s has no effect: there is no such setting%s", backend, name, meant)
 

@@ -34,6 +34,16 @@ def test_settings_that_mean_nothing_are_told(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+def test_settings_for_all_backends_reach_each_one_that_does_not_set_them(caplog: pytest.LogCaptureFixture) -> None:
+    everywhere = {"default-max-batch-size": "many", "no-such-setting": "1"}
+    with pytest.raises(InvalidArgumentError, match="default-max-batch-size must be a whole number, not 'many'"):
+        BackendRegistry(settings={"": everywhere}).get("onnxruntime")
+    registry = BackendRegistry(settings={"": everywhere, "onnxruntime": {"default-max-batch-size": "8"}})
+    registry.get("onnxruntime")
+    registry.get("python")
+    assert caplog.records == []
+
+
 def test_a_plugin_offers_a_backend_by_its_target() -> None:
     target = "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend"
     registry = BackendRegistry({"mine": target})
