@@ -16,7 +16,7 @@ from repoagent_server.access.key_sources import FetchedSets, is_url, read_source
 from repoagent_server.access.rules import Rules
 from repoagent_server.access.tokens import TokenIssuer
 
-__all__ = ["AccessChange", "AccessFile"]
+__all__ = ["AccessChange", "AccessFile", "count_of_clients"]
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class AccessFile:
         except BaseException:
             self._sets.close()
             raise
+        logger.info("the access file '%s' is in force: %s", self._path, count_of_clients(self.access.rules))
         self._thread = threading.Thread(target=self._follow, name="access", daemon=True)
         self._thread.start()
 
@@ -112,7 +113,7 @@ class AccessFile:
         failure = ""
         try:
             self._apply(found)
-            logger.info("the access file '%s' has been read again: %s", self._path, _summary(self.access.rules))
+            logger.info("the access file '%s' has been read again: %s", self._path, count_of_clients(self.access.rules))
         except RepoAgentError as error:
             failure = str(error)
             logger.error("the access file has changed and cannot be used; the rules stay as they were: %s", error)
@@ -176,5 +177,7 @@ def _key_set(issuer: TokenIssuer, content: bytes | None) -> KeySet:
         return KeySet()
 
 
-def _summary(rules: Rules) -> str:
-    return f"{len(rules.clients)} clients"
+def count_of_clients(rules: Rules) -> str:
+    """``1 client``, ``2 clients``."""
+    count = len(rules.clients)
+    return f"{count} client{'s' * (count != 1)}"

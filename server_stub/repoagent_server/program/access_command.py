@@ -1,11 +1,14 @@
 """``repoagent access key | check``: keys for clients, and a look at an access file before a server uses it."""
 
 import hashlib
+import json
 import secrets
 from pathlib import Path
 from typing import Final
 
 import click
+
+from repoagent_server.access import Right
 
 __all__ = ["access"]
 
@@ -21,7 +24,17 @@ def access() -> None:
 
 @access.command("key")
 @click.argument("name")
-def make_key(name: str) -> None:
+@click.option("--model", "models", multiple=True, default=("*",), show_default=True, help="A pattern of model names.")
+@click.option(
+    "--right",
+    "rights",
+    multiple=True,
+    type=click.Choice([right.value for right in Right]),
+    default=("infer", "metadata"),
+    show_default=True,
+    help="What the client may do.",
+)
+def make_key(name: str, models: tuple[str, ...], rights: tuple[str, ...]) -> None:
     """Make a random key for the client NAME.
 
     The key goes to standard error, the lines for the access file to standard output. The key is not kept anywhere.
@@ -33,7 +46,8 @@ def make_key(name: str) -> None:
     digest = hashlib.sha256(key.encode()).hexdigest()
     table = name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'
     click.echo(f"key (give it to this client only): {key}", err=True)
-    click.echo(f'[clients.{table}]\nkeys = ["sha256:{digest}"]\nmodels = ["*"]\nrights = ["infer", "metadata"]')
+    click.echo(f'[clients.{table}]\nkeys = ["sha256:{digest}"]')
+    click.echo(f"models = {json.dumps(models, ensure_ascii=False)}\nrights = {json.dumps(rights)}")
 
 
 @access.command("check")
@@ -43,10 +57,10 @@ def check(file: Path) -> None:
 
     Exits 1 if a server would not start with it.
     """
-    from repoagent_server.access.access_file import AccessFile
+    from repoagent_server.access.access_file import AccessFile, count_of_clients
 
     with AccessFile(file) as read:
         for client in read.access.rules.clients:
             for grant in client.grants:
                 click.echo(f"{client.name}: {', '.join(sorted(grant.rights))} for {', '.join(grant.models)}")
-    click.echo(f"{file}: ok ({len(read.access.rules.clients)} clients)")
+    click.echo(f"{file}: ok ({count_of_clients(read.access.rules)})")

@@ -135,8 +135,17 @@ def test_the_command_makes_a_key_whose_lines_a_server_takes(path: Path, follow: 
     assert key not in made.stdout
     assert _caller(follow, made.stdout, key=key.encode()).name == "fraud-team"
     checked = CliRunner().invoke(access, ["check", str(path)])
-    assert checked.stdout.splitlines() == ["fraud-team: infer, metadata for *", f"{path}: ok (1 clients)"]
+    assert checked.stdout.splitlines() == ["fraud-team: infer, metadata for *", f"{path}: ok (1 client)"]
     assert CliRunner().invoke(access, ["key", "fraud-team"]).stderr.split()[-1] != key
+
+
+def test_a_key_is_for_the_models_and_rights_that_are_asked_for(follow: Follow) -> None:
+    flags = ["--model", "fraud-*", "--model", '\u00e9"', "--right", "infer", "--right", "manage"]
+    made = CliRunner().invoke(access, ["key", "fraud-team", *flags])
+    caller = _caller(follow, made.stdout, key=made.stderr.split()[-1].encode())
+    assert [caller.may(Right.INFER, model) for model in ("fraud-1", '\u00e9"', "other")] == [True, True, False]
+    assert (caller.may(Right.MANAGE, "fraud-1"), caller.may(Right.METADATA, "fraud-1")) == (True, False)
+    assert CliRunner().invoke(access, ["key", "x", "--right", "infr"]).exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["a.b", "a@b", "a-b", "a:1"])
