@@ -52,6 +52,10 @@ class AheadScheduler(NativeScheduler):
         if self._waiting or not self._begin_here(request):
             self._enqueue(request)
 
+    def _enqueue(self, request: InferRequest) -> None:
+        request.on_cancel = self._watcher.on_cancel
+        self._let_wait(Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here()))
+
     def _execute_here(self, request: InferRequest) -> None:
         instance = None if self._waiting else self._pool.take_idle()
         if instance is None:

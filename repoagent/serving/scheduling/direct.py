@@ -12,7 +12,6 @@ from typing import Protocol, runtime_checkable
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.base import Instance
-from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -137,7 +136,7 @@ class DirectScheduler(InlineExecution):
 
     def _enqueue(self, request: InferRequest) -> None:
         request.on_cancel = self._watcher.on_cancel
-        self._let_wait(Entry(request, 1, self._clock.now_ns(), reader=LoopReader.here()))
+        self._let_wait(Entry(request, 1, self._clock.now_ns()))
 
     def _let_wait(self, entry: Entry) -> None:
         request = entry.request

@@ -9,17 +9,13 @@ from repoagent.serving.scheduling.steps import Entry
 __all__ = ["RequestQueue"]
 
 
-def _never() -> bool:
-    return False
-
-
 class RequestQueue:
     """Entries, first come, first served. A worker sleeps until it is called, so that entries can come without a call.
 
     ``attended`` says whether all entries are going to be taken by somebody else: then calls mean nothing.
     """
 
-    def __init__(self, attended: Callable[[], bool] = _never) -> None:
+    def __init__(self, attended: Callable[[], bool] | None = None) -> None:
         self._attended = attended
         self._entries: deque[Entry] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()
@@ -30,7 +26,7 @@ class RequestQueue:
     def put(self, entry: Entry) -> None:
         """Add ``entry``; a worker is called unless somebody else is going to take it."""
         self._entries.append(entry)
-        if not self._attended():
+        if self._attended is None or not self._attended():
             self._calls.put(True)
 
     def put_back(self, entry: Entry) -> None:
@@ -63,7 +59,7 @@ class RequestQueue:
     def wait(self) -> Entry | None:
         """Wait to be called, and take the first entry; None to end."""
         while self._calls.get():
-            entry = None if self._attended() else self.take()
+            entry = None if self._attended is not None and self._attended() else self.take()
             if entry is not None:
                 if self._entries and self._calls.empty():
                     self._calls.put(True)  # One call may have stood for all of them.

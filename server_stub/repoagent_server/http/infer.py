@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+from repoagent.serving.requests.request import Asked, InferResponse
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.codec.infer_request import OutputEncoding, read_infer
 from repoagent_server.codec.infer_response import is_long, write_infer
@@ -37,34 +37,22 @@ class InferRoute:
         self._known = RequestTemplates()
 
     def __call__(self, request: Request, params: Params, exchange: Exchange) -> None:
-        infer = self._begin(request, params, exchange)
-        if infer is not None:
-            self._submit(infer, request, exchange)
-
-    def _submit(self, infer: InferRequest, request: Request, exchange: Exchange) -> None:
-        try:
-            self._inference.submit(infer)
-        except Exception as error:
-            exchange.respond(answer_to(error, request))
-
-    def _begin(self, request: Request, params: Params, exchange: Exchange) -> InferRequest | None:
-        """Make the core's request; None if there was something wrong with it, which has been answered, or if it is
-        long, and submitted later."""
         try:
             read = self._read(request, params, exchange)
-            return None if read is None else self._prepare(*read, request, exchange)
+            if read is not None:
+                self._submit(*read, request, exchange)
         except Exception as error:
             exchange.respond(answer_to(error, request))
-            return None
 
-    def _prepare(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> InferRequest:
+    def _submit(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> None:
         context = self._inference.context(lambda: request.headers, request.caller, request.id)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.requested, _DECOUPLED)
         exchange.on_cancel = infer.cancel
-        return infer
+        self._inference.submit(infer)
 
     def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputEncoding] | None:
+        """What is asked, and how the answer is written; None if that is long, and submitted later."""
         model, version = params["model"], check_version(params["version"])
         inference, body = self._inference, request.body
         regions = inference.regions(request.caller)
@@ -92,11 +80,8 @@ class InferRoute:
                 inference.unreadable(error, request.caller, model, version)
                 raise
 
-        self._long.do(read_long, lambda made: self._submit_read(*made, request, exchange), request, exchange)
+        self._long.do(read_long, lambda made: self._submit(*made, request, exchange), request, exchange)
         return None
-
-    def _submit_read(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> None:
-        self._inference.submit(self._prepare(asked, form, request, exchange))
 
 
 def _is_long(body: Buffer, length: int) -> bool:

@@ -58,10 +58,20 @@ class HttpService:
         match = self._router.match(request.target)
         if match is None:
             exchange.respond(error_response("Not Found", 404))
-        elif self.watch is None:
-            self._handle(request, match, exchange)
+            return
+        if self.watch is not None:
+            exchange = self.watch(request, match, exchange)
+        route = match.route
+        refusal = self._refusal(request, route, match.params)
+        if refusal is not None:
+            exchange.respond(refusal)
+        elif route.deferred is not None:
+            try:
+                route.deferred(request, match.params, exchange)
+            except Exception as error:
+                exchange.respond(answer_to(error, request))
         else:
-            self._handle(request, match, self.watch(request, match, exchange))
+            self._call(request, match, exchange)
 
     def verdict(self, request: Request) -> Refusal | None:
         """What answers ``request``, whose body is still to come, if its head is reason enough to refuse it.
@@ -77,17 +87,10 @@ class HttpService:
         watch = self.watch
         return lambda exchange: (exchange if watch is None else watch(request, match, exchange)).respond(response)
 
-    def _handle(self, request: Request, match: Match, exchange: Exchange) -> None:
+    def _call(self, request: Request, match: Match, exchange: Exchange) -> None:
+        """Answer what a route answers with one call: here, or on a thread."""
         route = match.route
-        refusal = self._refusal(request, route, match.params)
-        if refusal is not None:
-            exchange.respond(refusal)
-        elif route.deferred is not None:
-            try:
-                route.deferred(request, match.params, exchange)
-            except Exception as error:
-                exchange.respond(answer_to(error, request))
-        elif route.inline is not None and len(request.body) >= LONG_JSON:
+        if route.inline is not None and len(request.body) >= LONG_JSON:
             self._answer_later(self._pools.long, route.inline, request, match.params, exchange)
         elif route.inline is not None and route.asking is not None and route.asking(match.params):
             self._answer_later(self._pools.asks, route.inline, request, match.params, exchange)

@@ -69,8 +69,10 @@ class _CountedTable(HeaderTable):
         super().__init__()
 
     def add(self, name: bytes, value: bytes) -> None:
-        self.changes += 1
+        was_empty = not self.dynamic_entries
         super().add(name, value)
+        if self.dynamic_entries or not was_empty:  # a table of size 0 takes nothing in, whatever clients add
+            self.changes += 1
 
     @property
     def maxsize(self) -> int:

@@ -180,7 +180,10 @@ class SocketProtocol(asyncio.Protocol):
     # Timers.
 
     def _wake(self) -> None:
-        self._connections.write_soon(self)
+        if len(self._connections) == 1 and not self.connection.streams:
+            self.flush()  # nothing else can be answered in this turn of the loop, for whose sake it would wait
+        else:
+            self._connections.write_soon(self)
 
     def _after(self, name: str, seconds: float, act: Callable[[], None]) -> None:
         before = self._timers.get(name)
