@@ -59,6 +59,8 @@ class InferCalls:
     ) -> None:
         """``long``: where large requests are read and large answers written, one after another."""
         self._inference = inference
+        self.mailbox = inference.mailbox
+        """The way back of answers."""
         self.log = log
         self._long = long
         self.in_flight = in_flight
@@ -69,11 +71,6 @@ class InferCalls:
     def limits(self) -> Limits:
         """How much one request may hold."""
         return self._inference.limits
-
-    @property
-    def mailbox(self) -> Mailbox:
-        """The way back of answers."""
-        return self._inference.mailbox
 
     def now(self, caller: Caller | None) -> Caller | None:
         """See :meth:`Inference.now`."""

@@ -43,6 +43,16 @@ def test_remembered_blocks_mean_what_the_decoder_would_read() -> None:
     assert hits > 200
 
 
+@pytest.mark.parametrize("size", [0, 40])
+def test_blocks_of_a_client_without_a_table_are_remembered_although_they_add_to_it(size: int) -> None:
+    encoder, reader, plain = Encoder(), HeaderReader(), Decoder()
+    encoder.header_table_size = size
+    for block in (encoder.encode(GOOD), encoder.encode(GOOD)):  # the first one brings the table's size
+        assert list(reader.read(block).fields) == list(plain.decode(block, raw=True))
+    assert block[0] & 0xE0 != 0x20
+    assert block in reader.known
+
+
 @pytest.mark.parametrize(
     "block",
     [b"\x80", b"\xff" * 10, b"\x40\x7f", b"\xbe", b"\x00\x05ab", b"\x3f\xff\xff\x7f", b"\x20\x20\x20\x82", b"\x82\x20"],

@@ -60,7 +60,7 @@ def current() -> ModelContext:
 
 
 class entered:  # noqa: N801 - used as a function
-    """Run a block as the code of the model of ``context``. A class: every request enters, and a generator takes longer."""
+    """Run a block as the code of the model of ``context``. Every request does: a generator would take longer."""
 
     __slots__ = ("_context", "_token")
 

@@ -101,6 +101,8 @@ def response_of(
     if error is not None:
         answer.error = core_error(error)
         return answer
-    outputs = response.output_tensors()
-    answer.outputs = {t.name(): t.unwrap() for t in outputs if not wanted or t.name() in wanted}
+    for tensor in response.output_tensors():
+        name = tensor.name()
+        if not wanted or name in wanted:
+            answer.outputs[name] = tensor.unwrap()
     return answer

@@ -175,8 +175,11 @@ def test_a_body_of_any_length_arrives(ends: tuple[End, End]) -> None:
 
 def test_a_body_that_cannot_be_sent_leaves_the_channel_as_it_was(ends: tuple[End, End]) -> None:
     here, there = ends
-    with pytest.raises(TypeError):
-        here.channel.send(Kind.ASK, [object()])
+    circle: list[Any] = []
+    circle.append(circle)
+    for body, error in (([object()], TypeError), (circle, ValueError)):
+        with pytest.raises(error):
+            here.channel.send(Kind.ASK, body)
     here.channel.send(Kind.ASK, [1])
     assert there.channel.receive().body == [1]
 
