@@ -20,7 +20,7 @@ _PROC: Final = Path("/proc")
 _CGROUP_MEMORY: Final = Path("/sys/fs/cgroup/memory.max")
 _FEW_FILES: Final = 4096
 _LITTLE_SHARED_MEMORY: Final = 1 << 30
-_EXTRA: Final = re.compile(r"^([A-Za-z0-9._-]+).*;.*extra == ['\"]([a-z0-9-]+)['\"]")
+_EXTRA: Final = re.compile(r"^([A-Za-z0-9._-]++)[^;]*+;.*extra == ['\"]([a-z0-9-]+)['\"]")
 _NOT_SHOWN: Final = frozenset({"dev", "testing"})
 
 

@@ -74,4 +74,8 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _text(hint: Any) -> str:
     """``list[str]``: a type as a program would write it."""
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else re.sub(r"(\w+\.)+", "", str(hint))
+    return (
+        hint.__name__
+        if isinstance(hint, type) and not get_args(hint)
+        else re.sub(r"(?<!\w)(?:\w++\.)++", "", str(hint))
+    )

@@ -101,6 +101,40 @@ except Exception as error:
 else:
     raise AssertionError
 """,
+    "names of tensors of an adapter": """
+from repoagent.executor.lora.peft import _KEY, _PLAIN
+assert _KEY.fullmatch("layers.0." * 200_000) is None
+found = _KEY.fullmatch("base_model.model.model.layers.12.self_attn.q_proj.lora_A.weight")
+assert found.group("layer", "path", "part") == ("12", "self_attn.q_proj", "A")
+for pattern in ("q_proj", "layers.1.mlp.down_proj", "^model\\\\.layers\\\\.\\\\d+\\\\.mlp", ".*q_proj|.k_proj"):
+    assert _PLAIN.fullmatch(pattern), pattern
+for pattern in ("(a+)+b", "(a|a)(a|a)", "\\\\d+\\\\d+", "a*a*", "a{9}", "a?a?", "(?=a)", "[z-a]"):
+    assert not _PLAIN.fullmatch(pattern), pattern
+""",
+    "patterns of an adapter": """
+import json, pathlib, tempfile
+from repoagent.executor.lora.peft import _settings
+with tempfile.TemporaryDirectory() as folder:
+    settings = {"peft_type": "LORA", "alpha_pattern": {"(\\\\w+)+!": 1}}
+    pathlib.Path(folder, "adapter_config.json").write_text(json.dumps(settings))
+    try:
+        _settings(pathlib.Path(folder))
+    except Exception as error:
+        assert "no groups or repeats" in str(error), error
+    else:
+        raise AssertionError
+""",
+    "recipients of a plugin": """
+from repoagent_decrypt.age.pyrage_keys import _PLUGIN_RECIPIENT
+assert _PLUGIN_RECIPIENT.fullmatch("age1" * 500_000 + "!") is None
+assert _PLUGIN_RECIPIENT.fullmatch("age1yubikey1q2w3e4r5t")
+""",
+    "the beginnings of certificates": """
+from repoagent_server.tls.expiry import _BLOCK
+assert _BLOCK.findall(b"-----BEGIN CERTIFICATE-----" * 60_000) == []
+good = b"-----BEGIN CERTIFICATE-----" + bytes([10]) + b"AAAA" + bytes([10]) + b"-----END CERTIFICATE-----"
+assert _BLOCK.findall(good + b" " + good) == [good, good]
+""",
 }
 """Each program takes less than a second where all is well."""
 

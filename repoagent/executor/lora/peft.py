@@ -19,8 +19,12 @@ from repoagent.executor.types.errors import UnsupportedFeatureError
 __all__ = ["read_peft"]
 
 _KEY: Final = re.compile(
-    r"(?P<module>(?:.*\.)?(?:layers|h)\.(?P<layer>\d+)\.(?P<path>[\w.]+))\.lora_(?P<part>A|B)\.weight"
+    r"(?P<module>(?>(?:.*\.)?(?:layers|h)\.(?P<layer>\d++)\.)(?P<path>[\w.]+))\.lora_(?P<part>A|B)\.weight"
 )
+_PLAIN: Final = re.compile(r"(?:\.\*)?(?:[\w.^$|-]|\\d\+\\\.|\\[.d]|\[(?:0-9|\w)++\])*+")
+"""A pattern of modules without groups and repeats, by which an adapter's author could make us run for years."""
+_LONGEST: Final = 256
+"""Characters of a pattern and of a module's name."""
 _MODULES: Final = {
     "self_attn.q_proj": LoraModule.ATTN_Q,
     "self_attn.k_proj": LoraModule.ATTN_K,
@@ -93,6 +97,12 @@ def _settings(folder: Path) -> Mapping[str, Any]:
             f"{path}: init_lora_weights = {start!r}",
             "it changes the base weights; let PEFT convert the adapter (path_initial_model_for_weight_conversion)",
         )
+    for pattern in settings.get("alpha_pattern") or {}:
+        if len(pattern) > _LONGEST or not _PLAIN.fullmatch(pattern):
+            raise UnsupportedFeatureError(
+                f"{path}: the alpha_pattern {pattern[:_LONGEST]!r}",
+                f"patterns have at most {_LONGEST} characters, and no groups or repeats but a first .* and \\d+\\.",
+            )
     return settings
 
 
@@ -101,9 +111,9 @@ def _modules(tensors: Checkpoint, folder: Path) -> dict[tuple[int, str], tuple[s
     found = {}
     for name in tensors.names():
         match = _KEY.fullmatch(name)
-        if match is None or match["path"] not in _MODULES:
+        if len(name) > _LONGEST or match is None or match["path"] not in _MODULES:
             raise UnsupportedFeatureError(
-                f"{folder}: the tensor {name!r}", f"adapters change {', '.join(_MODULES)} of a layer"
+                f"{folder}: the tensor {name[:_LONGEST]!r}", f"adapters change {', '.join(_MODULES)} of a layer"
             )
         module = match["module"].removeprefix("base_model.model.")
         found[int(match["layer"]), match["path"]] = (module, match["module"])

@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["earliest_end"]
 
-_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----(?:[^-]|-(?!----))*+-----END CERTIFICATE-----")
 _VERSION: Final = 0xA0
 _FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 """UTCTime and GeneralizedTime, as RFC 5280 has them in certificates."""

@@ -30,7 +30,7 @@ __all__ = [
     "is_foreign_recipient",
 ]
 
-_PLUGIN_RECIPIENT: Final = re.compile(r"age1[a-z0-9.+_-]+1[a-z0-9]+")
+_PLUGIN_RECIPIENT: Final = re.compile(r"age1[a-z0-9.+_-]+1[a-z02-9]+")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
