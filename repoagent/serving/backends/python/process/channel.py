@@ -82,7 +82,10 @@ class Kind(enum.IntEnum):
     READY = 15
     """Whether the model is ready: a question to the child, and its answer."""
     RETURN = 16
-    """Give back what was sent ahead and has not been begun."""
+    """Give back what was sent ahead and has not been begun, up to the request of that number.
+
+    It may overtake the message that brings it.
+    """
     RETURNED = 17
     """What that was: nothing of it is going to be executed."""
 

@@ -81,8 +81,8 @@ class _Child:
         self._work = work
         self._side = side
         self._core = core
-        self._executions = Executions(progress_fd, self._run, self._answer)
-        core.given_back = self._executions.give_back
+        self._executions = Executions(progress_fd, self._run, self._answer, self._say_returned)
+        core.when_asked_back = self._executions.give_back
         self._spin_ns = 0
         self._instance: PythonInstance | None = None
         self._decoupled = False
@@ -189,6 +189,9 @@ class _Child:
                 _body(number, InferResponse("", "", error=failure), final, packer) for number, _, final in responses
             ]
             self._work.send(Kind.DONE, [self._side.sent, bodies, times, last])
+
+    def _say_returned(self, numbers: list[int]) -> None:
+        self._side.send(Kind.RETURNED, numbers)
 
     def _finalize(self, _: Message) -> None:
         if self._instance is not None:

@@ -45,19 +45,29 @@ class Batch:
 
 
 class Executions:
-    """What the server has sent at once. ``run`` executes one of them, ``answer`` sends answers.
+    """What the server has sent at once. ``run`` executes one of them, ``answer`` sends answers, ``returned`` the
+    numbers of requests that are not going to be executed.
 
     The first begins at once; the others can be given back until they begin. With several, each is noted in the file
     ``progress_fd`` before it begins: if this process ends meanwhile, the server knows which ones another one may do.
     """
 
-    def __init__(self, progress_fd: int, run: Callable[[list[Any], Any], list[Response]], answer: Answered) -> None:
+    def __init__(
+        self,
+        progress_fd: int,
+        run: Callable[[list[Any], Any], list[Response]],
+        answer: Answered,
+        returned: Callable[[list[int]], None],
+    ) -> None:
         self._progress = mmap.mmap(progress_fd, _NUMBER.size)
         self._run = run
         self._answer = answer
+        self._returned = returned
         self._waiting: deque[list[Any]] = deque()
+        self._wanted_back = 0
+        """The last request that the server has asked back; it may not have arrived yet."""
         self._lock = threading.Lock()
-        """Held while answers are sent: those that end a message must be the last ones."""
+        """Held while answers are sent, and what goes back: the answers that end a message must be the last ones."""
         self._ready: list[Response] = []
         self._times: list[list[int]] = []
         self._size = 0
@@ -66,6 +76,8 @@ class Executions:
         """Do all, except what is given back meanwhile, and answer what is ready about every millisecond."""
         several = len(executions) > 1
         self._waiting.extend(executions[1:])
+        if several and executions[-1][0][0] <= self._wanted_back:
+            self._give_back()
         bodies: list[Any] | None = executions[0]
         while bodies is not None:
             number = bodies[0][0]
@@ -96,20 +108,31 @@ class Executions:
         self._ready, self._times, self._size = [], [], 0
         self._answer(responses, times, last)
 
-    def give_back(self) -> list[int]:
-        """Begin nothing more of what there is; returns the numbers. Answers what is ready, too. On any thread.
+    def give_back(self, last: int) -> None:
+        """Begin nothing more up to request ``last``, also of what arrives later: the server asks on another channel
+        than it sends executions on. Answers what is ready, too. On any thread.
 
         The server asks for it when an execution takes long.
         """
-        numbers: list[int] = []
-        while self._waiting:
-            try:
-                numbers += [body[0] for body in self._waiting.pop()]
-            except IndexError:
-                break
+        self._wanted_back = last  # Before looking: what arrives meanwhile is compared with it.
+        self._give_back()
+
+    def _give_back(self) -> None:
         with self._lock:
+            numbers = self._withdraw()
             if self._times:
                 self._send(last=False)
+            if numbers:
+                self._returned(numbers)
+
+    def _withdraw(self) -> list[int]:
+        """The numbers of what waits and is wanted back, in order; none of it waits any more. Holds the lock."""
+        numbers: list[int] = []
+        try:
+            while self._waiting[-1][0][0] <= self._wanted_back:
+                numbers += [body[0] for body in self._waiting.pop()]
+        except IndexError:  # There is nothing left, also if it has begun just now.
+            pass
         return numbers[::-1]
 
 

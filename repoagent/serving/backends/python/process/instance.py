@@ -17,7 +17,7 @@ from repoagent.serving.backends.python.process.orders import Order, Ready, is_la
 from repoagent.serving.backends.python.process.packets import Executed, Pace, Packet, Returned
 from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import Blueprint, first_answer, new_child
-from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.backends.python.process.supervisor import AskBack, ChildProcess
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
@@ -186,8 +186,9 @@ class ProcessInstance:
         """Have it done by ``talk``; False if nothing of it has reached the process."""
         packet = order.packet
         hear = partial(self._hear, child, packet)
+        ask_back = AskBack(_PATIENCE_SECONDS, packet.numbers[-1]) if packet.divisible else None
         try:
-            hear(talk(ends=is_last, heard=hear, return_after=_PATIENCE_SECONDS if packet.divisible else None))
+            hear(talk(ends=is_last, heard=hear, ask_back=ask_back))
             if not packet.over:
                 raise ProtocolError("it ends without having executed all that it was given")
         except UndeliveredError:

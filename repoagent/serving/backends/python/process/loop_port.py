@@ -175,7 +175,7 @@ class LoopPort:
             return
         if time.monotonic() - self._heard >= _PATIENCE_SECONDS:
             self._asked = True
-            child.tell(Kind.RETURN, None)
+            child.tell(Kind.RETURN, order.packet.numbers[-1])
         else:
             self._look_after()
 

@@ -41,8 +41,8 @@ class RemoteCore:
         self._questions: dict[int, SimpleQueue[list[Any]]] = {}
         self.when_asked: Callable[[int], None] = lambda _number: None
         """Called, and must return at once, when the server asks whether the model is ready."""
-        self.given_back: Callable[[], list[int]] = list
-        """Called for the numbers of the requests that are not begun and must not be any more."""
+        self.when_asked_back: Callable[[int], None] = lambda _number: None
+        """Called when the requests up to that number that have not begun must not begin any more."""
 
     def submit(self, request: InferRequest) -> None:
         """Have the server run ``request``; the responses come to its sender, from :meth:`listen`."""
@@ -121,8 +121,8 @@ class RemoteCore:
             self._questions.pop(number).put([value, error])
         elif message.kind == Kind.READY:
             self.when_asked(message.body)
-        elif message.kind == Kind.RETURN and (numbers := self.given_back()):
-            self._channel.send(Kind.RETURNED, numbers)
+        elif message.kind == Kind.RETURN:
+            self.when_asked_back(message.body)
 
 
 class RemoteRequest(InferRequest):

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from repoagent.serving.backends.python.process.channel import (
     Kind,
@@ -27,7 +27,7 @@ from repoagent.serving.backends.python.process.memory import Mapping as SharedMa
 from repoagent.serving.backends.python.process.output import OutputLines
 from repoagent.storage.secrets.environment import without_secrets
 
-__all__ = ["ChildProcess", "Program"]
+__all__ = ["AskBack", "ChildProcess", "Program"]
 
 logger = logging.getLogger("repoagent.models")
 _TAIL_LINES: Final = 20
@@ -44,6 +44,13 @@ class Program:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.command: Final = tuple(command)
         self.environment: Final = dict(environment)
+
+
+class AskBack(NamedTuple):
+    """After how much silence what was sent ahead is asked back, and the number of its last request."""
+
+    seconds: float
+    number: int
 
 
 class ChildProcess:
@@ -114,11 +121,11 @@ class ChildProcess:
         *,
         ends: Callable[[Message], bool] = lambda _: True,
         heard: Callable[[Message], None] = lambda _: None,
-        return_after: float | None = None,
+        ask_back: AskBack | None = None,
     ) -> Message:
         """Give the child something to do, pass its answers to ``heard``, and return the one that ``ends`` it.
 
-        If no answer comes for ``return_after`` seconds, the child is asked once to give back what it has not begun.
+        If no answer comes for a while, the child is asked once to give back what it has not begun: see ``ask_back``.
 
         Raises:
             UndeliveredError: the process had ended before.
@@ -130,7 +137,7 @@ class ChildProcess:
             if self.exited.is_set():
                 raise UndeliveredError(self.name)
             self._work.send(kind, body, payload)
-            return self._listen(None, ends, heard, return_after)
+            return self._listen(None, ends, heard, ask_back)
 
     def begin(self, kind: Kind, body: Any, payload: Payload | None) -> bool:
         """Give the child something to do, without waiting for anything; False if it does something else, or has ended.
@@ -180,11 +187,11 @@ class ChildProcess:
         *,
         ends: Callable[[Message], bool],
         heard: Callable[[Message], None],
-        return_after: float | None,
+        ask_back: AskBack | None,
     ) -> Message:
         """Bring the exchange that was begun to its end, as :meth:`converse` does. ``first`` has been received."""
         try:
-            return self._listen(first, ends, heard, return_after)
+            return self._listen(first, ends, heard, ask_back)
         finally:
             self._exchange.release()
 
@@ -193,15 +200,15 @@ class ChildProcess:
         first: Message | None,
         ends: Callable[[Message], bool],
         heard: Callable[[Message], None],
-        return_after: float | None,
+        ask_back: AskBack | None,
     ) -> Message:
         self._work.flush(wait=True)
         message = first
         while True:
             if message is None:
-                if return_after is not None and not self._work.wait(return_after):
-                    self.tell(Kind.RETURN, None)
-                    return_after = None
+                if ask_back is not None and not self._work.wait(ask_back.seconds):
+                    self.tell(Kind.RETURN, ask_back.number)
+                    ask_back = None
                 message = self._work.receive()
             if message is None:
                 raise PeerGoneError(self.name)

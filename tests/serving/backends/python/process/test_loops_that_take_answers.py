@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InternalError, UnavailableError
+from repoagent.serving.backends.python.process import loop_port
+from repoagent.serving.backends.python.process.channel import Kind
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from tests.serving.backends.python.process.conftest import Answers, LoopThread, Serving
@@ -59,6 +61,22 @@ def stopped(serving: Serving) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def asked_back_before_sent(serving: Serving) -> None:
+    """What the process is given from now on is asked back just before it is sent, and the question is heard first."""
+    instance = serving.instances[0]._inner
+    work = instance.child._work
+    send = work.send
+
+    def overtaken(kind: Kind, body: Any, payload: Any = None) -> None:
+        if kind == Kind.EXECUTE:
+            instance.child.tell(Kind.RETURN, body[1][-1][-1][0])
+            with pytest.raises(InternalError, match="is_ready"):  # It answers a question behind that; it has none.
+                instance.is_ready()
+        send(kind, body, payload)
+
+    work.send = overtaken
 
 
 def test_the_loop_takes_the_answers_itself_and_no_worker_is_started(serve: Serve, new_loop: NewLoop) -> None:
@@ -135,6 +153,23 @@ def test_what_was_sent_behind_a_slow_one_comes_back(serve: Serve, new_loop: NewL
     serving.let_go()
     assert [behind[0].value, behind[2].value] == [1.0, 12.0]
     assert on_loop(loop, ask(serving, loop, 13.0)[1]) or serving.instances[0]._inner._for_threads
+
+
+def test_what_arrives_after_it_was_asked_back_comes_back(
+    serve: Serve, new_loop: NewLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_port, "_PATIENCE_SECONDS", 3600)  # The only question is the one that comes too early.
+    serving, loop = serve(), new_loop()
+    with stopped(serving):
+        _, first = ask(serving, loop, 10.0)
+        requests, behind = ask(serving, loop, 1.0, 11.0, 12.0)
+        asked_back_before_sent(serving)
+    assert first[0].value == 10.0
+    requests[1].cancel()
+    with pytest.raises(CancelledError):  # While the slow one is still executed.
+        _ = behind[1].value
+    serving.let_go()
+    assert [behind[0].value, behind[2].value] == [1.0, 12.0]
 
 
 def test_what_stands_behind_a_slow_one_goes_to_another_instance(serve: Serve, new_loop: NewLoop) -> None:
