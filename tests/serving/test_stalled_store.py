@@ -118,10 +118,10 @@ def test_the_stop_does_not_wait_for_a_store(
 
 
 def test_many_remote_repositories_that_stall_cost_the_time_of_one(
-    new_core: CoreMaker, write_model: ModelWriter, s3: str, store: Store, repository: Path
+    new_core: CoreMaker, write_model: ModelWriter, s3_endpoint: str, store: Store, repository: Path
 ) -> None:
     write_model("near", {1: "1"})
-    stores = [Store(s3) for _ in range(2)]
+    stores = [Store(s3_endpoint) for _ in range(2)]
     for one in stores:
         one.put("some")
     urls = tuple(one.url for one in stores)

@@ -135,6 +135,8 @@ def test_statistics_are_looked_up_when_metrics_are_read_and_never_for_tokens(
     assert len(looks) == 1
 
 
-def test_a_dispatcher_that_is_closed_shows_nothing_more(executor: Executor, dispatcher: Dispatcher) -> None:
+def test_a_dispatcher_that_is_closed_shows_nothing_more(executor: Executor) -> None:
+    dispatcher = Dispatcher(executor, "shown_until_closed", LlmMetrics("shown_until_closed", "1"))
+    before = "shown_until_closed" in REGISTRY.text()
     dispatcher.close()
-    assert 'model="m"' not in REGISTRY.text()
+    assert (before, "shown_until_closed" in REGISTRY.text()) == (True, False)
