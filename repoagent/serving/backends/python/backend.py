@@ -10,11 +10,12 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
 from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
-from repoagent.serving.backends.python.process.hosting import Hosting, program_for, runs_in_process_of_its_own
+from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.instance import ProcessInstance
-from repoagent.serving.backends.python.process.starting import Blueprint, completed_in_child, new_child
-from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.backends.python.process.interpreter import program_for
+from repoagent.serving.backends.python.process.starting import ProcessSpec, completed_in_child, new_child
 from repoagent.serving.backends.python.readiness import Readiness
+from repoagent.serving.backends.python.settings import PythonSettings, runs_in_process_of_its_own
 from repoagent.serving.instances.backend import BackendInstance, InstanceSpec
 from repoagent.serving.instances.base import instance_specs
 from repoagent.storage.files.files import ModelFiles
@@ -39,7 +40,7 @@ class PythonBackend:
     keeps_files_open: ClassVar[bool] = True
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._hosting = Hosting.of(settings)
+        self._settings = PythonSettings.of(settings)
         self._core: CoreAccess | None = None
 
     def gpus(self) -> Sequence[int]:
@@ -60,8 +61,8 @@ class PythonBackend:
         """
         context, path = self._context(config, files, version)
         given = json.dumps(write_json(config))
-        if runs_in_process_of_its_own(config, self._hosting):
-            result: Any = completed_in_child(self._blueprint(config, context), given)
+        if runs_in_process_of_its_own(config, self._settings):
+            result: Any = completed_in_child(self._process_spec(config, context), given)
         else:
             result = completed(path, context, given)
         if result is not None:
@@ -70,9 +71,9 @@ class PythonBackend:
     def load(self, config: "ModelConfig", files: ModelFiles, version: int) -> "PythonModel":
         """The file runs once for every instance."""
         context, path = self._context(config, files, version)
-        own_process = runs_in_process_of_its_own(config, self._hosting)
-        blueprint = self._blueprint(config, context) if own_process else None
-        return PythonModel(config, context, path, blueprint, self._hosting.ready_seconds)
+        own_process = runs_in_process_of_its_own(config, self._settings)
+        process_spec = self._process_spec(config, context) if own_process else None
+        return PythonModel(config, context, path, process_spec, self._settings.ready_seconds)
 
     def _context(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[ModelContext, Path]:
         """What the model gets to know of itself, and the file to run."""
@@ -83,44 +84,44 @@ class PythonBackend:
             raise InvalidArgumentError(f"there is no {version}/{path.name} in model '{config.name}'")
         return context, path
 
-    def _blueprint(self, config: "ModelConfig", context: ModelContext) -> Blueprint:
-        return Blueprint(
-            program_for(config, context.model_dir.parent, self._hosting.environments),
+    def _process_spec(self, config: "ModelConfig", context: ModelContext) -> ProcessSpec:
+        return ProcessSpec(
+            program_for(config, context.model_dir.parent, self._settings.environments),
             context.core,
             context.model_name,
             context.model_version,
             str(context.model_dir),
             _file_name(config),
             decoupled=config.model_transaction_policy.decoupled,
-            grace_seconds=self._hosting.grace_seconds,
-            ahead=self._hosting.requests_ahead,
-            spin_ns=self._hosting.spin_microseconds * 1000,
+            grace_seconds=self._settings.grace_seconds,
+            ahead=self._settings.requests_ahead,
+            spin_ns=self._settings.spin_microseconds * 1000,
         )
 
 
 class PythonModel:
-    """One version of a model; with a ``blueprint`` its instances are processes."""
+    """One version of a model; with a ``process_spec`` its instances are processes."""
 
     def __init__(
         self,
         config: "ModelConfig",
         context: ModelContext,
         path: Path,
-        blueprint: Blueprint | None,
+        process_spec: ProcessSpec | None,
         ready_seconds: float,
     ) -> None:
         self._decoupled = config.model_transaction_policy.decoupled
         self._context = context
         self._path = path
-        self._blueprint = blueprint
+        self._process_spec = process_spec
         self._json = json.dumps(write_json(config))
         self._processes: list[ProcessInstance] = []
         self._asking: dict[str, Callable[[], Any]] = {}
         self._readiness = Readiness(self._asking, ready_seconds)
         # All at once: to start is mostly to import, which processes can do at the same time.
         self._started: dict[str, ChildProcess] = {}
-        if blueprint is not None:
-            self._start(blueprint, [spec.name for spec in instance_specs(config)])
+        if process_spec is not None:
+            self._start(process_spec, [spec.name for spec in instance_specs(config)])
 
     @property
     def ready(self) -> bool:
@@ -156,9 +157,9 @@ class PythonModel:
             "model_version": self._context.model_version,
             "model_name": self._context.model_name,
         }
-        if self._blueprint is not None:
-            child = self._started.pop(spec.name, None) or new_child(self._blueprint, spec.name)
-            process = ProcessInstance(self._blueprint, spec.name, arguments, child)
+        if self._process_spec is not None:
+            child = self._started.pop(spec.name, None) or new_child(self._process_spec, spec.name)
+            process = ProcessInstance(self._process_spec, spec.name, arguments, child)
             self._processes.append(process)
             return self._noted(spec.name, process)
         return self._noted(spec.name, started(self._path, self._context, arguments, decoupled=self._decoupled))
@@ -176,10 +177,10 @@ class PythonModel:
             child.exited.wait()
         self._started.clear()
 
-    def _start(self, blueprint: Blueprint, names: Sequence[str]) -> None:
+    def _start(self, process_spec: ProcessSpec, names: Sequence[str]) -> None:
         try:
             for name in names:
-                self._started[name] = new_child(blueprint, name)
+                self._started[name] = new_child(process_spec, name)
         except BaseException:
             self.close()
             raise

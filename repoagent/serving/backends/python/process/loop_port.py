@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from repoagent.serving.backends.python.process.channel import Kind, LongMessageError, Message
+from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.orders import Order, Ready, is_last
-from repoagent.serving.backends.python.process.packets import Packet
-from repoagent.serving.backends.python.process.supervisor import ChildProcess
+from repoagent.serving.backends.python.process.outstanding import Outstanding
+from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
 from repoagent.serving.instances.loop_reader import LoopReader
 
 __all__ = ["Hearing", "LoopPort"]
@@ -23,8 +23,10 @@ _PATIENCE_SECONDS: Final = 0.01
 class Hearing(Protocol):
     """The instance whose process it is."""
 
-    def hear(self, child: ChildProcess, packet: Packet, message: Message, answers: list[Ready]) -> None:
-        """Take note of what the process has done of ``packet``, and add the answers to be sent.
+    def hear(
+        self, child: ChildProcess, outstanding: Outstanding, message: Message, answers: list[UnsentAnswer]
+    ) -> None:
+        """Take note of what the process has done of ``outstanding``, and add the answers to be sent.
 
         Raises:
             ProtocolError: it makes no sense.
@@ -33,10 +35,10 @@ class Hearing(Protocol):
     def free(self) -> None:
         """What was begun is over, and something else can be."""
 
-    def settle(self, order: Order, child: ChildProcess) -> None:
-        """All answers to ``order`` have been sent."""
+    def settle(self, item: WorkItem, child: ChildProcess) -> None:
+        """All answers to ``item`` have been sent."""
 
-    def conclude(self, order: Order, child: ChildProcess, first: Message | None, fault: ProtocolError | None) -> None:
+    def conclude(self, item: WorkItem, child: ChildProcess, first: Message | None, fault: ProtocolError | None) -> None:
         """Bring it to its end in the place of the loop, and wait for that. ``first`` has been received, or ``fault``
         found."""
 
@@ -53,23 +55,23 @@ class LoopPort:
         self._instance = instance
         self._closed = closed
         self._watched: tuple[ChildProcess, int] | None = None
-        self._current: tuple[ChildProcess, Order] | None = None
+        self._current: tuple[ChildProcess, WorkItem] | None = None
         self._heard = 0.0
         self._timed = False
         self._asked = False
 
-    def begin(self, child: ChildProcess, order: Order) -> None:
-        """Take the answers to ``order``, which has been sent."""
-        self._current = child, order
+    def begin(self, child: ChildProcess, item: WorkItem) -> None:
+        """Take the answers to ``item``, which has been sent."""
+        self._current = child, item
         try:
             self._watch(child)
         except Exception as error:  # There is no descriptor left.
             logger.warning("answers of '%s' cannot be read on an event loop: %s", child.name, error)
             self._hand_over()
             return
-        if child.takes_slowly:
+        if child.work.takes_slowly:
             self._hand_over()
-        elif order.packet.divisible:
+        elif item.outstanding.divisible:
             self._asked = False
             self._heard = time.monotonic()
             self._look_after()
@@ -79,9 +81,9 @@ class LoopPort:
         if self._current is None:
             self._unwatch()  # A thread takes the answers now, or the process has ended.
             return
-        child, order = self._current
+        child, item = self._current
         try:
-            message = child.answer()
+            message = child.work.answer()
         except BlockingIOError:
             return
         except LongMessageError:
@@ -92,7 +94,7 @@ class LoopPort:
             if message is None:
                 self._hand_over()
             else:
-                self._take(child, order, message)
+                self._take(child, item, message)
 
     def abandoned(self) -> None:
         """See :class:`Source`."""
@@ -101,16 +103,16 @@ class LoopPort:
         if self._current is not None:
             self._hand_over()
 
-    def _take(self, child: ChildProcess, order: Order, message: Message) -> None:
+    def _take(self, child: ChildProcess, item: WorkItem, message: Message) -> None:
         body = message.body
         last = is_last(message)
         if message.kind == Kind.DONE and isinstance(body, list) and body and not _handled(child, body[0]):
             self._hand_over(message)
             return
-        answers: list[Ready] = []
+        answers: list[UnsentAnswer] = []
         try:
-            self._instance.hear(child, order.packet, message, answers)
-            if last and not order.packet.over:
+            self._instance.hear(child, item.outstanding, message, answers)
+            if last and not item.outstanding.over:
                 raise ProtocolError("it ends without having executed all that it was given")
         except ProtocolError as fault:
             _send(answers)
@@ -124,34 +126,34 @@ class LoopPort:
         early = [answer for answer in answers if not answer.final]
         _send(early)  # Their final answers may come from another thread from now on.
         self._current = None
-        child.over()
+        child.work.over()
         self._instance.free()
         try:
-            order.over(None)  # The process is given what comes next before the answers are written.
+            item.over(None)  # The process is given what comes next before the answers are written.
         finally:
             _send(answers if not early else [answer for answer in answers if answer.final])
-            self._instance.settle(order, child)
+            self._instance.settle(item, child)
 
     def _hand_over(self, first: Message | None = None, fault: ProtocolError | None = None) -> None:
         assert self._current is not None
-        child, order = self._current
+        child, item = self._current
         self._current = None
         self._unwatch()
         work = self._instance.conclude
         thread = threading.Thread(
-            target=work, args=(order, child, first, fault), name=f"repoagent-{child.name}-exchange", daemon=True
+            target=work, args=(item, child, first, fault), name=f"repoagent-{child.name}-exchange", daemon=True
         )
         try:
             thread.start()
         except RuntimeError:  # The machine has no thread left.
-            work(order, child, first, fault)
+            work(item, child, first, fault)
 
     def _watch(self, child: ChildProcess) -> None:
         if self._watched is not None:
             if self._watched[0] is child:
                 return
             self._unwatch()
-        self._watched = child, self._reader.watch(child.work_fd, self)
+        self._watched = child, self._reader.watch(child.work.fd, self)
 
     def _unwatch(self) -> None:
         if self._watched is not None:
@@ -170,12 +172,12 @@ class LoopPort:
         self._timed = False
         if self._current is None or self._asked:
             return
-        child, order = self._current
-        if not order.packet.divisible:
+        child, item = self._current
+        if not item.outstanding.divisible:
             return
         if time.monotonic() - self._heard >= _PATIENCE_SECONDS:
             self._asked = True
-            child.tell(Kind.RETURN, order.packet.numbers[-1])
+            child.ask_back(item.outstanding.numbers[-1])
         else:
             self._look_after()
 
@@ -185,7 +187,7 @@ def _handled(child: ChildProcess, count: object) -> bool:
     return not isinstance(count, int) or child.has_handled(count)
 
 
-def _send(answers: list[Ready]) -> None:
+def _send(answers: list[UnsentAnswer]) -> None:
     for answer in answers:
         try:
             answer.send()

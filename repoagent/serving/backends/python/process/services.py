@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message
+from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.supervisor import ChildProcess
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["Services"]
+__all__ = ["Requests", "Services"]
 
 
 class Requests(Protocol):

@@ -9,18 +9,18 @@ from typing import Any, Final
 from repoagent.errors import InternalError
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
+from repoagent.serving.backends.python.process.child_process import ChildProcess, Program
 from repoagent.serving.backends.python.process.codec import error_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.services import Services
-from repoagent.serving.backends.python.process.supervisor import ChildProcess, Program
 
-__all__ = ["Blueprint", "completed_in_child", "first_answer", "new_child"]
+__all__ = ["ProcessSpec", "completed_in_child", "first_answer", "new_child"]
 
 _models: Final = logging.getLogger("repoagent.models")
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
+class ProcessSpec:
     """What every process of a version of a model is made from."""
 
     program: Program
@@ -49,16 +49,16 @@ def _log_levels() -> dict[str, int]:
     return {"": logging.getLogger().getEffectiveLevel(), "repoagent.models": _models.getEffectiveLevel()}
 
 
-def new_child(blueprint: Blueprint, name: str) -> ChildProcess:
+def new_child(spec: ProcessSpec, name: str) -> ChildProcess:
     """A process of a model, in which nothing of the model has been run yet.
 
     Raises:
         InternalError: it cannot be started.
     """
     try:
-        return ChildProcess(blueprint.program, blueprint.model_name, name)
+        return ChildProcess(spec.program, spec.model_name, name)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        command = blueprint.program.command[0]
+        command = spec.program.command[0]
         raise InternalError(f"the process '{command}' of model instance '{name}' cannot be started: {error}") from error
 
 
@@ -69,7 +69,7 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
         InternalError: it failed, or ended; it is gone.
     """
     try:
-        answer = child.exchange(kind, body)
+        answer = child.work.exchange(kind, body)
     except (PeerGoneError, ProtocolError) as error:
         child.kill()
         how = child.post_mortem()
@@ -81,20 +81,18 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     raise error_of(answer.body)
 
 
-def completed_in_child(blueprint: Blueprint, config: str) -> Any:
+def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     """What the model's ``auto_complete_config`` makes of ``config``, both JSON; None if there is no such function.
 
     Raises:
         InternalError: it failed, or its process ended.
     """
-    services = Services(blueprint.core, _NoRequests(), blueprint.model_name)
-    child = new_child(blueprint, f"{blueprint.model_name}_autocomplete")
+    services = Services(spec.core, _NoRequests(), spec.model_name)
+    child = new_child(spec, f"{spec.model_name}_autocomplete")
     child.attend(services.handle)
-    result = first_answer(child, Kind.COMPLETE, {**blueprint.description(), "config": config}, "auto_complete_config")
+    result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
     # Nobody need wait for its end.
-    threading.Thread(
-        target=child.finish, args=(blueprint.grace_seconds,), name=f"{child.name}-end", daemon=True
-    ).start()
+    threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True).start()
     return result
 
 

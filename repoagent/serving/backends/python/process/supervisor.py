@@ -1,414 +1,192 @@
-"""A child process as the server sees it, and the thread that looks after it from its start to its end."""
+"""Keeps the process of one instance running: starts another one when it ends, and gives up when that fails."""
 
-import contextlib
 import logging
-import os
-import select
-import signal
-import socket
-import struct
-import subprocess
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
-from repoagent.serving.backends.python.process.channel import (
-    Kind,
-    Message,
-    PatientChannel,
-    Payload,
-    PeerGoneError,
-    UndeliveredError,
-)
-from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
-from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
-from repoagent.serving.backends.python.process.output import OutputLines
-from repoagent.storage.secrets.environment import without_secrets
+from repoagent.errors import InternalError, UnavailableError
+from repoagent.serving.backends.python.process.channel import Kind
+from repoagent.serving.backends.python.process.child_process import ChildProcess
+from repoagent.serving.backends.python.process.services import Requests, Services
+from repoagent.serving.backends.python.process.starting import ProcessSpec, first_answer, new_child
 
-__all__ = ["AskBack", "ChildProcess", "Program"]
+__all__ = ["Supervisor"]
 
-logger = logging.getLogger("repoagent.models")
-_TAIL_LINES: Final = 20
-_NUMBER: Final = struct.Struct("Q")
-_AT_ONCE: Final = 64
-"""Messages that are handled before others are heard: a process may send them without end."""
-_LAST_MESSAGES: Final = 1 << 16
-"""More than a socket holds."""
+_models: Final = logging.getLogger("repoagent.models")
+
+_ATTEMPTS: Final = 5
+"""How often in a row a process may fail to start again before its instance is given up."""
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
 
 
-class Program:
-    """What to run: an interpreter and its environment."""
+class Supervisor:
+    """Supervises one process after the other, each with the same model in it, until it is closed.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.command: Final = tuple(command)
-        self.environment: Final = dict(environment)
-
-
-class AskBack(NamedTuple):
-    """After how much silence what was sent ahead is asked back, and the number of its last request."""
-
-    seconds: float
-    number: int
-
-
-class ChildProcess:
-    """A process and its two channels. It is started by the constructor.
-
-    Raises:
-        OSError, ValueError, subprocess.SubprocessError: it cannot be started.
+    ``requests`` takes what a process reports of its requests. ``ended`` is called when a process has ended, on the
+    thread that looked after it, before another one is started there.
     """
 
-    def __init__(self, program: Program, model_name: str, name: str) -> None:
-        self._program = program
-        self.name: Final = name
-        self._label = f"model '{model_name}', process of '{name}'"
-        self._handle: Callable[[ChildProcess, Message], None] = _refuse
-        self._on_exit: Callable[[ChildProcess], None] = lambda _: None
-        self._exchange = threading.Lock()
-        self._progress = threading.Condition()
-        self._handled = 0
-        self._side_open = True
-        self._reaping = threading.Lock()
-        self._reaped = False
-        self._stderr: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._started: threading.Event = threading.Event()
-        self._failure: Exception | None = None
-        self.exited: Final = threading.Event()
-        """Set when the process has ended and all that it had sent has been handled."""
-        self.status = 0
-        self.begun = 0
-        """The last request of several given at once that it had begun when it ended, as far as it noted that."""
-        self.arena: Final = Arena()
-        self.mapping: Final = SharedMapping()
-        # The kernel ends the child with the *thread* that started it, so the one that stays with it must do so.
-        self._thread = threading.Thread(target=self._run, name=f"repoagent-{name}-process", daemon=True)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._thread.start()
-        self._started.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def attend(
+    def __init__(
         self,
-        handle: Callable[["ChildProcess", Message], None],
-        on_exit: Callable[["ChildProcess"], None] = lambda _: None,
+        spec: ProcessSpec,
+        name: str,
+        arguments: dict[str, str],
+        requests: Requests,
+        ended: Callable[[], None],
     ) -> None:
-        """Say what is called on the supervising thread; before the first exchange, for a process says nothing unasked.
-
-        ``handle`` is called with every message of the side channel, ``on_exit`` once the process has ended and all that
-        it had sent has been handled.
-        """
-        self._handle, self._on_exit = handle, on_exit
-
-    def exchange(self, kind: Kind, body: Any, payload: Payload | None = None) -> Message:
-        """Give the child something to do and wait until it is done. Raises as :meth:`converse` does."""
-        return self.converse(kind, body, payload)
-
-    def converse(
-        self,
-        kind: Kind,
-        body: Any,
-        payload: Payload | None,
-        *,
-        ends: Callable[[Message], bool] = lambda _: True,
-        heard: Callable[[Message], None] = lambda _: None,
-        ask_back: AskBack | None = None,
-    ) -> Message:
-        """Give the child something to do, pass its answers to ``heard``, and return the one that ``ends`` it.
-
-        If no answer comes for a while, the child is asked once to give back what it has not begun: see ``ask_back``.
-
-        Raises:
-            UndeliveredError: the process had ended before.
-            PeerGoneError: it has ended since.
-            ProtocolError: it talks nonsense.
-            OSError: there is no memory for the tensors.
-        """
-        with self._exchange:
-            if self.exited.is_set():
-                raise UndeliveredError(self.name)
-            self._work.send(kind, body, payload)
-            return self._listen(None, ends, heard, ask_back)
-
-    def begin(self, kind: Kind, body: Any, payload: Payload | None) -> bool:
-        """Give the child something to do, without waiting for anything; False if it does something else, or has ended.
-
-        Else the caller takes the answers with :meth:`answer`, and calls :meth:`over` or :meth:`go_on` in the end.
-        Raises as :meth:`converse` does.
-        """
-        if not self._exchange.acquire(blocking=False):
-            return False
-        begun = False
-        try:
-            if not self.exited.is_set():
-                self._work.send(kind, body, payload)
-                begun = True
-        finally:
-            if not begun:
-                self._exchange.release()
-        return begun
+        self._spec = spec
+        self._name = name
+        self._arguments = arguments
+        self._requests = requests
+        self._on_end = ended
+        self._state = threading.Condition()
+        self._closing = threading.Event()
+        self._starting: ChildProcess | None = None
+        self._restarter: threading.Thread | None = None
+        self._given_up = ""
+        self._fruitless = 0
+        """How many processes in a row ended without having answered a request."""
+        self.child: ChildProcess | None = None
+        """The process at the moment; None while there is none."""
+        self.answered = False
+        """Set by the owner when the process has answered a request: it is then started again without a pause."""
+        self.asks = False
+        """Whether the model has something to say about its readiness."""
 
     @property
-    def work_fd(self) -> int:
-        """Readable when there is an answer. Valid during an exchange."""
-        return self._work.fileno()
+    def given_up(self) -> bool:
+        """Whether no process is going to be started any more."""
+        return bool(self._given_up)
 
-    @property
-    def takes_slowly(self) -> bool:
-        """Whether something of what was begun has not been sent, for want of room."""
-        return self._work.backlogged
-
-    def answer(self) -> Message | None:
-        """The next answer, or None if none will come; waits for nothing.
+    def start(self, child: ChildProcess) -> None:
+        """Begin with ``child``, which runs nothing yet.
 
         Raises:
-            BlockingIOError: there is none yet.
-            LongMessageError: it takes a while to read.
-            ProtocolError: it makes no sense.
+            InternalError: the model in it cannot be started.
         """
-        return self._work.receive(socket.MSG_DONTWAIT, brief=True)
+        self._initialize(child)
+        if not self._install(child):
+            raise InternalError(f"Stub process '{self._name}' is not healthy: {child.post_mortem()}")
 
-    def over(self) -> None:
-        """The exchange that was begun has ended."""
-        self._exchange.release()
+    def usable(self, gone: ChildProcess | None) -> ChildProcess:
+        """The process, once it is there and not the one that is known to have ``gone``.
 
-    def go_on(
-        self,
-        first: Message | None,
-        *,
-        ends: Callable[[Message], bool],
-        heard: Callable[[Message], None],
-        ask_back: AskBack | None,
-    ) -> Message:
-        """Bring the exchange that was begun to its end, as :meth:`converse` does. ``first`` has been received."""
-        try:
-            return self._listen(first, ends, heard, ask_back)
-        finally:
-            self._exchange.release()
-
-    def _listen(
-        self,
-        first: Message | None,
-        ends: Callable[[Message], bool],
-        heard: Callable[[Message], None],
-        ask_back: AskBack | None,
-    ) -> Message:
-        self._work.flush(wait=True)
-        message = first
-        while True:
-            if message is None:
-                if ask_back is not None and not self._work.wait(ask_back.seconds):
-                    self.tell(Kind.RETURN, ask_back.number)
-                    ask_back = None
-                message = self._work.receive()
-            if message is None:
-                raise PeerGoneError(self.name)
-            if ends(message):
-                return message
-            heard(message)
-            message = None
-
-    def has_handled(self, count: int) -> bool:
-        """Whether :meth:`wait_handled` would return at once."""
-        return self._handled >= count or self.exited.is_set()
-
-    def wait_handled(self, count: int) -> None:
-        """Wait until ``count`` messages of the side channel have been handled, or none can come any more."""
-        if not self.has_handled(count):
-            with self._progress:
-                self._progress.wait_for(lambda: self.has_handled(count))
-
-    def tell(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
-        """Send something over the side channel; never waits. A child that has gone is told nothing."""
-        with contextlib.suppress(PeerGoneError):
-            self.side.send(kind, body, payload)
-
-    def kill(self) -> None:
-        """End the process, and those that it started and that are still in its group."""
-        with self._reaping:
-            if not self._reaped:
-                self._end_group()
-
-    def finish(self, grace_seconds: float) -> None:
-        """Have the model finalized and the process end; after ``grace_seconds`` it is killed.
-
-        Returns when everything of it has gone.
+        Raises:
+            UnavailableError: it is not going to be.
         """
-        timer = threading.Timer(grace_seconds, self._out_of_patience, (grace_seconds,))
-        timer.daemon = True
-        timer.start()
-        try:
-            self.exchange(Kind.FINALIZE, None)
-        except (PeerGoneError, ProtocolError):
-            self.kill()
-        finally:
-            self._thread.join()
-            timer.cancel()
+        with self._state:
+            self._await_child(gone, None)
+            if self.child in (None, gone):
+                reason = self._given_up or "it is being unloaded"
+                raise UnavailableError(f"Stub process '{self._name}' is not healthy: {reason}")
+            assert self.child is not None
+            return self.child
 
-    def post_mortem(self) -> str:
-        """How the process ended, for people: status or signal, and the last lines of its standard error."""
-        self.exited.wait()
-        if self.status < 0:
-            how = f"was killed by signal {-self.status} ({_signal_name(-self.status)})"
-        else:
-            how = f"ended with exit status {self.status}"
-        said = "; the last lines of its standard error: " + " | ".join(self._stderr) if self._stderr else ""
-        return f"it {how}{said}"
+    def settle(self, gone: ChildProcess, seconds: float) -> None:
+        """Wait up to ``seconds`` for another process than ``gone``, or until none will come."""
+        with self._state:
+            self._await_child(gone, seconds)
 
-    def _end_group(self) -> None:
-        for end in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                end(self._process.pid, signal.SIGKILL)
+    def close(self) -> None:
+        """Finalize the model and end the process; one that does not end in time is killed."""
+        with self._state:
+            self._closing.set()
+            self._state.notify_all()
+            child, starting, restarter = self.child, self._starting, self._restarter
+        if child is not None:
+            child.finish(self._spec.grace_seconds)
+        elif starting is not None:
+            starting.kill()
+        if restarter is not None:
+            restarter.join()
 
-    def _out_of_patience(self, seconds: float) -> None:
-        logger.warning("%s did not end within %g s and is killed", self._label, seconds)
-        self.kill()
+    def _await_child(self, gone: ChildProcess | None, timeout: float | None) -> None:
+        """Wait for another process than ``gone``, or until none will come. Holds the lock."""
+        self._state.wait_for(
+            lambda: self.child not in (None, gone) or self._given_up or self._closing.is_set(), timeout
+        )
 
-    def _run(self) -> None:
-        try:
-            self._spawn()
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._failure = error
-            self._started.set()
-            return
-        self._started.set()
-        try:
-            self._look_after()
-        finally:
-            self._bury()
-        self._on_exit(self)
+    def _initialize(self, child: ChildProcess) -> None:
+        """Have the model initialised in ``child``.
 
-    def _spawn(self) -> None:
-        with ExitStack() as undo, ExitStack() as theirs:
-            work, side = (self._pair(undo, theirs) for _ in range(2))
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            undo.callback(os.close, self._wake)
-            # It stays readable when the process has ended, however that was.
-            self._progress_fd = sealed_file(_NUMBER.size)
-            undo.callback(os.close, self._progress_fd)
-            fds = [work[1].fileno(), side[1].fileno(), self._progress_fd]
-            self._process = subprocess.Popen(  # noqa: S603 - the operator's own interpreter
-                [*self._program.command, *map(str, fds), str(os.getpid())],
-                env=without_secrets(self._program.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=fds,
-                process_group=0,
-            )
-            undo.callback(self._process.__exit__, None, None, None)
-            undo.callback(self._process.kill)
-            self._pidfd = os.pidfd_open(self._process.pid)
-            undo.pop_all()
-        self._work = PatientChannel(work[0], self.arena, self.mapping)
-        self.side = PatientChannel(side[0], self.arena, self.mapping, lambda: os.eventfd_write(self._wake, 1))
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._outputs = [
-            OutputLines(self._process.stdout.fileno(), f"{self._label}, stdout"),
-            OutputLines(self._process.stderr.fileno(), f"{self._label}, stderr", self._stderr),
-        ]
+        Raises:
+            InternalError: that failed; nothing is left of the process.
+        """
+        services = Services(self._spec.core, self._requests, self._spec.model_name)
 
-    @staticmethod
-    def _pair(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, socket.socket]:
-        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.callback(left.close)
-        theirs.callback(right.close)
-        return left, right
+        def ended(child: ChildProcess) -> None:
+            services.abandon()
+            self._ended(child)
 
-    def _look_after(self) -> None:
-        """Take in what the process says, until it ends."""
-        poller = select.poll()
-        readers = {output.fd: output.read for output in self._outputs} | {self._wake: self._be_woken}
-        for fd in (self._pidfd, self.side.fileno(), *readers):
-            poller.register(fd, select.POLLIN)
-        while True:
-            for fd, event in poller.poll():
-                if fd == self._pidfd:
-                    return
-                if fd in readers:
-                    if not readers[fd]():
-                        poller.unregister(fd)
-                elif event & select.POLLOUT:
-                    self.side.flush()
-                elif not self._read_side(_AT_ONCE):
-                    poller.unregister(fd)
-            if self._side_open:
-                poller.register(self.side.fileno(), select.POLLIN | select.POLLOUT * self.side.backlogged)
+        child.attend(services.handle, ended)
+        with self._state:
+            self._starting = child
+            if self._closing.is_set():
+                child.kill()
+        body = {**self._spec.description(), "arguments": self._arguments}
+        answer = first_answer(child, Kind.INITIALIZE, body, "initialize")
+        self.asks = isinstance(answer, dict) and answer.get("asks") is True
 
-    def _be_woken(self) -> bool:
-        os.eventfd_read(self._wake)
+    def _install(self, child: ChildProcess) -> bool:
+        """Let requests go to ``child``; False if it has ended already and nobody else has noticed."""
+        with self._state:
+            self._starting = None
+            closing = self._closing.is_set()
+            if not closing:
+                if child.exited.is_set():
+                    return False
+                self.child = child
+                self._state.notify_all()
+        if closing:
+            child.finish(self._spec.grace_seconds)
         return True
 
-    def _read_side(self, most: int) -> bool:
-        """Handle up to ``most`` messages of those that there are at the moment; False if no further one can come."""
-        try:
-            for _ in range(most):
-                message = self.side.receive(socket.MSG_DONTWAIT)
-                if message is None:
-                    break
-                self._handle(self, message)
-                del message
-                self.side.relieve()
-                with self._progress:
-                    self._handled += 1
-                    self._progress.notify_all()
+    def _ended(self, child: ChildProcess) -> None:
+        """A process is gone: if nobody wanted that, start another one."""
+        with self._state:
+            if self.child is not child:
+                return
+            self.child = None
+            closing = self._closing.is_set()
+            self._restarter = None if closing else threading.current_thread()
+        self._on_end()
+        if not closing:
+            _models.error(
+                "Stub process '%s' is unhealthy and it will be restarted: %s", self._name, child.post_mortem()
+            )
+            self._start_again()
+
+    def _start_again(self) -> None:
+        failures = 0
+        while failures < _ATTEMPTS:
+            if self._closing.wait(self._pause()):
+                return
+            try:
+                child = new_child(self._spec, self._name)
+                self._initialize(child)
+            except Exception as error:
+                if self._closing.is_set():
+                    return
+                failures += 1
+                reason = str(error)
+                _models.error("the process of model instance '%s' did not start again: %s", self._name, reason)
             else:
-                return True
-        except BlockingIOError:
-            return True
-        except PeerGoneError:
-            pass
-        except Exception:
-            logger.exception("%s talks nonsense and is killed", self._label)
-        self._side_open = False
-        # A process that cannot be talked to is of no use, even if it still runs.
-        self.kill()
-        return False
+                if self._install(child):
+                    return
+        self._give_up(reason)
 
-    def _bury(self) -> None:
-        """Take in what the process still said, its status, and everything that it left."""
-        self.kill()  # What it started ends with it, and writes nothing more.
-        if self._side_open:
-            self._read_side(_LAST_MESSAGES)
-        for output in self._outputs:
-            output.finish()
-        with self._reaping:
-            self.status = self._process.wait()
-            self._reaped = True
-        self._work.shutdown()
-        (self.begun,) = _NUMBER.unpack(os.pread(self._progress_fd, _NUMBER.size, 0))
-        os.close(self._progress_fd)
-        with self._progress:
-            self.exited.set()
-            self._progress.notify_all()
-        with self._exchange:  # Whoever waits for an answer has been woken up, and is gone before the socket is.
-            self._work.close()
-        self.side.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
-        os.close(self._pidfd)
-        os.close(self._wake)
-        self.arena.close()
-        self.mapping.close()
+    def _pause(self) -> float:
+        """Seconds to wait before the next start: none if the last process had answered a request."""
+        if self.answered:
+            self.answered, self._fruitless = False, 0
+        earlier, self._fruitless = self._fruitless, self._fruitless + 1
+        return 0.0 if not earlier else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(earlier - 1, 10))
 
-
-def _refuse(child: ChildProcess, _: Message) -> None:
-    raise ProtocolError(f"{child.name} speaks before it was asked")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
+    def _give_up(self, reason: str) -> None:
+        with self._state:
+            self._given_up = (
+                f"it could not be started again, {_ATTEMPTS} times in a row; load the model again. At last: {reason}"
+            )
+            self._state.notify_all()

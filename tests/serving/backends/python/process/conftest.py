@@ -157,7 +157,7 @@ class Serving:
 
     def messages(self) -> int:
         """How many messages the first process has been sent."""
-        sent: int = self.instances[0]._inner.child._work.sent
+        sent: int = self.instances[0]._inner.child.work.sent
         return sent
 
     def let_go(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import ErrorCode, InternalError, UnavailableError
-from repoagent.serving.backends.python.process import instance as instances
+from repoagent.serving.backends.python.process import supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -160,8 +160,8 @@ def test_nothing_is_left_however_often_a_process_dies(
 def test_an_instance_that_does_not_start_again_is_given_up_after_a_while(
     run_in_process_of_its_own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(instances, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(instances, "_ATTEMPTS", 2)
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(supervisor, "_ATTEMPTS", 2)
     marker = tmp_path / "broken"
     model = run_in_process_of_its_own(
         MODEL.replace("self.count = 0", f"self.count = 0\n        assert not os.path.exists({str(marker)!r}), 'broken'")

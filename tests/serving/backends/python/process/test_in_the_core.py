@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError
-from repoagent.serving.backends.python.process import instance
+from repoagent.serving.backends.python.process import supervisor
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
@@ -123,7 +123,7 @@ def test_a_crash_costs_the_requests_of_one_instance_and_nothing_else(core: Calla
 def test_a_model_is_not_ready_while_it_has_no_process_and_a_load_brings_it_back(
     core: Callable[..., ServingCore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(instance, "_ATTEMPTS", 1)
+    monkeypatch.setattr(supervisor, "_ATTEMPTS", 1)
     serving = core(PROCESS)
     serving.load("m")
     assert serving.model_ready("m")

@@ -1,11 +1,11 @@
-"""In the server: executions that a process is given at once, and how many that may be."""
+"""In the server: executions that a process has been given and not yet answered, and how many that may be."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.serving.backends.python.process.memory import ProtocolError
 
-__all__ = ["Executed", "Pace", "Packet", "Returned"]
+__all__ = ["Executed", "Outstanding", "RequestsAhead", "Returned"]
 
 Executed = Callable[[int, int, int], None]
 """Called with the place of an execution among those given, and when it began and ended, before it is answered."""
@@ -15,7 +15,7 @@ Returned = Callable[[Sequence[int]], None]
 _AHEAD_NS: Final = 2_000_000
 
 
-class Pace:
+class RequestsAhead:
     """How many executions a process is given at once: as many as are usually over in two milliseconds, up to ``most``.
 
     So nothing waits long where neither its timeout nor its cancellation is looked at, nor another instance takes it.
@@ -27,7 +27,7 @@ class Pace:
         self._usual_ns = _AHEAD_NS
 
     @property
-    def ahead(self) -> int:
+    def limit(self) -> int:
         return max(1, min(self._most, _AHEAD_NS // max(1, self._usual_ns)))
 
     def note(self, duration_ns: int) -> None:
@@ -35,7 +35,7 @@ class Pace:
         self._usual_ns = max(duration_ns, self._usual_ns - (self._usual_ns >> 3))
 
 
-class Packet:
+class Outstanding:
     """The executions of one message. Each is known by the number of its first request."""
 
     def __init__(self, executions: Sequence[Sequence[int]], executed: Executed, returned: Returned | None) -> None:
@@ -69,8 +69,8 @@ class Packet:
     def unbegun(self, begun: int) -> list[int]:
         """What another process may do, if this one had begun number ``begun``, or noted nothing.
 
-        The first one counts as begun. What comes back is next time the first one of its packet, so no request comes
-        back twice, whatever a process notes.
+        The first one counts as begun. What comes back is next time the first one of its message, so no request
+        comes back twice, whatever a process notes.
         """
         if self._returned is None:
             return []

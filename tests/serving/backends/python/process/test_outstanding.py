@@ -3,7 +3,7 @@
 import pytest
 
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.packets import Pace, Packet
+from repoagent.serving.backends.python.process.outstanding import Outstanding, RequestsAhead
 
 pytestmark = pytest.mark.slow
 
@@ -11,66 +11,66 @@ MS = 1_000_000
 
 
 class Heard:
-    """What a packet reported."""
+    """What was reported of outstanding executions."""
 
     def __init__(self) -> None:
         self.executed: list[tuple[int, int, int]] = []
         self.returned: list[int] = []
 
-    def packet(self, *numbers: int) -> Packet:
-        return Packet(
+    def message(self, *numbers: int) -> Outstanding:
+        return Outstanding(
             [[number] for number in numbers], lambda *moment: self.executed.append(moment), self.returned.extend
         )
 
 
 def test_a_model_is_given_one_request_at_a_time_until_it_is_known_to_be_quick() -> None:
-    pace = Pace(16)
-    assert pace.ahead == 1
+    ahead = RequestsAhead(16)
+    assert ahead.limit == 1
     for _ in range(100):
-        pace.note(MS // 10)
-    assert pace.ahead == 16
+        ahead.note(MS // 10)
+    assert ahead.limit == 16
 
 
 def test_one_slow_execution_counts_at_once_and_is_forgotten_slowly() -> None:
-    pace = Pace(16)
+    ahead = RequestsAhead(16)
     for _ in range(100):
-        pace.note(MS // 10)
-    pace.note(50 * MS)
-    assert pace.ahead == 1
-    pace.note(MS // 10)
-    assert pace.ahead == 1
+        ahead.note(MS // 10)
+    ahead.note(50 * MS)
+    assert ahead.limit == 1
+    ahead.note(MS // 10)
+    assert ahead.limit == 1
 
 
 def test_what_is_sent_ahead_is_over_in_two_milliseconds() -> None:
-    pace = Pace(16)
+    ahead = RequestsAhead(16)
     for _ in range(100):
-        pace.note(MS // 2)
-    assert pace.ahead == 4
+        ahead.note(MS // 2)
+    assert ahead.limit == 4
 
 
 def test_the_operator_can_turn_it_off() -> None:
-    pace = Pace(1)
+    ahead = RequestsAhead(1)
     for _ in range(100):
-        pace.note(1)
-    assert pace.ahead == 1
+        ahead.note(1)
+    assert ahead.limit == 1
 
 
 @pytest.mark.parametrize("duration", [0, -5, 1 << 200])
-def test_no_duration_that_a_process_reports_breaks_the_pace(duration: int) -> None:
-    pace = Pace(16)
+def test_no_duration_that_a_process_reports_breaks_the_limit(duration: int) -> None:
+    ahead = RequestsAhead(16)
     for _ in range(3):
-        pace.note(duration)
-        assert 1 <= pace.ahead <= 16
+        ahead.note(duration)
+        assert 1 <= ahead.limit <= 16
 
 
-def test_a_packet_is_over_when_each_execution_was_heard_of() -> None:
+def test_a_message_is_over_when_each_execution_was_heard_of() -> None:
     heard = Heard()
-    packet = heard.packet(5, 6, 7)
-    packet.note(5, 1, 2)
-    packet.give_back([7])
-    over = [packet.over]
-    packet.note(6, 3, 4)
-    assert [*over, packet.over] == [False, True]
+    outstanding = heard.message(5, 6, 7)
+    outstanding.note(5, 1, 2)
+    outstanding.give_back([7])
+    over = [outstanding.over]
+    outstanding.note(6, 3, 4)
+    assert [*over, outstanding.over] == [False, True]
     assert heard.executed == [(0, 1, 2), (1, 3, 4)]
     assert heard.returned == [2]
 
@@ -78,28 +78,28 @@ def test_a_packet_is_over_when_each_execution_was_heard_of() -> None:
 @pytest.mark.parametrize("numbers", [[5], [8], [6, 6], [6, 8], [True], ["6"]], ids=str)
 def test_a_process_cannot_give_back_what_was_not_sent_ahead(numbers: list[int]) -> None:
     heard = Heard()
-    packet = heard.packet(5, 6, 7)
-    packet.note(7, 1, 2)
+    outstanding = heard.message(5, 6, 7)
+    outstanding.note(7, 1, 2)
     with pytest.raises(ProtocolError, match="that were not sent ahead"):
-        packet.give_back(numbers)
+        outstanding.give_back(numbers)
     assert heard.returned == []
 
 
 def test_a_process_cannot_report_an_execution_twice() -> None:
-    packet = Heard().packet(5, 6)
-    packet.note(5, 1, 2)
+    outstanding = Heard().message(5, 6)
+    outstanding.note(5, 1, 2)
     with pytest.raises(LookupError):
-        packet.note(5, 1, 2)
+        outstanding.note(5, 1, 2)
 
 
 @pytest.mark.parametrize(("begun", "left"), [(0, [6, 7]), (5, [6, 7]), (6, [7]), (7, []), ((1 << 64) - 1, [])])
 def test_what_another_process_may_do_never_has_the_first_one(begun: int, left: list[int]) -> None:
-    assert Heard().packet(5, 6, 7).unbegun(begun) == left
+    assert Heard().message(5, 6, 7).unbegun(begun) == left
 
 
 def test_a_single_execution_comes_back_from_nowhere() -> None:
-    packet = Packet([[5, 6]], lambda *_: None, None)
-    assert not packet.divisible
-    assert packet.unbegun(0) == []
+    outstanding = Outstanding([[5, 6]], lambda *_: None, None)
+    assert not outstanding.divisible
+    assert outstanding.unbegun(0) == []
     with pytest.raises(ProtocolError):
-        packet.give_back([6])
+        outstanding.give_back([6])

@@ -1,4 +1,4 @@
-"""Where a model runs: what the server says, what the model says, and in which interpreter."""
+"""The interpreter of a model: the server's, or one of the model's own."""
 
 import subprocess
 import sys
@@ -11,49 +11,12 @@ import pytest
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.python.process.hosting import Hosting, program_for, runs_in_process_of_its_own
+from repoagent.serving.backends.python.process.interpreter import program_for
 
 
 def config(**parameters: str) -> ModelConfig:
     lines = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
     return read_text('name: "m" backend: "python" ' + " ".join(lines))
-
-
-@pytest.mark.parametrize(
-    ("server", "model", "own_process"),
-    [
-        ({}, {}, False),
-        ({}, {"EXECUTION": "process"}, True),
-        ({"execution": "process"}, {}, True),
-        ({"execution": "process"}, {"EXECUTION": "in-process"}, False),
-        ({"execution": "process-only"}, {}, True),
-        ({"execution": "process-only"}, {"EXECUTION": "process"}, True),
-        ({}, {"EXECUTION_ENV_PATH": "/venv"}, True),
-        ({}, {"EXECUTION_ENV_PATH": ""}, False),
-    ],
-)
-def test_a_model_says_where_it_runs_and_else_the_server(
-    server: dict[str, str], model: dict[str, str], own_process: bool
-) -> None:
-    assert runs_in_process_of_its_own(config(**model), Hosting.of(server)) is own_process
-
-
-@pytest.mark.parametrize(
-    ("server", "model", "text"),
-    [
-        ({"execution": "fork"}, {}, "python,execution must be 'process', 'in-process' or 'process-only', not 'fork'"),
-        ({"execution": "process-only"}, {"EXECUTION": "in-process"}, "only in processes of their own"),
-        ({}, {"EXECUTION": "yes"}, "parameter 'EXECUTION' of model 'm' must be 'process' or 'in-process', not 'yes'"),
-        ({"stub-timeout-seconds": "0"}, {}, "stub-timeout-seconds must be a positive number, not '0'"),
-        ({"environments": "venvs"}, {}, "python,environments must be absolute paths separated by ':', not 'venvs'"),
-        ({"stub-timeout-seconds": "soon"}, {}, "stub-timeout-seconds must be a positive number, not 'soon'"),
-        ({}, {"EXECUTION": "in-process", "EXECUTION_ENV_PATH": "/venv"}, "which the server's own process cannot use"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_by_name(server: dict[str, str], model: dict[str, str], text: str) -> None:
-    with pytest.raises(InvalidArgumentError) as raised:
-        runs_in_process_of_its_own(config(**model), Hosting.of(server))
-    assert text in str(raised.value)
 
 
 def test_an_environment_may_lie_with_the_model_and_must_be_unpacked(tmp_path: Path) -> None:

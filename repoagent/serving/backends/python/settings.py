@@ -1,27 +1,22 @@
-"""Whether a Python model runs in the server's process or in processes of its own, and in which interpreter."""
+"""What ``--backend-config=python,...`` sets, and whether a model runs in the server's process or in its own."""
 
 import os
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.python.process.places import lies_below, lies_in_model
-from repoagent.serving.backends.python.process.supervisor import Program
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.backends.python.process.interpreter import ENVIRONMENT, environment_of
 from repoagent.serving.backends.registry import warn_of_unknown
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["EXECUTION", "Hosting", "program_for", "runs_in_process_of_its_own"]
+__all__ = ["EXECUTION", "PythonSettings", "runs_in_process_of_its_own"]
 
 EXECUTION: Final = "EXECUTION"
-_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
-_MODEL_DIRECTORY: Final = "$$TRITON_MODEL_DIRECTORY"
-_STUB: Final = Path(__file__).with_name("stub.py")
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
@@ -34,7 +29,7 @@ _PLACES: Final = "environments"
 
 
 @dataclass(frozen=True, slots=True)
-class Hosting:
+class PythonSettings:
     """What the server's settings say for all Python models."""
 
     own_process: bool = False
@@ -53,7 +48,7 @@ class Hosting:
     """Where the operator keeps interpreters that models may name, beside those in the models themselves."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> "Hosting":
+    def of(cls, settings: Mapping[str, str]) -> "PythonSettings":
         """Read the part of ``backend_config`` that is the Python backend's.
 
         Raises:
@@ -97,79 +92,29 @@ def _count(settings: Mapping[str, str], name: str, default: int, least: int, mos
     return int(text)
 
 
-def runs_in_process_of_its_own(config: "ModelConfig", hosting: Hosting) -> bool:
+def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) -> bool:
     """What ``EXECUTION`` says; a model with an interpreter of its own can run nowhere else.
 
     Raises:
         InvalidArgumentError: it says something else.
     """
-    needs = bool(_environment(config))
+    needs = bool(environment_of(config))
     if EXECUTION not in config.parameters:
-        return hosting.own_process or needs
+        return settings.own_process or needs
     text = config.parameters[EXECUTION].string_value
     if text not in _MODES:
         raise InvalidArgumentError(
             f"parameter '{EXECUTION}' of model '{config.name}' must be 'process' or 'in-process', not '{text}'"
         )
     mode = _MODES[text]
-    if hosting.forced and not mode:
+    if settings.forced and not mode:
         raise InvalidArgumentError(
             f"model '{config.name}' asks for '{EXECUTION}' = 'in-process', but this server runs Python models only in "
             f"processes of their own (--backend-config=python,execution={_FORCED})"
         )
     if needs and not mode:
         raise InvalidArgumentError(
-            f"model '{config.name}' has an {_ENVIRONMENT}, which the server's own process cannot use: leave "
+            f"model '{config.name}' has an {ENVIRONMENT}, which the server's own process cannot use: leave "
             f"'{EXECUTION}' out, or use 'process'"
         )
     return mode
-
-
-def program_for(config: "ModelConfig", model_directory: Path, environments: Sequence[Path] = ()) -> Program:
-    """The program that runs an instance: the server's interpreter, or that of ``EXECUTION_ENV_PATH``.
-
-    Raises:
-        InvalidArgumentError: there is no interpreter, or it lies neither in the model nor in ``environments``.
-        UnsupportedError: the environment is an archive.
-    """
-    environment = dict(os.environ)
-    interpreter = sys.executable
-    if named := _environment(config):
-        interpreter = str(_interpreter(named, config.name, model_directory, environments))
-        # What the server was started with is for the server's interpreter.
-        for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
-            environment.pop(name, None)
-        environment["PATH"] = os.pathsep.join([str(Path(interpreter).parent), environment.get("PATH", os.defpath)])
-    if not interpreter:
-        raise InvalidArgumentError(
-            f"model '{config.name}' is to run in a process of its own, but this program does not know its Python "
-            f"interpreter: name one with the parameter {_ENVIRONMENT}"
-        )
-    return Program([interpreter, "-P", "-u", str(_STUB)], environment)
-
-
-def _environment(config: "ModelConfig") -> str:
-    # Asking a protobuf map for a key that it has not would add it.
-    return config.parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in config.parameters else ""
-
-
-def _interpreter(named: str, model_name: str, model_directory: Path, environments: Sequence[Path]) -> Path:
-    """The interpreter at the path ``named``, or that of the environment in the directory ``named``."""
-    given = Path(named.replace(_MODEL_DIRECTORY, str(model_directory)))
-    found = given / "bin" / "python" if given.is_dir() else given
-    # Before anything is said about the file: whether it exists is nothing that a model should learn.
-    if not (lies_in_model(found, model_directory) or any(lies_below(found, place) for place in environments)):
-        raise InvalidArgumentError(
-            f"{_ENVIRONMENT} of model '{model_name}' is '{named}', which is neither inside the model "
-            f"({_MODEL_DIRECTORY}/...) nor in a directory of --backend-config=python,{_PLACES}"
-        )
-    if given.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
-        raise UnsupportedError(
-            f"{_ENVIRONMENT} of model '{model_name}' is an archive ({given.name}): unpack it and name its directory"
-        )
-    if not os.access(found, os.X_OK) or found.is_dir():
-        raise InvalidArgumentError(
-            f"{_ENVIRONMENT} of model '{model_name}' is '{named}', where no interpreter can be run; name a virtual "
-            "environment's directory, or a Python program"
-        )
-    return found

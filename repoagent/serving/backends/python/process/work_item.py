@@ -6,15 +6,15 @@ from typing import Any, Final, NamedTuple
 
 from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body
-from repoagent.serving.backends.python.process.packets import Executed, Packet, Returned
+from repoagent.serving.backends.python.process.outstanding import Executed, Outstanding, Returned
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["Order", "Ready", "is_last"]
+__all__ = ["UnsentAnswer", "WorkItem", "is_last"]
 
 _models: Final = logging.getLogger("repoagent.models")
 
 
-class Order:
+class WorkItem:
     """Executions for a process, each of one or more requests, under numbers that nothing else has."""
 
     def __init__(
@@ -25,7 +25,7 @@ class Order:
         returned: Returned | None,
     ) -> None:
         self._executions = [[(next(numbers), request) for request in requests] for requests in executions]
-        self.packet: Final = Packet(
+        self.outstanding: Final = Outstanding(
             [[number for number, _ in execution] for execution in self._executions], executed, returned
         )
         self.packer: Final = Packer()
@@ -48,7 +48,7 @@ class Order:
         self.body = [_models.getEffectiveLevel(), bodies]
 
 
-class Ready(NamedTuple):
+class UnsentAnswer(NamedTuple):
     """An answer that has not been sent yet."""
 
     request: InferRequest

@@ -1,0 +1,297 @@
+"""A child process as the server sees it, and the thread that looks after it from its start to its end."""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from repoagent.serving.backends.python.process.channel import Kind, Message, PatientChannel, Payload, PeerGoneError
+from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
+from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
+from repoagent.serving.backends.python.process.output import OutputLines
+from repoagent.serving.backends.python.process.work_channel import WorkChannel
+from repoagent.storage.secrets.environment import without_secrets
+
+__all__ = ["ChildProcess", "Program"]
+
+logger = logging.getLogger("repoagent.models")
+_TAIL_LINES: Final = 20
+_NUMBER: Final = struct.Struct("Q")
+_AT_ONCE: Final = 64
+"""Messages that are handled before others are heard: a process may send them without end."""
+_LAST_MESSAGES: Final = 1 << 16
+"""More than a socket holds."""
+
+
+class Program:
+    """What to run: an interpreter and its environment."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.command: Final = tuple(command)
+        self.environment: Final = dict(environment)
+
+
+class ChildProcess:
+    """A process and its two channels. It is started by the constructor.
+
+    Raises:
+        OSError, ValueError, subprocess.SubprocessError: it cannot be started.
+    """
+
+    def __init__(self, program: Program, model_name: str, name: str) -> None:
+        self._program = program
+        self.name: Final = name
+        self._label = f"model '{model_name}', process of '{name}'"
+        self._handle: Callable[[ChildProcess, Message], None] = _refuse
+        self._on_exit: Callable[[ChildProcess], None] = lambda _: None
+        self._progress = threading.Condition()
+        self._handled = 0
+        self._side_open = True
+        self._reaping = threading.Lock()
+        self._reaped = False
+        self._stderr: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._started: threading.Event = threading.Event()
+        self._failure: Exception | None = None
+        self.exited: Final = threading.Event()
+        """Set when the process has ended and all that it had sent has been handled."""
+        self.status = 0
+        self.begun = 0
+        """The last request of several given at once that it had begun when it ended, as far as it noted that."""
+        self.arena: Final = Arena()
+        self.mapping: Final = SharedMapping()
+        # The kernel ends the child with the *thread* that started it, so the one that stays with it must do so.
+        self._thread = threading.Thread(target=self._run, name=f"repoagent-{name}-process", daemon=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._thread.start()
+        self._started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def attend(
+        self,
+        handle: Callable[["ChildProcess", Message], None],
+        on_exit: Callable[["ChildProcess"], None] = lambda _: None,
+    ) -> None:
+        """Say what is called on the supervising thread; before the first exchange, for a process says nothing unasked.
+
+        ``handle`` is called with every message of the side channel, ``on_exit`` once the process has ended and all that
+        it had sent has been handled.
+        """
+        self._handle, self._on_exit = handle, on_exit
+
+    def has_handled(self, count: int) -> bool:
+        """Whether :meth:`wait_handled` would return at once."""
+        return self._handled >= count or self.exited.is_set()
+
+    def wait_handled(self, count: int) -> None:
+        """Wait until ``count`` messages of the side channel have been handled, or none can come any more."""
+        if not self.has_handled(count):
+            with self._progress:
+                self._progress.wait_for(lambda: self.has_handled(count))
+
+    def tell(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
+        """Send something over the side channel; never waits. A child that has gone is told nothing."""
+        with contextlib.suppress(PeerGoneError):
+            self.side.send(kind, body, payload)
+
+    def ask_back(self, number: int) -> None:
+        """Ask the child to give back what it has not begun, up to the request of that ``number``."""
+        self.tell(Kind.RETURN, number)
+
+    def kill(self) -> None:
+        """End the process, and those that it started and that are still in its group."""
+        with self._reaping:
+            if not self._reaped:
+                self._end_group()
+
+    def finish(self, grace_seconds: float) -> None:
+        """Have the model finalized and the process end; after ``grace_seconds`` it is killed.
+
+        Returns when everything of it has gone.
+        """
+        timer = threading.Timer(grace_seconds, self._out_of_patience, (grace_seconds,))
+        timer.daemon = True
+        timer.start()
+        try:
+            self.work.exchange(Kind.FINALIZE, None)
+        except (PeerGoneError, ProtocolError):
+            self.kill()
+        finally:
+            self._thread.join()
+            timer.cancel()
+
+    def post_mortem(self) -> str:
+        """How the process ended, for people: status or signal, and the last lines of its standard error."""
+        self.exited.wait()
+        if self.status < 0:
+            how = f"was killed by signal {-self.status} ({_signal_name(-self.status)})"
+        else:
+            how = f"ended with exit status {self.status}"
+        said = "; the last lines of its standard error: " + " | ".join(self._stderr) if self._stderr else ""
+        return f"it {how}{said}"
+
+    def _end_group(self) -> None:
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                end(self._process.pid, signal.SIGKILL)
+
+    def _out_of_patience(self, seconds: float) -> None:
+        logger.warning("%s did not end within %g s and is killed", self._label, seconds)
+        self.kill()
+
+    def _run(self) -> None:
+        try:
+            self._spawn()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._failure = error
+            self._started.set()
+            return
+        self._started.set()
+        try:
+            self._look_after()
+        finally:
+            self._bury()
+        self._on_exit(self)
+
+    def _spawn(self) -> None:
+        with ExitStack() as undo, ExitStack() as theirs:
+            work, side = (self._pair(undo, theirs) for _ in range(2))
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undo.callback(os.close, self._wake)
+            # It stays readable when the process has ended, however that was.
+            self._progress_fd = sealed_file(_NUMBER.size)
+            undo.callback(os.close, self._progress_fd)
+            fds = [work[1].fileno(), side[1].fileno(), self._progress_fd]
+            self._process = subprocess.Popen(  # noqa: S603 - the operator's own interpreter
+                [*self._program.command, *map(str, fds), str(os.getpid())],
+                env=without_secrets(self._program.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=fds,
+                process_group=0,
+            )
+            undo.callback(self._process.__exit__, None, None, None)
+            undo.callback(self._process.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            undo.pop_all()
+        self.work = WorkChannel(
+            PatientChannel(work[0], self.arena, self.mapping), self.name, self.exited, self.ask_back
+        )
+        self.side = PatientChannel(side[0], self.arena, self.mapping, lambda: os.eventfd_write(self._wake, 1))
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._outputs = [
+            OutputLines(self._process.stdout.fileno(), f"{self._label}, stdout"),
+            OutputLines(self._process.stderr.fileno(), f"{self._label}, stderr", self._stderr),
+        ]
+
+    @staticmethod
+    def _pair(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, socket.socket]:
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.callback(left.close)
+        theirs.callback(right.close)
+        return left, right
+
+    def _look_after(self) -> None:
+        """Take in what the process says, until it ends."""
+        poller = select.poll()
+        readers = {output.fd: output.read for output in self._outputs} | {self._wake: self._be_woken}
+        for fd in (self._pidfd, self.side.fileno(), *readers):
+            poller.register(fd, select.POLLIN)
+        while True:
+            for fd, event in poller.poll():
+                if fd == self._pidfd:
+                    return
+                if fd in readers:
+                    if not readers[fd]():
+                        poller.unregister(fd)
+                elif event & select.POLLOUT:
+                    self.side.flush()
+                elif not self._read_side(_AT_ONCE):
+                    poller.unregister(fd)
+            if self._side_open:
+                poller.register(self.side.fileno(), select.POLLIN | select.POLLOUT * self.side.backlogged)
+
+    def _be_woken(self) -> bool:
+        os.eventfd_read(self._wake)
+        return True
+
+    def _read_side(self, most: int) -> bool:
+        """Handle up to ``most`` messages of those that there are at the moment; False if no further one can come."""
+        try:
+            for _ in range(most):
+                message = self.side.receive(socket.MSG_DONTWAIT)
+                if message is None:
+                    break
+                self._handle(self, message)
+                del message
+                self.side.relieve()
+                with self._progress:
+                    self._handled += 1
+                    self._progress.notify_all()
+            else:
+                return True
+        except BlockingIOError:
+            return True
+        except PeerGoneError:
+            pass
+        except Exception:
+            logger.exception("%s talks nonsense and is killed", self._label)
+        self._side_open = False
+        # A process that cannot be talked to is of no use, even if it still runs.
+        self.kill()
+        return False
+
+    def _bury(self) -> None:
+        """Take in what the process still said, its status, and everything that it left."""
+        self.kill()  # What it started ends with it, and writes nothing more.
+        if self._side_open:
+            self._read_side(_LAST_MESSAGES)
+        for output in self._outputs:
+            output.finish()
+        with self._reaping:
+            self.status = self._process.wait()
+            self._reaped = True
+        self.work.shutdown()
+        (self.begun,) = _NUMBER.unpack(os.pread(self._progress_fd, _NUMBER.size, 0))
+        os.close(self._progress_fd)
+        with self._progress:
+            self.exited.set()
+            self._progress.notify_all()
+        self.work.close()  # Whoever waits for an answer has been woken up, and is gone before the socket is.
+        self.side.close()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+        os.close(self._pidfd)
+        os.close(self._wake)
+        self.arena.close()
+        self.mapping.close()
+
+
+def _refuse(child: ChildProcess, _: Message) -> None:
+    raise ProtocolError(f"{child.name} speaks before it was asked")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
