@@ -288,8 +288,8 @@ def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes(generat
 class Announced(Turns):
     """Releases ``entered`` for each seat that has taken its turn or waits for it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
         self.entered = threading.Semaphore(0)
 
     def enter(self, seat: Seat) -> bool:
@@ -300,7 +300,7 @@ class Announced(Turns):
 
 def test_prompts_that_two_executors_get_together_are_read_as_if_each_were_alone() -> None:
     """Nothing waits for a next token yet: pieces would only make both prompts take longer."""
-    turns = Announced()
+    turns = Announced(Clock())  # No time passes: whoever has the turn first keeps it to its end, on any machine.
     steps: list[list[list[int]]] = [[], []]
 
     def runner(widths: list[list[int]]) -> FakeRunner:

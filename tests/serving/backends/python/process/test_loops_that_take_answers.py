@@ -66,8 +66,8 @@ def stopped(serving: Serving) -> Iterator[None]:
 def asked_back_before_sent(serving: Serving) -> None:
     """What the process is given from now on is asked back just before it is sent, and the question is heard first."""
     instance = serving.instances[0]._inner
-    work = instance.child._work
-    send = work.send
+    channel = instance.child.work._channel
+    send = channel.send
 
     def overtaken(kind: Kind, body: Any, payload: Any = None) -> None:
         if kind == Kind.EXECUTE:
@@ -76,7 +76,7 @@ def asked_back_before_sent(serving: Serving) -> None:
                 instance.is_ready()
         send(kind, body, payload)
 
-    work.send = overtaken
+    channel.send = overtaken
 
 
 def test_the_loop_takes_the_answers_itself_and_no_worker_is_started(serve: Serve, new_loop: NewLoop) -> None:
