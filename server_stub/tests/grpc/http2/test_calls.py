@@ -28,16 +28,18 @@ from hyperframe.frame import (
 )
 from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.grpc.http2.frames import PREFACE
+from repoagent_server.grpc.http2.transport import _STALL_SECONDS
 from repoagent_server.grpc.service import SERVICE
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from repoagent.errors import UnavailableError
 from repoagent.limits import Limits
-from repoagent.serving.requests.request import InferResponse
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
 from .conftest import data_frame, headers_frame, message
+from .held_time import HeldTime
 from .raw_client import HEADERS, METHOD, Raw
 
 
@@ -232,39 +234,76 @@ def test_pings_of_an_impatient_client_end_its_connection(start_grpc: Any) -> Non
         assert raw.frame() is None
 
 
-def test_a_silent_client_is_pinged_and_one_that_does_not_answer_is_gone(start_grpc: Any, core: Any) -> None:
-    port = start_grpc(keepalive_time_ms=50, keepalive_timeout_ms=100, keepalive_permit_without_calls=True)
+@pytest.fixture
+def held_time(monkeypatch: pytest.MonkeyPatch) -> HeldTime:
+    """Ask for it before a front end starts."""
+    return HeldTime(monkeypatch)
+
+
+def _handled(raw: Raw) -> None:
+    """Return once the server has handled what ``raw`` has sent so far. No PING comes from the server meanwhile."""
+    raw.send(PingFrame(0, b"handled?"))
+    assert (answer := raw.next(PingFrame)).flags == {"ACK"}
+    assert answer.opaque_data == b"handled?"
+
+
+def _answer_ping(raw: Raw) -> None:
+    ping = raw.next(PingFrame)
+    assert not ping.flags
+    raw.send(PingFrame(0, ping.opaque_data, flags=("ACK",)))
+
+
+def test_a_silent_client_is_pinged_and_one_that_does_not_answer_is_gone(
+    held_time: HeldTime, start_grpc: Any, core: Any
+) -> None:
+    port = start_grpc(keepalive_time_ms=5_000, keepalive_timeout_ms=10_000, keepalive_permit_without_calls=True)
     alive, dead = Raw(("127.0.0.1", port)), Raw(("127.0.0.1", port))
     with closing(alive.socket), closing(dead.socket):
-        ping = alive.next(PingFrame)
-        alive.send(PingFrame(0, ping.opaque_data, flags=("ACK",)))
+        for raw in (alive, dead):
+            _handled(raw)
+        held_time.pass_(5.1)
+        _answer_ping(alive)
+        _handled(alive)
+        held_time.pass_(9.8)
+        assert not dead.next(PingFrame).flags
+        dead.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            dead.frame()  # it has a little time left
+        dead.socket.settimeout(60)
+        held_time.pass_(0.2)
         assert dead.ended() == -1
         alive.begin(1)
         alive.send(data_frame(1, message(infer_message().SerializeToString()), "END_STREAM"))
         assert alive.status()[0] == "0"
 
 
-def test_pings_without_data_in_between_are_few(start_grpc: Any) -> None:
+def test_pings_without_data_in_between_are_few(held_time: HeldTime, start_grpc: Any) -> None:
     port = start_grpc(
         keepalive_time_ms=20,
         keepalive_timeout_ms=60_000,
         keepalive_permit_without_calls=True,
         http2_max_pings_without_data=2,
+        http2_max_ping_strikes=0,
     )
     raw = Raw(("127.0.0.1", port))
     with closing(raw.socket):
+        _handled(raw)
         for _ in range(2):
-            raw.send(PingFrame(0, raw.next(PingFrame).opaque_data, flags=("ACK",)))
-        raw.socket.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            raw.next(PingFrame)
+            held_time.pass_(0.021)
+            _answer_ping(raw)
+            _handled(raw)
+        for _ in range(5):
+            held_time.pass_(0.021)
+            _handled(raw)
 
 
-def test_an_old_connection_ends_after_its_calls(start_grpc: Any, core: Any) -> None:
-    raw = Raw(("127.0.0.1", start_grpc(max_connection_age_ms=100)))
+def test_an_old_connection_ends_after_its_calls(held_time: HeldTime, start_grpc: Any, core: Any) -> None:
+    raw = Raw(("127.0.0.1", start_grpc(max_connection_age_ms=10_000)))
     with closing(raw.socket):
         raw.begin(1)
         raw.send(data_frame(1, message(infer_message("slow").SerializeToString()), "END_STREAM"))
+        assert core.submitted.wait(60)
+        held_time.pass_(12)
         assert raw.next(GoAwayFrame).last_stream_id == 2**31 - 1
         raw.send(PingFrame(0, raw.next(PingFrame).opaque_data, flags=("ACK",)))
         assert raw.next(GoAwayFrame).last_stream_id == 1
@@ -273,12 +312,18 @@ def test_an_old_connection_ends_after_its_calls(start_grpc: Any, core: Any) -> N
         assert raw.frame() is None
 
 
-def test_an_old_connection_ends_after_its_grace_whatever_runs(start_grpc: Any, core: Any) -> None:
-    raw = Raw(("127.0.0.1", start_grpc(max_connection_age_ms=50, max_connection_age_grace_ms=50)))
+def test_an_old_connection_ends_after_its_grace_whatever_runs(held_time: HeldTime, start_grpc: Any, core: Any) -> None:
+    raw = Raw(("127.0.0.1", start_grpc(max_connection_age_ms=10_000, max_connection_age_grace_ms=10_000)))
     with closing(raw.socket):
         raw.begin(1)
         raw.send(data_frame(1, message(infer_message("slow").SerializeToString()), "END_STREAM"))
-        assert raw.ended() == 0
+        assert core.submitted.wait(60)
+        held_time.pass_(12)
+        raw.send(PingFrame(0, raw.next(PingFrame).opaque_data, flags=("ACK",)))
+        assert raw.next(GoAwayFrame).last_stream_id == 1
+        assert not core.requests[-1].cancelled
+        held_time.pass_(10)
+        assert raw.frame() is None
         assert core.requests[-1].cancelled
 
 
@@ -440,9 +485,16 @@ def test_requests_that_wait_in_a_reserve_are_refused_and_given_back(core: Any) -
 
 @pytest.mark.parametrize("begun", ["nothing", "preface", "headers", "message", "unread"])
 def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
-    start_grpc: Any, begun: str, monkeypatch: pytest.MonkeyPatch
+    held_time: HeldTime, start_grpc: Any, core: Any, begun: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repoagent_server.grpc.http2.transport._STALL_SECONDS", 0.1)
+    answered = threading.Event()
+    submit = core.submit
+
+    def submit_and_note(request: InferRequest) -> None:
+        submit(request)
+        answered.set()
+
+    monkeypatch.setattr(core, "submit", submit_and_note)
     port = start_grpc()
     idle, watching = Raw(("127.0.0.1", port)), Raw(("127.0.0.1", port))
     watching.begin(1, path=f"/{SERVICE}/ModelStreamInfer")
@@ -459,6 +511,11 @@ def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
             "unread": call + asked,
         }
         stalled.sendall(pieces[begun])
+        assert stalled.recv(1)  # the server's SETTINGS
+        assert begun != "unread" or answered.wait(60)
+        for raw in (idle, watching):
+            _handled(raw)  # and so is what came before from another client
+        held_time.pass_(2 * _STALL_SECONDS)
         with contextlib.suppress(ConnectionError):
             while stalled.recv(1 << 16):
                 pass
