@@ -154,11 +154,12 @@ class _Watch:
             # What a process leaves behind may hold the other ends open: its own end is the end.
             while selector.get_map():
                 self._check()
-                ready = selector.select(_TICK_SECONDS)
+                ended = self._status() is not None  # asked first: what it wrote before is then read
+                ready = selector.select(0 if ended else _TICK_SECONDS)
                 for key, _ in ready:
                     if not self._take(key.fd):
                         selector.unregister(key.fd)
-                if not ready and self._status() is not None:
+                if ended and not ready:
                     return
 
     def _take(self, fd: int) -> bool:

@@ -1,5 +1,6 @@
 """The process that builds: how it fails, how it is ended, and that nothing of it stays."""
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from repoagent.errors import CancelledError
 from repoagent.limits import Limits
+from repoagent.loader.converting.build_process import _Watch
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
 from tests.loader.converting.conftest import Converting
@@ -88,6 +90,19 @@ def test_the_report_of_a_failed_build_has_how_far_it_came(converting: Converting
 
 def test_what_a_build_prints_disturbs_nothing(converting: Converting) -> None:
     assert converting.run(then="chatter").files["1/model.upper"] == b"ABC"
+
+
+def test_a_result_that_comes_just_before_the_process_is_seen_to_have_ended_is_not_lost(
+    converting: Converting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = _Watch._status
+
+    def once_it_has_ended(watch: _Watch) -> int | None:
+        os.waitid(os.P_PID, watch._process.pid, os.WEXITED | os.WNOWAIT)
+        return status(watch)
+
+    monkeypatch.setattr(_Watch, "_status", once_it_has_ended)
+    assert converting.run().files["1/model.upper"] == b"ABC"
 
 
 def test_a_process_that_a_build_leaves_behind_is_ended_and_not_waited_for(converting: Converting, marks: Path) -> None:
