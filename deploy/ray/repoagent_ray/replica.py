@@ -103,7 +103,10 @@ class Replica:
 
     async def knows(self, name: str) -> bool:
         """Whether a repository has a model of that name."""
-        return name in self._residents or bool(await self._call(lambda: self._core.has_model(name)))
+        resident = self._residents.get(name)
+        if resident is not None and not resident.left:
+            return True
+        return bool(await self._call(lambda: self._core.has_model(name)))
 
     async def ask(self, question: str, *arguments: Any) -> Any:
         """What the core answers to ``question``, one of its methods, about a model that need not be loaded."""
@@ -133,13 +136,12 @@ class Replica:
         """Load the model of this call for ``actor``, again if its files have changed: the report, or a failure."""
         try:
             with acting_as(actor):
-                if not serve.get_multiplexed_model_id():  # No repository has it: the core says so.
-                    return await self._answer(lambda: _dict_of(self._core.load(name)))
-                while True:
+                while await self._may_have_place():
                     resident = await self.resident(name)
                     report = await resident.reload()
                     if report is not None:
                         return _dict_of(report)
+                return await self._answer(lambda: _dict_of(self._core.load(name)))  # that says why not
         except RepoAgentError as error:
             return Failure.of(error)
 
@@ -199,16 +201,19 @@ class Replica:
         Raises:
             RepoAgentError: it cannot be loaded.
         """
-        name = serve.get_multiplexed_model_id()
-        if not name:  # No repository has it: the server says so.
-            yield
-            return
-        while True:
-            resident = await self.resident(name)
+        while await self._may_have_place():
+            resident = await self.resident(serve.get_multiplexed_model_id())
             async with resident.use() as usable:
                 if usable:
                     yield
                     return
+        yield  # No repository has it: the server says so.
+
+    async def _may_have_place(self) -> bool:
+        """Whether the model of this call may cost another one its place. An ingress may not know yet that it has gone
+        from its repository."""
+        name = serve.get_multiplexed_model_id()
+        return bool(name) and await self.knows(name)
 
     async def _answer(self, work: Callable[[], Any]) -> Any:
         try:

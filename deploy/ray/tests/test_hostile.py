@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -211,3 +212,32 @@ def test_a_model_that_has_left_the_repository_costs_no_other_its_place(app: App,
     for _ in range(3):
         assert app.ask("leaves").status_code == 404
     assert len(world.calls()) == calls
+
+
+def test_a_model_that_was_known_and_has_left_the_repository_costs_no_other_its_place(app: App, world: World) -> None:
+    """The ingress has passed requests for it on before, and learns from a replica that it has gone."""
+    directory = world.model("known", 1.0)
+    assert app.ask("known").status_code == 200
+    fill = ("m0", "m1", "m2", "m3")
+    await_true(
+        lambda: (
+            [app.ask(name).status_code for name in fill] == [200] * 4
+            and sorted(map(len, app.loaded())) == [2, 2]
+            and not any("known" in loaded for loaded in app.loaded())
+        ),
+        "all places are taken by others",
+    )
+    shutil.rmtree(directory)
+    calls, loaded = len(world.calls()), app.loaded()
+    with app.grpc() as client:
+        answers: SimpleQueue[Any] = SimpleQueue()
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("known", [tensor(tritonclient.grpc)])
+        assert "unknown model: 'known'" in str(answers.get(timeout=PATIENCE))
+        client.stop_stream()
+        with pytest.raises(InferenceServerException, match="unknown model: 'known'"):
+            client.get_model_metadata("known")
+        with pytest.raises(InferenceServerException, match="known"):
+            client.load_model("known")
+    assert app.ask("known").status_code == 404
+    assert (world.calls()[calls:], app.loaded()) == ([], loaded)
