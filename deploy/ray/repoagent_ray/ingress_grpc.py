@@ -165,14 +165,23 @@ class IngressGrpc:
     async def _answer_all(
         self, messages: AsyncIterator[bytes], context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]"
     ) -> None:
-        """Answer every message, many at a time; None at the end."""
+        """Answer every message, many at a time; at the end None, or the status of what kept the rest from being read:
+        without either the call would wait forever."""
+        end: GrpcEnd | None = None
         room = asyncio.Semaphore(self._stream_requests)
-        async with asyncio.TaskGroup() as group:
-            async for message in messages:
-                await room.acquire()
-                task = group.create_task(self._answer(message, context, answers))
-                task.add_done_callback(lambda _: room.release())
-        await answers.put(None)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for message in messages:
+                    await room.acquire()
+                    task = group.create_task(self._answer(message, context, answers))
+                    task.add_done_callback(lambda _: room.release())
+        except ExceptionGroup as faults:
+            end = _status(told_of(faults.exceptions[0]))
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            end = _GONE  # the messages were cancelled, not this task
+        await answers.put(end)
 
     async def _answer(self, message: bytes, context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]") -> None:
         """Answer one message of a stream."""
@@ -232,6 +241,12 @@ def _status(error: RepoAgentError) -> GrpcEnd:
 def _refusal(error: RepoAgentError, request_id: str, statuses: bool) -> bytes | GrpcEnd:
     """The answer to a message of a stream that was not let in: a status, which ends the stream, if the client wants."""
     return _status(error) if statuses else error_message(error, request_id)
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the task that runs is to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _wants_statuses(context: Any) -> bool:
