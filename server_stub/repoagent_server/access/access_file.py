@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from repoagent.errors import ConfigError, InvalidArgumentError, NotFoundError, RepoAgentError
@@ -30,6 +31,11 @@ _FIRST_SECONDS: Final = 5.0
 _Contents = dict[str, bytes | None]
 """What was found at each source, None for nothing; the access file's own path is one of them."""
 
+_KeySets = Mapping[str, bytes | None]
+"""The content of the key set of each issuer, by its name."""
+
+_NONE: Final[_KeySets] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class AccessChange:
@@ -40,7 +46,8 @@ class AccessChange:
     clients: int
     """How many there are by the rules in force."""
     error: str = ""
-    """Why it cannot be used, so that the rules stay as they were; empty if they are in force."""
+    """Why it cannot be used, so that the rules stay as they were, with the key sets that can be used; empty if all is
+    in force."""
 
 
 class AccessFile:
@@ -68,6 +75,8 @@ class AccessFile:
         self._observers: list[Callable[[AccessChange], None]] = []
         self._read: _Contents = {}
         self._before: _Contents = {}
+        self._good: tuple[bytes, _KeySets] | None = None
+        """What is in force: the content of the access file, and the key sets."""
         try:
             self._apply(self._look())
             if any(map(is_url, self._sources)):
@@ -143,25 +152,44 @@ class AccessFile:
             return None
 
     def _apply(self, found: _Contents) -> None:
-        """Put the rules in ``found`` in force. What is followed from now on are the sources that they name."""
+        """Put the rules in ``found`` in force. What is followed from now on are the sources that they name, and those
+        of the rules that stay where these cannot be used."""
         own = str(self._path)
         used: _Contents = {own: found.get(own)}
-
-        def key_set_of(issuer: TokenIssuer) -> KeySet:
-            content = used[issuer.source] = found.get(issuer.source) or self._content(issuer.source)
-            return _key_set(issuer, content)
-
         try:
             # Read again where there was nothing: that raises what is wrong.
-            data = used[own] or read_source(own, MOST_BYTES)
-            rules = read_rules(data, self._path, key_set_of)
+            self._use(used[own] or read_source(own, MOST_BYTES), found, used)
         except InvalidArgumentError as error:
+            if self._good is not None:
+                self._use(self._good[0], found, used, self._good[1])
             raise error if isinstance(error, ConfigError) else ConfigError(error.message) from None
         finally:
             self._sources = set(used)
             self._read = self._before = used
-        self._sets.keep({source for source in used if is_url(source)})
-        self.access.replace(rules)
+            self._sets.keep({source for source in used if is_url(source)})
+
+    def _use(self, text: bytes, found: _Contents, used: _Contents, otherwise: _KeySets = _NONE) -> None:
+        """Put the rules in ``text`` in force, with the key sets in ``found``. One that cannot be used is an error, but
+        for issuers that have another one in ``otherwise``. ``used`` gets what was found at each source."""
+        sets: dict[str, bytes | None] = {}
+
+        def key_set_of(issuer: TokenIssuer) -> KeySet:
+            source = issuer.source
+            content = used[source] = used.get(source) or found.get(source) or self._content(source)
+            try:
+                keys = _key_set(issuer, content)
+            except InvalidArgumentError:
+                if issuer.name not in otherwise:
+                    raise
+                content = otherwise[issuer.name]
+                keys = _key_set(issuer, content)
+            sets[issuer.name] = content
+            return keys
+
+        rules = read_rules(text, self._path, key_set_of)
+        if (text, sets) != self._good:
+            self._good = text, sets
+            self.access.replace(rules)
 
 
 def _key_set(issuer: TokenIssuer, content: bytes | None) -> KeySet:

@@ -285,10 +285,11 @@ def test_each_reading_is_reported_with_what_was_read(follow: Follow, path: Path,
     assert changes.get(timeout=PATIENCE) == AccessChange(digests(), 2)
     replace_file(path, "[clients")
     broken = changes.get(timeout=PATIENCE)
-    assert (broken.sources, broken.clients) == ({str(path): hashlib.sha256(b"[clients").hexdigest()}, 2)
+    assert (broken.sources, broken.clients) == (digests(), 2)
     assert "access.toml" in broken.error
+    sources = broken.sources
     path.unlink()
-    assert changes.get(timeout=PATIENCE).sources == {str(path): ""}
+    assert changes.get(timeout=PATIENCE).sources == {str(path): "", str(keys): sources[str(keys)]}
 
 
 def test_an_observer_that_fails_stops_nothing(follow: Follow, path: Path) -> None:
@@ -300,3 +301,81 @@ def test_an_observer_that_fails_stops_nothing(follow: Follow, path: Path) -> Non
         replace_file(path, client(name))
         until_read(changes, path)
         assert _knows(file, f"{name}-key")
+
+
+# Key sets while something else is broken.
+
+
+def _two_issuers(folder: Path) -> tuple[Issuer, Issuer, list[str]]:
+    """Two issuers with key sets of their own, and the tables of their clients."""
+    issuers = []
+    tables = []
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        made = Issuer(folder / name)
+        made.publish()
+        url = f"https://{name}.test/"
+        issuers.append(made)
+        tables += [made.table(name, issuer=url, key_set=f"{name}/keys.json"), client(f"people-{name}", issuer=name)]
+    return issuers[0], issuers[1], tables
+
+
+def _token(issuer: Issuer) -> str:
+    return issuer.token(iss=f"https://{issuer.folder.name}.test/")
+
+
+@pytest.mark.parametrize("broken", ["[clients", "[issuers.corp]", None, client("a", rights="all")], ids=range(4))
+def test_key_sets_are_followed_while_the_access_file_is_broken(
+    follow: Follow, path: Path, issuer: Issuer, broken: str | None
+) -> None:
+    file = follow(issuer.table(), client("people", issuer="corp"), client("a"))
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(changes.put)
+    token = issuer.token()
+    if broken is None:
+        path.unlink()
+    else:
+        replace_file(path, broken)
+    assert changes.get(timeout=PATIENCE).error
+    successor = Issuer(issuer.folder)
+    successor.publish()
+    change = changes.get(timeout=PATIENCE)
+    assert str(issuer.folder / "keys.json") in change.sources
+    assert "access.toml" in change.error
+    assert not _knows(file, token), "its signer has gone"
+    assert _knows(file, successor.token())
+    assert _knows(file, "a-key"), "the rest stays as it was"
+    replace_file(path, "\n".join([issuer.table(), client("people", issuer="corp"), client("b")]))
+    assert not changes.get(timeout=PATIENCE).error
+    assert _knows(file, successor.token())
+    assert not _knows(file, "a-key")
+
+
+def test_key_sets_are_followed_while_another_one_is_broken(follow: Follow, tmp_path: Path) -> None:
+    one, two, tables = _two_issuers(tmp_path)
+    file = follow(*tables)
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(changes.put)
+    tokens = [_token(one), _token(two)]
+    assert all(_knows(file, token) for token in tokens)
+    (one.folder / "keys.json").write_text("{}")
+    assert changes.get(timeout=PATIENCE).error
+    assert all(_knows(file, token) for token in tokens)
+    successor = Issuer(two.folder)
+    successor.publish()
+    assert changes.get(timeout=PATIENCE).error
+    assert [_knows(file, token) for token in (*tokens, _token(successor))] == [True, False, True]
+    one.publish()
+    assert not changes.get(timeout=PATIENCE).error
+    assert [_knows(file, token) for token in (*tokens, _token(successor))] == [True, False, True]
+
+
+def test_a_file_that_is_mended_to_what_it_was_is_in_force_again(follow: Follow, path: Path) -> None:
+    file = follow(client("a"))
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(changes.put)
+    replace_file(path, "[clients")
+    assert changes.get(timeout=PATIENCE).error
+    replace_file(path, client("a"))
+    assert not changes.get(timeout=PATIENCE).error
+    assert _knows(file, "a-key")
