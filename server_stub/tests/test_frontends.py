@@ -1,5 +1,6 @@
 """The front ends of ``tritonfrontend``, over a running in-process server."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,15 +37,22 @@ def ask(client_library: Any, address: tuple[str, int]) -> list[list[int]]:
         return label
 
 
+def successes(address: tuple[str, int]) -> int:
+    """How many requests have been answered, those of earlier tests included."""
+    page = httpx.get("http://{}:{}/metrics".format(*address)).text
+    (count,) = re.findall(r'^nv_inference_request_success{model="digits",version="1"} (\d+)$', page, re.MULTILINE)
+    return int(count)
+
+
 def test_three_lines_put_each_protocol_over_a_server(server: Server) -> None:
     with (
         KServeHttp(server, KServeHttp.Options(port=0)) as http,
         KServeGrpc(server, KServeGrpc.Options(port=0)) as grpc,
         Metrics(server, Metrics.Options(port=0)) as metrics,
     ):
+        before = successes(metrics.address)
         assert ask(tritonclient.http, http.address) == ask(tritonclient.grpc, grpc.address)
-        page = httpx.get("http://{}:{}/metrics".format(*metrics.address)).text
-    assert 'nv_inference_request_success{model="digits",version="1"} 2' in page
+        assert successes(metrics.address) == before + 2
 
 
 def test_a_front_end_can_be_started_again_after_it_was_stopped(server: Server) -> None:

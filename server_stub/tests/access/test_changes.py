@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, Self
 
 import grpc
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
-from repoagent_server.access import NotAuthenticatedError
+from jwt import api_jwt
+from repoagent_server.access import NotAuthenticatedError, access, rules
 from repoagent_server.access.access_file import AccessChange
 from repoagent_server.access.credentials import given
 from repoagent_server.shared.grpc_options import TRANSPORTS
@@ -256,13 +259,28 @@ def test_an_open_stream_follows_the_rules(guarded: Guarded, transport: str) -> N
         answers.cancel()
 
 
-@pytest.mark.slow
-def test_a_token_that_ends_is_refused_on_an_open_connection(guarded: Guarded) -> None:
-    headers = {"authorization": f"Bearer {guarded.issuer.token(seconds=2)}"}
+def _set_clocks_forward(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Those of the library that reads tokens, and of what is kept of clients."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(seconds=seconds)
+
+    monkeypatch.setattr(api_jwt, "datetime", Later)
+    for module in (access, rules):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + seconds))
+
+
+def test_a_token_that_ends_is_refused_on_an_open_connection(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"authorization": f"Bearer {guarded.issuer.token(seconds=3600)}"}
     with httpx.Client(base_url=guarded.http) as http:
         assert http.get("/v2/models/shared", headers=headers).status_code == 200
-        _until(lambda: http.get("/v2/models/shared", headers=headers).status_code == 401)
+        _set_clocks_forward(monkeypatch, 1800)
+        assert http.get("/v2/models/shared", headers=headers).status_code == 200
+        _set_clocks_forward(monkeypatch, 3600)
         answer = http.get("/v2/models/shared", headers=headers)
+    assert answer.status_code == 401
     assert json.loads(answer.text) == {"error": "the token has expired"}
     assert answer.headers["www-authenticate"] == 'Bearer realm="repoagent", error="invalid_token"'
 

@@ -75,7 +75,7 @@ def _write_client(rules: Path, name: str) -> None:
 
 @pytest.fixture(params=["builtin", "grpcio"], scope="module")
 def grpc(world: Any, request: pytest.FixtureRequest) -> Iterator[Requests]:
-    path = world.root / f"requests-{request.param}.log"
+    path = world.root / f"requests-{len(world.servers)}.log"
     world.model("m", config="max_batch_size: 300000")
     server = world.serve(f"--request-log={path}", "--load-model=m", f"--grpc-transport={request.param}")
     yield Requests(server, path)
