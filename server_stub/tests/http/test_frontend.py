@@ -124,11 +124,13 @@ def test_a_connection_that_has_just_been_opened_may_still_bring_its_first_reques
 
 
 def test_stopping_twice_is_stopping_once(core: Any) -> None:
+    before = set(threading.enumerate())
     front = HttpFrontend(Endpoint(port=0), api_service(core))
     front.start()
+    assert [thread.name for thread in set(threading.enumerate()) - before].count("http") == 1
     front.stop()
     front.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "http" and thread.is_alive()]
+    assert "http" not in [thread.name for thread in set(threading.enumerate()) - before]
 
 
 def test_connections_left_open_do_not_keep_a_front_end_from_stopping(
