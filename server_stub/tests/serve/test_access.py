@@ -23,7 +23,7 @@ def test_a_server_with_an_access_file_follows_it(world: Any) -> None:
         "the old key is refused",
     )
     assert server.http.post("/v2/repository/models/plain/load", headers={"x-api-key": "two"}).status_code == 200
-    assert "has been read again: 1 client" in server.log
+    server.until(lambda: "has been read again: 1 client" in server.log, "what it logs once the rules are in force")
     assert "two" not in server.log
 
 

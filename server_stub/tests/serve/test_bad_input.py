@@ -155,6 +155,8 @@ def test_an_age_file_with_the_right_key_is_served(world: "World", server: "Serve
     _encrypted()(world, "sound")
     assert server.load("sound").status_code == 200
     assert server.answer("sound") == [1, -2, 3, -4]
+    assert server.unload("sound").status_code == 200
+    server.until(lambda: world.leftovers(server) == [], "the end of the model's files")
 
 
 def test_at_the_start_only_the_models_that_are_bad_are_refused(world: "World") -> None:

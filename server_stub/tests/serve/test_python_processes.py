@@ -39,15 +39,17 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def gate(world: "World") -> "Gate":
-    return world.gate()
-
-
-@pytest.fixture(scope="module")
-def server(world: "World", gate: "Gate") -> "Server":
+    """Where the model stands still."""
+    gate = world.gate()
     directory = world.models / "own"
     (directory / "1").mkdir(parents=True)
     (directory / "1" / "model.py").write_text(MODEL.replace("PORT", str(gate.port)))
     (directory / "config.pbtxt").write_text(CONFIG)
+    return gate
+
+
+@pytest.fixture
+def server(world: "World", gate: "Gate") -> "Server":
     return world.serve("--load-model=own", "--load-model=plain", "--backend-config=python,execution=process")
 
 
@@ -73,7 +75,8 @@ def test_a_crash_is_an_error_of_one_request_and_a_line_in_the_log(server: "Serve
     )
     assert pid(ask(server)) not in (first, server.process.pid)
     assert server.answer("plain") == [1, -2, 3, -4]
-    assert "model 'own', process of 'own_0', stderr: the licence has run out" in server.log
+    last_words = "model 'own', process of 'own_0', stderr: the licence has run out"
+    server.until(lambda: last_words in server.log, "what the process wrote")  # another thread reads it
     assert "Stub process 'own_0' is unhealthy and it will be restarted: it ended with exit status 9" in server.log
 
 
