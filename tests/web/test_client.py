@@ -22,7 +22,7 @@ def server() -> Iterator[FileServer]:
 
 @pytest.fixture
 def client() -> WebClient:
-    return WebClient(Hosts(["127.0.0.1"]), timeout=2)
+    return WebClient(Hosts(["127.0.0.1"]), timeout=60)
 
 
 def test_a_small_answer_comes_whole_and_its_connection_is_used_again(server: FileServer, client: WebClient) -> None:

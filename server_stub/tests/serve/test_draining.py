@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,8 @@ if TYPE_CHECKING:
     from .conftest import Server, World
 
 DELAY = 6
-SENDS_FOR = 3.0
-"""Seconds that requests still come after the server is not ready any more: half of the delay, so that the last one has
-time to arrive."""
+STILL_COME = 30
+"""Requests, after the server is not ready any more. They take a small part of the delay, on a slow machine too."""
 
 
 def test_while_it_drains_the_server_is_not_ready_and_loses_no_request(world: "World") -> None:
@@ -35,14 +33,12 @@ def test_while_it_drains_the_server_is_not_ready_and_loses_no_request(world: "Wo
     assert server.http.get("/v2/health/ready").status_code == 200
     server.process.send_signal(signal.SIGTERM)
     server.until(lambda: server.http.get("/v2/health/ready").status_code == 400, "not ready")
-    end = time.monotonic() + SENDS_FOR
-    before = outcomes.total()
-    server.until(lambda: time.monotonic() > end, "the balancer to notice")
+    enough = outcomes.total() + STILL_COME
+    server.until(lambda: outcomes.total() >= enough, "the balancer to notice")
     stop.set()
     for client in clients:
         client.join()
     assert set(outcomes) == {200}
-    assert outcomes.total() > before
     assert server.http.get("/v2/health/live").status_code == 200
     assert server.process.wait(60) == 0
 
@@ -55,16 +51,22 @@ def test_a_second_signal_ends_the_delay(world: "World") -> None:
     assert server.process.wait(60) == 1
 
 
-def test_variables_ready_models_and_idle_models_from_the_command_line(world: "World") -> None:
+def test_variables_and_ready_models_from_the_command_line(world: "World") -> None:
     model = world.model("first", operation="Neg")
     config = model / "config.pbtxt"
     config.write_text(config.read_text() + '\nparameters { key: "stage" value { string_value: "${HOME}" } }\n')
-    flags = ("--model-load-on-demand", "--unload-idle-after=1", "--ready-models=plain")
-    server: Server = world.serve(*flags, "--allow-config-variables=HOME")
+    flags = ("--model-load-on-demand", "--ready-models=plain", "--allow-config-variables=HOME")
+    server: Server = world.serve(*flags)
     assert server.http.get("/v2/health/ready").status_code == 400
     assert server.answer("plain") == [1, -2, 3, -4]
     assert server.http.get("/v2/health/ready").status_code == 200
     assert server.answer("first") == [1, -2, 3, -4]
     assert server.http.get("/v2/models/first/config").json()["parameters"]["stage"]["string_value"].startswith("/")
+    assert server.stop() == 0
+
+
+def test_idle_models_are_unloaded(world: "World") -> None:
+    server: Server = world.serve("--model-load-on-demand", "--unload-idle-after=1")
+    assert server.answer("plain") == [1, -2, 3, -4]
     server.until(lambda: "READY" not in {entry.get("state") for entry in server.index().values()}, "all are idle")
     assert server.stop() == 0

@@ -203,7 +203,10 @@ def test_keys_of_a_url_are_taken_and_a_new_one_is_fetched_when_a_token_names_it(
     assert _is_known(file, issuer.token())
 
 
-def test_unknown_keys_do_not_make_the_server_ask_again_and_again(web: _Web, follow: Follow, issuer: Issuer) -> None:
+def test_unknown_keys_do_not_make_the_server_ask_again_and_again(
+    web: _Web, follow: Follow, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent_server.access.key_sources._RETRY_SECONDS", 3600.0)
     web.answer = _sends(_set(issuer.public()))
     file = follow(issuer.table(key_set=web.url), client("people", issuer="corp"))
     for number in range(200):
