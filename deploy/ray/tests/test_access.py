@@ -3,6 +3,7 @@
 import hashlib
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import tritonclient.grpc
@@ -12,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.ray.tests.kit import PATIENCE, App, World, tensor
 
 _KEYS = {"reader": "reader-0123456789abcdef0123456789abcdef", "owner": "owner-0123456789abcdef0123456789abcdef"}
+_MOST_BYTES = 1 << 20
 _SHOWS = """
 import json
 import numpy as np
@@ -43,7 +45,8 @@ def app(world: World) -> App:
         'rights = ["infer", "metadata", "manage"]\n'
     )
     file.chmod(0o600)
-    return world.run(access=str(file), forward_headers=".*", ingress_replicas=2)
+    ingress = {"num_cpus": 0, "runtime_env": {"env_vars": {"RAY_SERVE_GRPC_MAX_MESSAGE_SIZE": str(_MOST_BYTES)}}}
+    return world.run(access=str(file), forward_headers=".*", ingress_replicas=2, ingress=ingress)
 
 
 def _headers(name: str) -> dict[str, str]:
@@ -105,3 +108,15 @@ def test_no_model_gets_the_keys_of_its_clients(app: App) -> None:
             text = answer.as_numpy("OUT")[0].decode()
         assert "yes" in text, "headers do reach it"
         assert _KEYS["reader"] not in text
+
+
+def test_a_message_beyond_the_limit_of_the_ingress_is_refused_before_it_is_read(app: App) -> None:
+    """Ray reads a message before it calls the ingress, which checks the key: only its limit comes before that."""
+    with grpc.insecure_channel(app.cluster.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        codes = []
+        for size in (_MOST_BYTES // 2, 2 * _MOST_BYTES):
+            with pytest.raises(grpc.RpcError) as refused:
+                infer(bytes(size), timeout=PATIENCE)
+            codes.append(refused.value.code())
+    assert codes == [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED]
