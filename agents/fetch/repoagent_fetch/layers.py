@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, RemoteFile, UnsupportedError
-from repoagent_fetch.documents import text
 from repoagent_fetch.plan import Archive
+from repoagent_fetch.server_answers import text
 
 __all__ = ["layer"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, UnsupportedError
-from repoagent_fetch.documents import document, field, items, number, text
 from repoagent_fetch.layers import layer
 from repoagent_fetch.options import Options
 from repoagent_fetch.pins import has_digests, with_given_digests
 from repoagent_fetch.plan import Archive, Plan, check_pinned, looked_at, with_headers
 from repoagent_fetch.registry_login import Login
+from repoagent_fetch.server_answers import document, field, items, number, text
 from repoagent_fetch.stores import allowed
 
 __all__ = ["Reference", "is_pinned", "login", "parse", "resolve"]

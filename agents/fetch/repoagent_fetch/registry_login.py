@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from repoagent.api import AgentModel, InvalidArgumentError, UnavailableError, WebAnswer, WebClient
-from repoagent_fetch.documents import document
 from repoagent_fetch.options import Options
+from repoagent_fetch.server_answers import document
 
 if TYPE_CHECKING:
     from repoagent_fetch.registry import Reference

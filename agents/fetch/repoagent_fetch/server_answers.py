@@ -1,4 +1,4 @@
-"""JSON that servers send, taken apart without trust in its form."""
+"""The JSON with which hubs and registries answer: its status, size and fields checked before anything uses it."""
 
 import json
 from collections.abc import Mapping, Sequence
