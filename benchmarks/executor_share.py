@@ -25,7 +25,7 @@ from quiet import quiet_samples
 
 from repoagent.executor import Executor, Request, SamplingConfig
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.engine import token_choice
+from repoagent.executor.engine import batch_sampler
 
 AIMS = {"125m": 0.03, "5m": 0.10}
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,20 +46,20 @@ class Meter:
         self._session = self._runner._session
         self._iterate = self._engine._iterate
         self._requests = requests
-        self._runs: dict[str, Any] = {name: getattr(token_choice._Lot, name) for name in ("_run", "_run_again")}
+        self._runs: dict[str, Any] = {name: getattr(batch_sampler._Lot, name) for name in ("_run", "_run_again")}
         self._ended = self._model = self._drawing = 0.0
         self.found: list[tuple[float, float, float]] = []
 
     def __enter__(self) -> "Meter":
         self._engine._iterate, self._runner._session = self._timed, self
         for name, run in self._runs.items():
-            setattr(token_choice._Lot, name, self._timed_drawing(run))
+            setattr(batch_sampler._Lot, name, self._timed_drawing(run))
         return self
 
     def __exit__(self, *error: object) -> None:
         self._engine._iterate, self._runner._session = self._iterate, self._session
         for name, run in self._runs.items():
-            setattr(token_choice._Lot, name, run)
+            setattr(batch_sampler._Lot, name, run)
 
     def _timed_drawing(self, run: Any) -> Any:
         def draw(*args: Any) -> Any:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.executor.engine.batch_sampler import BatchSampler
 from repoagent.executor.engine.blocks import BlockBudget
 from repoagent.executor.engine.debug_tensors import DebugTensors
 from repoagent.executor.engine.drafting import Drafting
@@ -21,7 +22,6 @@ from repoagent.executor.engine.sampling_group import add_token
 from repoagent.executor.engine.scheduler import Others, Plan, Scheduler, Work
 from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.task import Task
-from repoagent.executor.engine.token_choice import TokenChoice
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.turns import Seat
 from repoagent.executor.runner.protocol import ModelRunner, StepResult
@@ -63,7 +63,7 @@ class Engine:
         self._debug = debug
         self._drafting = drafting
         self._seat = seat
-        self._choice = TokenChoice(runner.info.vocab_size)
+        self._choice = BatchSampler(runner.info.vocab_size)
         self._live: dict[int, Task] = {}
         self._with_deadline: set[int] = set()
         self._iteration = 0

@@ -1,10 +1,10 @@
 """Which of the engine's shorter ways a task may take."""
 
+from repoagent.executor.engine.batch_sampler import MOST_DRAWN
 from repoagent.executor.engine.lookahead import Lookahead
 from repoagent.executor.engine.sampler import Sampler
 from repoagent.executor.engine.sampling_group import SamplingGroup
 from repoagent.executor.engine.task import Task
-from repoagent.executor.engine.token_choice import MOST_DRAWN
 from repoagent.executor.engine.token_sampling_graph import Way, drawing_session
 from repoagent.executor.types.decoding_config import DecodingConfig
 

@@ -1,4 +1,4 @@
-"""Sampler: chooses the tokens of one sequence, from its own random numbers, so neighbours do not matter."""
+"""Sampler: chooses the tokens of one sequence: its settings and its random numbers, over ``token_sampling``."""
 
 import copy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""SamplingGroup: one or several sequences, each chosen token by token on its own."""
+"""SamplingGroup: the sequences of a request without beams, each with a ``Sampler``; ``BeamGroup`` has those with."""
 
 from collections.abc import Sequence
 

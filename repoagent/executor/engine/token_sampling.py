@@ -1,4 +1,4 @@
-"""Drawing a token from a row of logits: top-k, top-p, min-p.
+"""The arithmetic of drawing one token from one row of logits: top-k, top-p, min-p. Functions without a state.
 
 What is kept is never sorted as a whole. Top-k finds the largest tokens from the largest of each block. Top-p draws from
 all tokens and draws again when the token is not among those kept, which leaves exactly their probabilities; whether it

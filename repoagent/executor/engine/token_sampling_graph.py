@@ -1,7 +1,7 @@
-"""Drawing tokens in graphs of ONNX Runtime: what ``drawing.draw`` draws from each of many rows, in one run for all.
+"""The arithmetic of ``token_sampling`` as graphs of ONNX Runtime, for many rows in one run; ``BatchSampler`` runs them.
 
 The numbers of a row decide about that row alone. A row gets -1 where nothing can be drawn from it, or where its token
-may be among those that top-p leaves out: ``drawing.draw`` decides then, with the same random numbers.
+may be among those that top-p leaves out: ``token_sampling.draw`` decides then, with the same random numbers.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""The tokens that need no Python of their own: the largest of a row, and what is drawn from many rows in one run."""
+"""BatchSampler: chooses for all requests of a step at once; what it cannot choose, the ``Sampler`` of each does."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sampling_graph import Way, drawing_session
 from repoagent.executor.runner.protocol import StepResult
 
-__all__ = ["MOST_DRAWN", "TokenChoice"]
+__all__ = ["MOST_DRAWN", "BatchSampler"]
 
 #: A larger top-k is faster found row by row, without sorting.
 MOST_DRAWN: Final = 64
@@ -104,7 +104,7 @@ class _Lot:
         return pairs
 
 
-class TokenChoice:
+class BatchSampler:
     """Chooses for all works of a plan; what it prepares for a round is kept as long as the round."""
 
     def __init__(self, vocab_size: int) -> None:

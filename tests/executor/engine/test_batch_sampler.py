@@ -15,7 +15,7 @@ from repoagent.executor import (
     Result,
     SamplingConfig,
 )
-from repoagent.executor.engine import fast_paths, token_choice
+from repoagent.executor.engine import batch_sampler, fast_paths
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
 LIMIT = timedelta(seconds=120)
@@ -76,13 +76,13 @@ def _comparable(results: list[Result | str]) -> Any:
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many were drawn at once, each time."""
     noted: list[int] = []
-    real = token_choice._Lot._run
+    real = batch_sampler._Lot._run
 
-    def noting(lot: token_choice._Lot) -> None:
+    def noting(lot: batch_sampler._Lot) -> None:
         noted.append(len(lot._samplers))
         real(lot)
 
-    monkeypatch.setattr(token_choice._Lot, "_run", noting)
+    monkeypatch.setattr(batch_sampler._Lot, "_run", noting)
     return noted
 
 
