@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 from repoagent.errors import CancelledError, InvalidArgumentError
+from repoagent.executor.engine.guide import Guide
+from repoagent.executor.guidance.llguidance_backend import LlguidanceFactory
+from repoagent.executor.types.guidance import GuidedDecodingParams
 from repoagent.limits import Limits
+from repoagent.serving.backends.llm.model import _THREADS
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Answers, Asker
@@ -161,32 +165,69 @@ def _slow_guide() -> dict[str, Any]:
     return guide("ebnf_grammar", "\n".join(["root::=r0", *rules, 'r600::="x"']))
 
 
-@pytest.mark.slow
-def test_while_grammars_are_compiled_others_are_answered(new_asker: NewAsker) -> None:
+_GUIDE = guide("ebnf_grammar", 'root::="x"')
+
+
+class _Compiling:
+    """Holds each grammar back where its compilation begins, until :meth:`go_on`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun = threading.Semaphore(0)
+        self._gate = threading.Event()
+        self.count = 0
+        create = LlguidanceFactory.create
+
+        def held(factory: LlguidanceFactory, params: GuidedDecodingParams) -> Guide:
+            self.count += 1
+            self._begun.release()
+            assert self._gate.wait(60)
+            return create(factory, params)
+
+        monkeypatch.setattr(LlguidanceFactory, "create", held)
+
+    def until_begun(self, count: int) -> None:
+        """Return once so many have begun."""
+        for _ in range(count):
+            assert self._begun.acquire(timeout=60)
+
+    def go_on(self) -> None:
+        """Let all be compiled."""
+        self._gate.set()
+
+
+def test_while_grammars_are_compiled_others_are_answered(new_asker: NewAsker, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than there are threads for them: texts without a guide come all the same."""
+    compiling = _Compiling(monkeypatch)
     asker = new_asker()
-    slow = [asker.ask("hello", **_slow_guide()) for _ in range(3)]
+    slow = [asker.ask("hello", **_GUIDE) for _ in range(_THREADS + 1)]
+    compiling.until_begun(_THREADS)
     asker.ask("hello", max_tokens=2).one()
     asker.ask("x" * 5000, max_tokens=2, stream=True).wait()
-    assert not slow[-1].complete.is_set()
+    assert not any(answers.complete.is_set() for answers in slow)
+    compiling.go_on()
     for answers in slow:
         answers.wait()
 
 
-@pytest.mark.slow
-def test_a_request_that_is_given_up_while_it_waits_is_never_compiled(new_asker: NewAsker) -> None:
+def test_a_request_that_is_given_up_while_it_waits_is_never_compiled(
+    new_asker: NewAsker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling = _Compiling(monkeypatch)
     asker = new_asker()
-    slow = [asker.ask("hello", **_slow_guide()) for _ in range(2)]
-    requests = [asker.request("hello", **_slow_guide()) for _ in range(50)]
+    slow = [asker.ask("hello", **_GUIDE) for _ in range(_THREADS)]
+    compiling.until_begun(_THREADS)
+    requests = [asker.request("hello", **_GUIDE) for _ in range(50)]
     waiting = [asker.send(request) for request in requests]
     for request in requests:
         request.cancel()
     for answers in waiting:
         (response,) = answers.wait()
         assert isinstance(response.error, CancelledError)
-    assert not slow[-1].complete.is_set()
+    compiling.go_on()
     for answers in slow:
         answers.wait()
+    asker.ask("hello", **_GUIDE).one()  # its turn comes after theirs
+    assert compiling.count == _THREADS + 1
 
 
 @pytest.mark.slow
