@@ -43,6 +43,7 @@ class Replica:
         self._settings = settings
         self._pools = Pools("replica")
         self._residents: dict[str, Resident] = {}
+        self._searches: dict[str, asyncio.Future[Any]] = {}
         self._logs = Logs(settings, "replica")
         self._server = Server(settings.server_options(self._logs.audit)).start()
         self._core = self._server.core
@@ -106,7 +107,11 @@ class Replica:
         resident = self._residents.get(name)
         if resident is not None and not resident.left:
             return True
-        return bool(await self._call(lambda: self._core.has_model(name)))
+        search = self._searches.get(name)
+        if search is None:  # one thread waits for the repositories, however many requests do
+            search = self._searches[name] = asyncio.ensure_future(self._call(lambda: self._core.has_model(name)))
+            search.add_done_callback(lambda _: self._searches.pop(name))
+        return bool(await asyncio.shield(search))
 
     async def ask(self, question: str, *arguments: Any) -> Any:
         """What the core answers to ``question``, one of its methods, about a model that need not be loaded."""
