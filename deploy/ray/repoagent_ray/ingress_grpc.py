@@ -175,12 +175,10 @@ class IngressGrpc:
                     await room.acquire()
                     task = group.create_task(self._answer(message, context, answers))
                     task.add_done_callback(lambda _: room.release())
-        except ExceptionGroup as faults:
-            end = _status(told_of(faults.exceptions[0]))
-        except asyncio.CancelledError:
+        except (ExceptionGroup, asyncio.CancelledError) as fault:
             if _is_being_cancelled():
-                raise
-            end = _GONE  # the messages were cancelled, not this task
+                raise  # nothing takes answers any more
+            end = _status(told_of(fault.exceptions[0])) if isinstance(fault, ExceptionGroup) else _GONE
         await answers.put(end)
 
     async def _answer(self, message: bytes, context: Any, answers: "asyncio.Queue[bytes | GrpcEnd | None]") -> None:
