@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from repoagent_server.access import NotAuthenticatedError
-from repoagent_server.access.access_file import AccessFile
+from repoagent_server.access.access_file import AccessChange, AccessFile
 from repoagent_server.access.credentials import given
 from repoagent_server.access.key_sets import MOST_BYTES, read_key_set
 from repoagent_server.access.key_sources import FetchedSets, fetch
@@ -201,6 +203,23 @@ def test_keys_of_a_url_are_taken_and_a_new_one_is_fetched_when_a_token_names_it(
     web.answer = _sends(_set(issuer.public(), successor.public("two")))
     _until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
     assert _is_known(file, issuer.token())
+
+
+def test_a_key_that_a_url_has_no_more_is_refused_while_the_access_file_is_broken(
+    web: _Web, follow: Follow, path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("repoagent_server.access.key_sources._RETRY_SECONDS", 0.05)
+    web.answer = _sends(_set(issuer.public()))
+    file = follow(issuer.table(key_set=web.url), client("people", issuer="corp"), client("a"))
+    changes: SimpleQueue[AccessChange] = SimpleQueue()
+    file.observe(changes.put)
+    path.write_text("[clients")
+    assert changes.get(timeout=PATIENCE).error
+    successor = Issuer(issuer.folder)
+    web.answer = _sends(_set(successor.public("two")))
+    _until(lambda: _is_known(file, successor.token(headers={"kid": "two"})))
+    assert not _is_known(file, issuer.token())
+    assert _is_known(file, "a-key")
 
 
 def test_unknown_keys_do_not_make_the_server_ask_again_and_again(
