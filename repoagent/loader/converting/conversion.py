@@ -131,13 +131,14 @@ class LoadConversion:
             if not path.is_dir() and (name := path.relative_to(target).as_posix()) not in before
         )
         built = how != "from the cache"
-        after = f" after {time.monotonic() - started:.1f} s" if built else ""
+        if built:
+            how = f"built after {time.monotonic() - started:.1f} s{how.removeprefix('built')}"
         directory = self._source.label.partition("/")[0]
         self._report(
             bytes_read=self.input_bytes,
             bytes_written=written,
             digests={f"{directory}/{name}": f"sha256:{digest}" for name, digest in digests.items()},
-            note=f"{self._source.label}: {' to '.join(self._pair)}, {self._tools()}{how}{after}",
+            note=f"{self._source.label}: {' to '.join(self._pair)}, {self._tools()}{how}",
         )
         for note in self._product.notes:
             self._report(note=f"{self._source.label}: {note}")

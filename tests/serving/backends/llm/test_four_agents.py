@@ -181,7 +181,7 @@ def test_of_an_encrypted_one_only_what_was_fetched_is_cached(vendor: Vendor, tmp
             core.load("m")
             assert answer(core)
             found = notes(core)
-        assert "built, not kept: " in found["convert"]
+        assert ", not kept: " in found["convert"]
         asked = len(vendor.server.requests)
     assert "from the cache" in found["fetch"]
     assert len(vendor.server.requests) == asked
