@@ -54,6 +54,9 @@ _REFUSED: Final = {
     "sink_token_length": "the window is the model's own",
 }
 
+#: Agents note in such parameters what they did to the model; the backend has no use for them.
+_OF_AGENTS: Final = "repoagent_"
+
 
 class Parameters:
     """What a configuration sets. A value that is empty, or a ``${placeholder}`` of a template, is not set."""
@@ -104,6 +107,8 @@ class Parameters:
             UnsupportedError: there is such a parameter.
         """
         for key in self._values.keys() - self._read:
+            if key.startswith(_OF_AGENTS):
+                continue
             if key in _REFUSED:
                 raise UnsupportedError(f"parameter '{key}' is not supported: {_REFUSED[key]}")
             hint = f": {_MEANINGLESS[key]}" if key in _MEANINGLESS else did_you_mean(key, self._read)

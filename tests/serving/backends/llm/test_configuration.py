@@ -170,7 +170,9 @@ def test_what_would_change_answers_and_cannot_be_followed_is_refused() -> None:
 
 
 def test_the_log_tells_of_parameters_that_nobody_goes_by(caplog: pytest.LogCaptureFixture) -> None:
-    _, parameters = configured(kv_cache_free_gpu_mem_fraction="0.9", max_batchsize="4", owner="me")
+    _, parameters = configured(
+        kv_cache_free_gpu_mem_fraction="0.9", max_batchsize="4", owner="me", repoagent_convert="{}"
+    )
     with caplog.at_level(logging.WARNING):
         parameters.check_rest()
     assert sorted(record.getMessage().partition("parameter ")[2] for record in caplog.records) == [
