@@ -18,8 +18,10 @@ def storage_faults(what: str, where: str) -> Iterator[None]:
         yield
     except RepoAgentError:
         raise
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except FileNotFoundError as error:
         raise NotFoundError(f"cannot {what} {where}: it does not exist") from error
+    except NotADirectoryError as error:
+        raise NotFoundError(f"cannot {what} {where}: it is not a directory") from error
     except Exception as error:  # filesystem packages have no common base for "the server did not answer"
         raise UnavailableError(f"cannot {what} {where}: {type(error).__name__}: {error}") from error
 

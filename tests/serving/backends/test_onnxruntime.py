@@ -103,7 +103,7 @@ def test_what_the_runtime_raises_keeps_its_text_and_says_where_it_comes_from(ope
 
 
 def test_a_file_that_is_no_model_is_refused(open_model: Any) -> None:
-    with pytest.raises(InternalError, match=r"^onnx runtime error 7: "):
+    with pytest.raises(InternalError, match=r"^onnx runtime error 7: '1/model.onnx': "):
         open_model(b"no model")
 
 

@@ -52,6 +52,13 @@ def test_what_could_never_be_listed_has_no_last_listing(both: RepositorySet, tmp
         both.listing()
 
 
+def test_a_file_in_place_of_a_repository_is_named_as_one(both: RepositorySet, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "two")
+    (tmp_path / "two").write_bytes(b"a model")
+    with pytest.raises(NotFoundError, match="two: it is not a directory"):
+        both.listing()
+
+
 def test_a_model_is_known_if_one_of_its_repositories_can_be_listed(both: RepositorySet, tmp_path: Path) -> None:
     both.names()
     shutil.rmtree(tmp_path / "two")

@@ -103,11 +103,11 @@ class OnnxRuntimeBackend:
         neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
         if neighbours and not isinstance(files, MemoryFiles):
             with files.reading(directory) as place:
-                return _session(str(place / path.rpartition("/")[2]), options, choices)
+                return _session(path, str(place / path.rpartition("/")[2]), options, choices)
         contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
         add_external_data(options, contents)
         confine(options)
-        return _session(files.bytes(path), options, choices)
+        return _session(path, files.bytes(path), options, choices)
 
     def _place(self, config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:
         """The model's file, and the directory relative to which it names files with weights ("external data").
@@ -126,7 +126,7 @@ class OnnxRuntimeBackend:
         return directory, path
 
 
-def _session(model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
+def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
     try:
         if any(choice.devices for choice in choices):
             for choice in choices:
@@ -138,7 +138,7 @@ def _session(model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any
         providers: list[Any] = [(choice.name, dict(choice.options)) for choice in choices]
         return onnxruntime.InferenceSession(model, options, providers=[*providers, _CPU])
     except Exception as error:
-        raise translate(error) from error
+        raise translate(error, name) from error
 
 
 def _place(spec: InstanceSpec) -> int | None:
