@@ -34,7 +34,10 @@ def agents() -> None:
 @_directory
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
-    """Show every agent: name, version, distribution, origin, state. No agent's code is imported."""
+    """Show every agent, its origin and its state.
+
+    Shown are name, version, distribution, origin and state. No agent's code is imported.
+    """
     infos = _registry(repoagent_directory).list()
     if as_json:
         click.echo(json.dumps([asdict(info) for info in infos], indent=2))
@@ -52,7 +55,10 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
 @click.argument("name")
 @_directory
 def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
-    """Import agent NAME and show what it is: where it comes from, its API version, its documentation."""
+    """Import agent NAME and show what it is.
+
+    Shown are where it comes from, its API version and its documentation.
+    """
     logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is reported below, once.
     try:
         details = _registry(repoagent_directory).inspect(name)
@@ -85,7 +91,9 @@ def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     help="Where to write it; must not exist.  [default: ./repoagent-agent-NAME]",
 )
 def new_agent(name: str, directory: Path | None) -> None:
-    """Write the package of a new agent NAME: class, README, contract test, CI.
+    """Write the package of a new agent NAME.
+
+    The package has a class, a README, a contract test and workflows for CI.
 
     It can be installed, used and tested as it is. Nothing that exists is overwritten.
     """

@@ -28,7 +28,9 @@ def audit() -> None:
 )
 @click.option("--key", metavar="REF", help="The key of --audit-key (env:NAME, file:PATH): check the HMAC of each line.")
 def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> None:
-    """Check the chain in FILE, or in several that follow each other, in any order.
+    """Check the chain in one FILE or several.
+
+    Several files follow each other in one chain. Give them in any order.
 
     Prints the first broken line and exits 1 if a line was changed, removed, added or moved. Lines that are missing at
     the end are found only with a --head. A last line that a kill cut short is reported, and is not a fault.
@@ -61,7 +63,10 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
 @audit.command("head")
 @click.argument("file", type=_file)
 def head(file: Path) -> None:
-    """Print the number of the last line of FILE and its SHA-256, to be kept where the server cannot write."""
+    """Print number and SHA-256 of the last line.
+
+    Keep them where the server cannot write.
+    """
     import os
 
     from repoagent.audit.lines import LineError

@@ -25,7 +25,9 @@ def policy() -> None:
 @click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning, too.")
 def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> None:
-    """Read the policy in FILE, look for the agents that it demands, and warn of what a model's owner could still do.
+    """Check the policy in FILE.
+
+    Looks for the agents that it demands, and warns of what a model's owner could still do.
 
     The demanded agents are imported. Exits 1 if the server would not start, or would refuse every model.
     """

@@ -3,12 +3,18 @@
 import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from repoagent.cli.main import PluginGroup, program
+
+#: The columns that click leaves beside the longest name of a command, on a terminal of 80.
+_ROOM: Final = 64
 
 
 def test_a_command_that_is_nearly_right_is_suggested() -> None:
@@ -45,3 +51,25 @@ def test_output_onto_a_full_disk_is_one_line_of_complaint() -> None:
             [sys.executable, "-m", "repoagent", "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (done.returncode, done.stderr) == (1, "repoagent: [Errno 28] No space left on device\n")
+
+
+def _groups(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Group]]:
+    """Every command with commands of its own, and what a user types for it."""
+    if not isinstance(command, click.Group):
+        return
+    yield path, command
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if found := command.get_command(context, name):
+            yield from _groups(found, (*path, name))
+
+
+def test_every_list_of_commands_has_whole_sentences() -> None:
+    cut = {
+        " ".join((*path, name)): found.get_short_help_str(_ROOM)
+        for path, group in _groups(program)
+        if path  # the program itself prints what the commands were registered with
+        for name in group.list_commands(click.Context(group))
+        if (found := group.get_command(click.Context(group), name)) and found.get_short_help_str(_ROOM).endswith("...")
+    }
+    assert cut == {}

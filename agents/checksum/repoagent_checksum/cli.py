@@ -42,7 +42,10 @@ def checksum() -> None:
 @click.option("--output", help="Name of the digest file in DIRECTORY.  [default: SHA256SUMS, B3SUMS, ...]")
 @click.option("--tag", is_flag=True, help="Write the BSD form, which names the algorithm in every line.")
 def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> None:
-    """Write the digest file of all that is in DIRECTORY, for the agent or `sha256sum -c`."""
+    """Write the digest file of DIRECTORY.
+
+    It covers all that is in DIRECTORY. The agent and `sha256sum -c` read it.
+    """
     chosen = find_algorithm(algorithm)
     name = output or chosen.sums
     with _exit_codes():
@@ -65,7 +68,10 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
 def verify(
     directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...], quiet: bool
 ) -> None:
-    """Compare DIRECTORY with its digest file, as the agent does when it loads it."""
+    """Compare DIRECTORY with its digest file.
+
+    The agent does the same when it loads the model.
+    """
     with _exit_codes():
         request = _request(directory, manifest, algorithm, ignore)
         with _progress_bar() as observer:

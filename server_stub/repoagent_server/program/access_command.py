@@ -53,7 +53,9 @@ def make_key(name: str, models: tuple[str, ...], rights: tuple[str, ...]) -> Non
 @access.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Read the access file FILE and the key sets that it names, and show each client with its rights.
+    """Check FILE, and show each client's rights.
+
+    Reads the access file FILE and the key sets that it names.
 
     Exits 1 if a server would not start with it.
     """

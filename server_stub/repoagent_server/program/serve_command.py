@@ -215,7 +215,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     type=RESTRICTED_PROTOCOL,
     multiple=True,
     metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
-    help="The same for gRPC; the header is triton-grpc-protocol-KEY.",
+    help="--http-restricted-api for gRPC; the header is triton-grpc-protocol-KEY.",
 )
 @hosting_flags
 @metrics_flags

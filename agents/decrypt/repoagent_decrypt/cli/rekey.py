@@ -49,7 +49,7 @@ def rekey(
 ) -> None:
     """Copy MODEL_DIR to OUT with its encrypted files readable for the given recipients, and for nobody else.
 
-    Only the headers are made anew, so no plaintext appears and it is as fast as copying. The payloads and their keys
+    Only the headers are replaced, so no plaintext appears and it is as fast as copying. The payloads and their keys
     stay the same: somebody who could read the old files and kept one can still read it. To shut somebody out for
     good, decrypt and encrypt.
     """
