@@ -133,11 +133,11 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
 
     inner = backend._session
 
-    def flipped(source: str | bytes, options: object, choices: Any) -> object:
+    def flipped(name: str, source: str | bytes, options: object, choices: Any) -> object:
         kept = model / "1" / "kept"
         (model / "1" / "w.bin").rename(kept)
         shutil.copy(outside, model / "1" / "w.bin")
-        session = inner(source, options, choices)
+        session = inner(name, source, options, choices)
         kept.rename(model / "1" / "w.bin")
         return session
 
