@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import uvloop
 
+from repoagent.serving.backends.python.process import instance, loop_port
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import DISCARD, Asked, InferRequest, InferResponse
@@ -127,9 +128,9 @@ class Serving:
         self.finalized = finalized
         (self.scheduler,) = [entry for entry in gc.get_objects() if type(entry) is AheadScheduler and not entry._closed]
         self.instances: list[Any] = list(self.scheduler._instances)
-        for instance in self.instances:
-            while instance.ahead < 8:  # It was interrupted now and then.
-                instance.call(self.request(0.0))
+        for one in self.instances:
+            while one.ahead < 8:  # It was interrupted now and then.
+                one.call(self.request(0.0))
 
     def request(self, value: float, sender: Any = DISCARD, **fields: Any) -> InferRequest:
         return InferRequest(Asked("m", {"x": Tensor.of(np.array([value], np.float32))}, **fields), sender)
@@ -192,6 +193,21 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
             return Serving(core, pipe, finalized)
 
         yield start
+
+
+@pytest.fixture
+def serve_steadily(serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Serving]:
+    """As ``serve``, but no execution counts as slow, and no silence as long, however busy this machine is."""
+
+    def start(more: str = "", **settings: str) -> Serving:
+        for module in (instance, loop_port):
+            monkeypatch.setattr(module, "_PATIENCE_SECONDS", 3600)
+        serving = serve(more, **settings)
+        for one in serving.instances:
+            monkeypatch.setattr(one._inner._requests_ahead, "note", lambda _: None)
+        return serving
+
+    return start
 
 
 class LoopThread:
