@@ -1,18 +1,16 @@
-"""One instance of a Python model in a process of its own: requests to it, and their answers."""
+"""One instance of a Python model in a process of its own: hands it requests, on a thread or an event loop."""
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError, UndeliveredError
 from repoagent.serving.backends.python.process.child_process import ChildProcess
-from repoagent.serving.backends.python.process.codec import response_of
 from repoagent.serving.backends.python.process.loop_port import LoopPort
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.open_requests import OpenRequests
 from repoagent.serving.backends.python.process.outstanding import Executed, Outstanding, RequestsAhead, Returned
 from repoagent.serving.backends.python.process.starting import ProcessSpec
 from repoagent.serving.backends.python.process.supervisor import Supervisor
@@ -20,7 +18,6 @@ from repoagent.serving.backends.python.process.work_channel import AskBack, List
 from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.senders import answer_error
 
 __all__ = ["ProcessInstance"]
 
@@ -44,17 +41,12 @@ class ProcessInstance:
     def __init__(self, spec: ProcessSpec, name: str, arguments: dict[str, str], child: ChildProcess) -> None:
         self._spec = spec
         self._name = name
-        self._numbers = itertools.count(1)
-        self._open: dict[int, InferRequest] = {}
-        self._outstanding: Outstanding | None = None
-        """Those of the open requests that :meth:`execute` is going to answer if the process cannot."""
+        self.open_requests: Final = OpenRequests(name, spec.model_version)
         self._requests_ahead = RequestsAhead(spec.ahead)
         self._ports: dict[LoopReader, LoopPort] = {}
         self._for_threads = 0
         """How many items threads do before loops may again."""
-        self._asked: dict[int, Future[bool]] = {}
-        """The questions whether the model is ready that have no answer yet."""
-        self._supervisor = Supervisor(spec, name, arguments, self, self._ended)
+        self._supervisor = Supervisor(spec, name, arguments, self.open_requests)
         self._supervisor.start(child)
 
     @property
@@ -88,14 +80,14 @@ class ProcessInstance:
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         """Hand the batch to the process. Whatever happens to it, every request is answered."""
-        self._perform(WorkItem([requests], self._numbers, lambda *_: None, None))
+        self._perform(WorkItem([requests], self.open_requests.numbers, lambda *_: None, None))
 
     def execute_each(self, requests: Sequence[InferRequest], executed: Executed, returned: Returned) -> None:
         """Hand them to the process at once, which executes one after the other.
 
         Each is answered, or comes back: if the one before takes long, or the process ends before it begins.
         """
-        self._perform(WorkItem([(request,) for request in requests], self._numbers, executed, returned))
+        self._perform(WorkItem([(request,) for request in requests], self.open_requests.numbers, executed, returned))
 
     def begin_each(
         self,
@@ -109,10 +101,10 @@ class ProcessInstance:
         child = self._supervisor.child
         if child is None:
             return False
-        item = WorkItem([(request,) for request in requests], self._numbers, executed, returned)
+        item = WorkItem([(request,) for request in requests], self.open_requests.numbers, executed, returned)
         item.over = over
         begun = False
-        self._admit(item)
+        self.open_requests.admit(item)
         try:
             item.write()
             begun = child.work.begin(Kind.EXECUTE, item.body, item.packer)
@@ -120,7 +112,7 @@ class ProcessInstance:
             pass  # Who waits for it finds the same, and deals with it.
         finally:
             if not begun:
-                self._withdraw(item)
+                self.open_requests.withdraw(item)
         if begun:
             self._port(reader).begin(child, item)
         return begun
@@ -134,7 +126,7 @@ class ProcessInstance:
     def _perform(self, item: WorkItem) -> None:
         if self._for_threads:
             self._for_threads -= 1
-        self._admit(item)
+        self.open_requests.admit(item)
         try:
             item.write()
             child = self._exchange(item)
@@ -142,22 +134,12 @@ class ProcessInstance:
             if not self._gave_back(item, error):
                 raise
             return
-        self.free()
+        self.open_requests.free()
         self.settle(item, child)
-
-    def _admit(self, item: WorkItem) -> None:
-        self._outstanding = item.outstanding
-        self._open.update(item.requests)
-
-    def _withdraw(self, item: WorkItem) -> None:
-        """Nothing was done of it."""
-        for number in item.outstanding.numbers:
-            self._open.pop(number, None)
-        self._outstanding = None
 
     def _gave_back(self, item: WorkItem, error: BaseException) -> bool:
         """Nothing was done of it, because of ``error``: by itself, each finds out whether it was the reason."""
-        self._withdraw(item)
+        self.open_requests.withdraw(item)
         gives = item.outstanding.divisible and isinstance(error, RepoAgentError | TypeError | ValueError)
         if gives:
             item.outstanding.give_all_back()
@@ -185,7 +167,7 @@ class ProcessInstance:
         except (PeerGoneError, ProtocolError) as error:
             self._broken(child, outstanding, error)
         except OSError as error:
-            self._fail(
+            self.open_requests.fail(
                 outstanding.numbers, InternalError(f"the inputs of '{self._name}' cannot be handed over: {error}")
             )
         return True
@@ -207,39 +189,14 @@ class ProcessInstance:
         except Exception as error:
             failure = None if self._gave_back(item, error) else error
         else:
-            self.free()
+            self.open_requests.free()
             self.settle(item, child)
         item.over(failure)
 
     def settle(self, item: WorkItem, child: ChildProcess) -> None:
         """It is done. If the process ends later, that fails what it has not answered."""
         if child.exited.is_set():
-            self._fail(item.outstanding.numbers, self._unhealthy())
-
-    def free(self) -> None:
-        """What was begun is over, and something else can be."""
-        self._outstanding = None
-
-    def respond(self, body: list[Any], message: Message) -> None:
-        """Pass a response on to whoever waits for it; one that nobody waits for any more is dropped."""
-        answer = self._answer(body, message)
-        if answer is not None:
-            answer.send()
-
-    def _answer(self, body: list[Any], message: Message) -> UnsentAnswer | None:
-        number, response, final = response_of(body, message.payload)
-        request = self._open.pop(number, None) if final else self._open.get(number)
-        if request is None:
-            return None
-        if response is not None:
-            response.id, response.model_name = request.asked.id, request.model_name
-            response.model_version = self._spec.model_version
-            self._supervisor.answered = True
-        return UnsentAnswer(request, response, final)
-
-    def is_cancelled(self, number: int) -> bool:
-        request = self._open.get(number)
-        return request is not None and request.cancelled
+            self.open_requests.fail_unhealthy(item.outstanding.numbers)
 
     def is_ready(self) -> bool:
         """What the model's ``is_ready`` returns; waits for it as long as the process is there.
@@ -248,23 +205,15 @@ class ProcessInstance:
             InternalError: it raised, or returned something else.
             UnavailableError: the process is not there, or ended meanwhile.
         """
-        number, answer = next(self._numbers), Future[bool]()
-        self._asked[number] = answer  # Before the process is looked for: if that one ends, this question fails.
+        number, answer = (
+            self.open_requests.ask_ready()
+        )  # Before the process is looked for: if that one ends, this fails.
         child = self._supervisor.child
         if child is None:
-            self._asked.pop(number, None)
+            self.open_requests.drop_question(number)
             raise UnavailableError(f"Stub process '{self._name}' is not healthy")
         child.tell(Kind.READY, number)
         return answer.result()
-
-    def heard_ready(self, number: int, ready: bool, error: str) -> None:
-        answer = self._asked.pop(number, None)
-        if answer is None:
-            return
-        if error:
-            answer.set_exception(InternalError(error))
-        else:
-            answer.set_result(ready)
 
     def close(self) -> None:
         """Finalize the model and end the process; one that does not end in time is killed."""
@@ -296,7 +245,7 @@ class ProcessInstance:
                 outstanding.note(number, begin, end)
                 self._requests_ahead.note(end - begin)
             for body in bodies:
-                answer = self._answer(body, message)
+                answer = self.open_requests.answer(body, message)
                 if answer is not None:
                     answers.append(answer)
         except ProtocolError:
@@ -304,44 +253,14 @@ class ProcessInstance:
         except Exception as error:  # There is no end of what can be wrong, and none of it may end the caller.
             raise ProtocolError(f"an answer cannot be read: {type(error).__name__}: {error}") from error
 
-    def take_back(self, numbers: list[int]) -> None:
-        outstanding = self._outstanding
-        if outstanding is None:
-            raise ProtocolError("requests come back that were not sent ahead")
-        outstanding.give_back(numbers)
-        for number in numbers:
-            self._open.pop(number, None)
-
     def _broken(self, child: ChildProcess, outstanding: Outstanding, error: Exception) -> None:
         """The process has ended, or must."""
         child.kill()
         child.exited.wait()
         unbegun = outstanding.unbegun(child.begun)
-        self._fail([number for number in outstanding.numbers if number not in unbegun], self._unhealthy())
+        self.open_requests.fail_unhealthy([number for number in outstanding.numbers if number not in unbegun])
         if unbegun:
-            self.take_back(unbegun)
+            self.open_requests.take_back(unbegun)
         if isinstance(error, ProtocolError):
             logger.error("the process of model instance '%s' was killed: %s", self._name, error)
         self._supervisor.settle(child, _SETTLING_SECONDS)
-
-    def _ended(self) -> None:
-        """The process is gone: fail what it worked on, but for what the thread that waits for it deals with."""
-        for number in list(self._asked):
-            answer = self._asked.pop(number, None)
-            if answer is not None:
-                answer.set_exception(UnavailableError(f"Stub process '{self._name}' is not healthy"))
-        outstanding = self._outstanding
-        kept = set(outstanding.numbers if outstanding is not None else ())
-        self._fail([number for number in list(self._open) if number not in kept], self._unhealthy())
-
-    def _unhealthy(self) -> InternalError:
-        return InternalError(
-            f"Failed to process the request(s) for model instance '{self._name}', message: Stub process "
-            f"'{self._name}' is not healthy."
-        )
-
-    def _fail(self, numbers: Sequence[int], error: RepoAgentError) -> None:
-        for number in numbers:
-            request = self._open.pop(number, None)
-            if request is not None:
-                answer_error(request, error, self._spec.model_version)

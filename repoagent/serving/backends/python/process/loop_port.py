@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from repoagent.serving.backends.python.process.channel import Kind, LongMessageError, Message
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.open_requests import OpenRequests
 from repoagent.serving.backends.python.process.outstanding import Outstanding
 from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem, is_last
 from repoagent.serving.instances.loop_reader import LoopReader
@@ -23,6 +24,10 @@ _PATIENCE_SECONDS: Final = 0.01
 class Hearing(Protocol):
     """The instance whose process it is."""
 
+    @property
+    def open_requests(self) -> OpenRequests:
+        """What the process has not answered."""
+
     def hear(
         self, child: ChildProcess, outstanding: Outstanding, message: Message, answers: list[UnsentAnswer]
     ) -> None:
@@ -31,9 +36,6 @@ class Hearing(Protocol):
         Raises:
             ProtocolError: it makes no sense.
         """
-
-    def free(self) -> None:
-        """What was begun is over, and something else can be."""
 
     def settle(self, item: WorkItem, child: ChildProcess) -> None:
         """All answers to ``item`` have been sent."""
@@ -53,6 +55,7 @@ class LoopPort:
     def __init__(self, reader: LoopReader, instance: Hearing, closed: Callable[[], object]) -> None:
         self._reader = reader
         self._instance = instance
+        self._open_requests = instance.open_requests
         self._closed = closed
         self._watched: tuple[ChildProcess, int] | None = None
         self._current: tuple[ChildProcess, WorkItem] | None = None
@@ -127,7 +130,7 @@ class LoopPort:
         _send(early)  # Their final answers may come from another thread from now on.
         self._current = None
         child.work.over()
-        self._instance.free()
+        self._open_requests.free()
         try:
             item.over(None)  # The process is given what comes next before the answers are written.
         finally:

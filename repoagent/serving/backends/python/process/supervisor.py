@@ -2,13 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Final
 
 from repoagent.errors import InternalError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind
 from repoagent.serving.backends.python.process.child_process import ChildProcess
-from repoagent.serving.backends.python.process.services import Requests, Services
+from repoagent.serving.backends.python.process.open_requests import OpenRequests
+from repoagent.serving.backends.python.process.services import Services
 from repoagent.serving.backends.python.process.starting import ProcessSpec, first_answer, new_child
 
 __all__ = ["Supervisor"]
@@ -24,8 +24,7 @@ _LONGEST_PAUSE: Final = 5.0
 class Supervisor:
     """Supervises one process after the other, each with the same model in it, until it is closed.
 
-    ``requests`` takes what a process reports of its requests. ``ended`` is called when a process has ended, on the
-    thread that looked after it, before another one is started there.
+    ``requests`` takes what a process reports of them, and hears of its end before another one is started.
     """
 
     def __init__(
@@ -33,14 +32,12 @@ class Supervisor:
         spec: ProcessSpec,
         name: str,
         arguments: dict[str, str],
-        requests: Requests,
-        ended: Callable[[], None],
+        requests: OpenRequests,
     ) -> None:
         self._spec = spec
         self._name = name
         self._arguments = arguments
         self._requests = requests
-        self._on_end = ended
         self._state = threading.Condition()
         self._closing = threading.Event()
         self._starting: ChildProcess | None = None
@@ -50,8 +47,6 @@ class Supervisor:
         """How many processes in a row ended without having answered a request."""
         self.child: ChildProcess | None = None
         """The process at the moment; None while there is none."""
-        self.answered = False
-        """Set by the owner when the process has answered a request: it is then started again without a pause."""
         self.asks = False
         """Whether the model has something to say about its readiness."""
 
@@ -151,7 +146,7 @@ class Supervisor:
             self.child = None
             closing = self._closing.is_set()
             self._restarter = None if closing else threading.current_thread()
-        self._on_end()
+        self._requests.process_ended()
         if not closing:
             _models.error(
                 "Stub process '%s' is unhealthy and it will be restarted: %s", self._name, child.post_mortem()
@@ -179,8 +174,8 @@ class Supervisor:
 
     def _pause(self) -> float:
         """Seconds to wait before the next start: none if the last process had answered a request."""
-        if self.answered:
-            self.answered, self._fruitless = False, 0
+        if self._requests.answered:
+            self._requests.answered, self._fruitless = False, 0
         earlier, self._fruitless = self._fruitless, self._fruitless + 1
         return 0.0 if not earlier else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(earlier - 1, 10))
 

@@ -1,0 +1,97 @@
+"""Which request an answer is for, and what the end of a process fails: no process is needed for that."""
+
+import pytest
+
+from repoagent.errors import InternalError, UnavailableError
+from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.open_requests import OpenRequests
+from repoagent.serving.backends.python.process.work_item import WorkItem
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
+
+
+class Answers(list[str]):
+    """The errors with which requests were answered."""
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        assert response is not None
+        assert final
+        self.append(str(response.error))
+
+
+@pytest.fixture
+def open_requests() -> OpenRequests:
+    return OpenRequests("m_0", "1")
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Answers()
+
+
+def _admitted(requests: OpenRequests, answers: Answers, count: int) -> WorkItem:
+    """``count`` requests that the process is given at once, each an execution."""
+    asked = [InferRequest(Asked("m", inputs={}), answers) for _ in range(count)]
+    item = WorkItem([(request,) for request in asked], requests.numbers, lambda *_: None, lambda _: None)
+    requests.admit(item)
+    return item
+
+
+def test_the_end_of_a_process_leaves_what_was_admitted_to_those_who_wait_for_it(
+    open_requests: OpenRequests, answers: Answers
+) -> None:
+    _admitted(open_requests, answers, 2)
+    open_requests.process_ended()
+    assert not answers
+
+
+def test_the_end_of_a_process_fails_requests_whose_answers_were_going_to_come_later(
+    open_requests: OpenRequests, answers: Answers
+) -> None:
+    _admitted(open_requests, answers, 2)
+    open_requests.free()
+    open_requests.process_ended()
+    assert len(answers) == 2
+    assert all("Stub process 'm_0' is not healthy" in error for error in answers)
+    open_requests.process_ended()
+    assert len(answers) == 2
+
+
+def test_a_request_that_was_withdrawn_is_not_open(open_requests: OpenRequests, answers: Answers) -> None:
+    item = _admitted(open_requests, answers, 1)
+    open_requests.withdraw(item)
+    open_requests.fail(item.outstanding.numbers, InternalError("late"))
+    assert not answers
+
+
+def test_what_comes_back_must_have_been_sent_ahead(open_requests: OpenRequests, answers: Answers) -> None:
+    first, second = _admitted(open_requests, answers, 2).outstanding.numbers
+    with pytest.raises(ProtocolError):
+        open_requests.take_back([first])
+    open_requests.take_back([second])
+    open_requests.free()
+    with pytest.raises(ProtocolError):
+        open_requests.take_back([first])
+
+
+def test_only_an_open_request_is_cancelled(open_requests: OpenRequests, answers: Answers) -> None:
+    item = _admitted(open_requests, answers, 1)
+    ((number, request),) = item.requests
+    assert not open_requests.is_cancelled(number)
+    request.cancel()
+    assert open_requests.is_cancelled(number)
+    open_requests.withdraw(item)
+    assert not open_requests.is_cancelled(number)
+
+
+def test_a_question_gets_one_answer(open_requests: OpenRequests) -> None:
+    number, answer = open_requests.ask_ready()
+    open_requests.heard_ready(number, True, "")
+    open_requests.heard_ready(number, False, "again")
+    assert answer.result(0) is True
+
+
+def test_the_end_of_a_process_fails_its_questions(open_requests: OpenRequests) -> None:
+    _, answer = open_requests.ask_ready()
+    open_requests.process_ended()
+    with pytest.raises(UnavailableError):
+        answer.result(0)
