@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,8 +68,10 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
 
     options = _options(values)
     examined: list[Examined] = []
-    # The report has what agents say on purpose; only what surprised them is worth a traceback besides.
-    logging.getLogger("repoagent.loader").addFilter(lambda record: record.exc_info is not None)
+    # The report has what agents say on purpose; only what surprised them is worth a traceback besides. A Ctrl-C is not.
+    logging.getLogger("repoagent.loader").addFilter(
+        lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt)
+    )
     with ExitStack() as resources:
         plugins = resources.enter_context(PluginManager())
         source = _source(model_dir, plugins.registry("filesystems"))

@@ -1,5 +1,6 @@
 """Ctrl-C during a load."""
 
+import os
 import signal
 import threading
 
@@ -12,6 +13,7 @@ def interrupt_flag() -> threading.Event:
 
     def interrupt(*_: object) -> None:
         flag.set()
+        os.write(2, b"interrupted: the running step may end in good order; another Ctrl-C stops it at once\n")
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     signal.signal(signal.SIGINT, interrupt)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_the_plan_of_an_encrypted_model_is_in_the_report(tmp_path: Path) -> None
     assert (convert["agent"], load["action"], load["outcome"]) == ("convert", "LOAD", "ok")
     (note,) = [note for note in load["notes"] if "onnx to tensorrt" in note]
     assert "tensorrt" in note
-    assert "built, not kept: the load is confidential" in note
+    assert ", not kept: the load is confidential" in note
     assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.name != ".lock"]
 
 
@@ -186,6 +187,41 @@ def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert output.startswith("told\n")
     assert errors.endswith("interrupted\n")
+
+
+def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback(tmp_path: Path) -> None:
+    agent = tmp_path / "agents" / "deaf" / "agent.py"
+    agent.parent.mkdir(parents=True)
+    agent.write_text(
+        "from repoagent.api import Agent\n"
+        "import time\n\n"
+        "class Deaf(Agent):\n"
+        "    api_version = 1\n\n"
+        "    def load(self, model):\n"
+        "        print('loading', flush=True)\n"
+        "        while True:\n"
+        "            time.sleep(0.01)\n"
+    )
+    model = tmp_path / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text('model_repository_agents { agents [{ name: "deaf" }] }')
+    command = [sys.executable, "-m", "repoagent", "check", str(model), f"--repoagent-directory={tmp_path / 'agents'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        deadline = threading.Timer(60, child.kill)
+        deadline.start()
+        try:
+            assert child.stdout.readline() == "loading\n"
+            child.send_signal(signal.SIGINT)
+            assert "another Ctrl-C stops it at once" in child.stderr.readline()
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate()
+        finally:
+            deadline.cancel()
+            child.kill()
+    assert child.returncode == 130
+    assert errors == "interrupted\n"
 
 
 @pytest.mark.parametrize("url", ["zoo://models/m", "zoo://models/m/"])
