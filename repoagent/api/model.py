@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["AgentModel", "Cache", "Parameters"]
 
 
+class _MissingParameterError(InvalidArgumentError, KeyError):
+    """What a model's owner forgot, and what a mapping raises."""
+
+    __str__ = Exception.__str__  # A KeyError would put quotation marks around it.
+
+
 class Parameters(Mapping[str, str]):
     """The parameters of one agent entry: a mapping that keeps the order of the file, and repeats.
 
@@ -31,7 +37,15 @@ class Parameters(Mapping[str, str]):
         self._last = dict(self._pairs)
 
     def __getitem__(self, key: str) -> str:
-        return self._last[key]
+        """The last value of ``key``.
+
+        Raises:
+            InvalidArgumentError: the entry has no such parameter. It is a ``KeyError`` as well.
+        """
+        try:
+            return self._last[key]
+        except KeyError:
+            raise _MissingParameterError(f"parameter '{key}' is missing") from None
 
     def __len__(self) -> int:
         return len(self._last)

@@ -15,7 +15,7 @@ from repoagent.cli.backend_settings import PAIR, merge_settings
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent.cli.progress import progress_line
-from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
+from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.public_text import printable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     """Parse the model at MODEL_DIR (a directory or a URL), run its agents, and print the load report.
 
     The agents run as for a load that is followed by an unload; nothing is served. Flags that `repoagent serve` has mean
-    the same here. Exits 1 if the model is refused.
+    the same here. Exits 1 if the model is refused, or an agent fails in its unload.
     """
     from repoagent.cli.completed_config import examine
     from repoagent.loader.plugins import PluginManager
@@ -97,8 +97,17 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
         if line:
             line.clear()
         _show(chain.report, as_json, examined)
+    _require_unload(chain.report)
     if not as_json:
         click.echo(f"{source.name}: ok")
+
+
+def _require_unload(report: "LoadReport") -> None:
+    """A server would go on after this; whoever checks a model wants to know."""
+    failed = [(entry.agent, action) for entry in report.entries for action in entry.actions if action.error]
+    if failed:
+        agent, action = failed[0]
+        raise InternalError(f"the model loads, but agent '{agent}' failed in {action.action}: {action.error}")
 
 
 def _options(values: dict[str, Any]) -> "CoreOptions":

@@ -22,7 +22,8 @@ def reason_of(error: BaseException) -> str:
     if len(text) > _LONGEST_REASON:
         text = f"{text[:_LONGEST_REASON]} ... (cut)"
     # The text of a KeyError is the key, that of a SystemExit a number.
-    if text and (isinstance(error, KeyError) or not isinstance(error, Exception)):
+    bare = isinstance(error, KeyError) and not isinstance(error, RepoAgentError)
+    if text and (bare or not isinstance(error, Exception)):
         return f"{name}: {text}"
     return text or name
 

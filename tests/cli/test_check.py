@@ -189,23 +189,27 @@ def test_an_interrupt_gives_the_load_up_and_exits_130(tmp_path: Path) -> None:
     assert errors.endswith("interrupted\n")
 
 
-def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback(tmp_path: Path) -> None:
-    agent = tmp_path / "agents" / "deaf" / "agent.py"
+def _model_with_agent(directory: Path, name: str, methods: str) -> tuple[Path, str]:
+    """A model that names one agent of a directory; returns both the model and the flag for the directory."""
+    agent = directory / "agents" / name / "agent.py"
     agent.parent.mkdir(parents=True)
-    agent.write_text(
-        "from repoagent.api import Agent\n"
-        "import time\n\n"
-        "class Deaf(Agent):\n"
-        "    api_version = 1\n\n"
+    agent.write_text(f"from repoagent.api import Agent\n\nclass One(Agent):\n    api_version = 1\n\n{methods}")
+    (directory / "m" / "1").mkdir(parents=True)
+    (directory / "m" / "config.pbtxt").write_text(f'model_repository_agents {{ agents [{{ name: "{name}" }}] }}')
+    return directory / "m", f"--repoagent-directory={directory / 'agents'}"
+
+
+def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback(tmp_path: Path) -> None:
+    model, agents = _model_with_agent(
+        tmp_path,
+        "deaf",
         "    def load(self, model):\n"
+        "        import time\n"
         "        print('loading', flush=True)\n"
         "        while True:\n"
-        "            time.sleep(0.01)\n"
+        "            time.sleep(0.01)\n",
     )
-    model = tmp_path / "m"
-    (model / "1").mkdir(parents=True)
-    (model / "config.pbtxt").write_text('model_repository_agents { agents [{ name: "deaf" }] }')
-    command = [sys.executable, "-m", "repoagent", "check", str(model), f"--repoagent-directory={tmp_path / 'agents'}"]
+    command = [sys.executable, "-m", "repoagent", "check", str(model), agents]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
@@ -222,6 +226,28 @@ def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback
             child.kill()
     assert child.returncode == 130
     assert errors == "interrupted\n"
+
+
+def test_an_agent_that_fails_in_the_unload_is_a_failure(tmp_path: Path) -> None:
+    model, agents = _model_with_agent(
+        tmp_path, "leaver", "    def unload(self, model):\n        raise OSError('the door is locked')\n"
+    )
+    result = check(str(model), agents)
+    assert result.returncode == 1
+    assert "UNLOAD" in result.stdout
+    assert "m: ok" not in result.stdout
+    assert "the model loads, but agent 'leaver' failed in UNLOAD: " in result.stderr
+    assert "the door is locked" in result.stderr.splitlines()[-1]
+
+
+def test_a_parameter_that_an_agent_needs_is_named(tmp_path: Path) -> None:
+    model, agents = _model_with_agent(
+        tmp_path, "needs", "    def load(self, model):\n        int(model.parameters['limit'])\n"
+    )
+    result = check(str(model), agents)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].endswith("agent 'needs': parameter 'limit' is missing")
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("url", ["zoo://models/m", "zoo://models/m/"])
