@@ -166,10 +166,14 @@ class Soak:
 
     def _kill(self, chance: random.Random) -> None:
         child = chance.choice(self._victims).child
-        if child is not None and not child.exited.is_set():
+        if child is None:
+            return
+        with child._reaping:  # Else it may end meanwhile, and its number be another process's.
+            if child._reaped:
+                return
             os.kill(child.pid, chance.choice(SIGNALS))
-            with self._lock:
-                self.report.kills += 1
+        with self._lock:
+            self.report.kills += 1
 
 
 def judge(answers: Answers, given: Any, expected: int) -> str:

@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from repoagent.config import ModelConfig
 from repoagent.errors import UnavailableError
 from repoagent.executor import Executor, ExecutorConfig, IterationStats, ModelType, Request, RunnerOptions
 from repoagent.serving.backends.llm import LlmBackend
+from repoagent.serving.backends.llm import dispatcher as module
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
@@ -125,6 +127,8 @@ def test_statistics_are_looked_up_when_metrics_are_read_and_never_for_tokens(
         return found
 
     monkeypatch.setattr(executor, "get_latest_iteration_stats", counted)
+    now = 1000.0  # It goes on when the test says so.
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     running = start(dispatcher, tokenizer, ENDLESS)
     assert running.first.wait(60)
     start(dispatcher, tokenizer, 200).wait()
@@ -133,6 +137,9 @@ def test_statistics_are_looked_up_when_metrics_are_read_and_never_for_tokens(
     assert active in REGISTRY.text().splitlines()
     REGISTRY.text()  # at once: what was shown is recent enough
     assert len(looks) == 1
+    now += 1
+    REGISTRY.text()
+    assert len(looks) == 2
 
 
 def test_a_dispatcher_that_is_closed_shows_nothing_more(executor: Executor) -> None:
