@@ -23,7 +23,8 @@ input { name: "x" data_type: TYPE_FP32 dims: [-1] } output { name: "y" data_type
 """
 # The work socket, the side socket and the file of what was begun are the first three arguments of the process.
 MODEL = """
-import json, os, socket, struct, sys
+import gc, json, os, socket, struct, sys
+from repoagent.serving.backends.python.process.remote import RemoteRequest
 import triton_python_backend_utils as pb_utils
 WORK, SIDE, PROGRESS = (int(word) for word in sys.argv[1:4])
 def packet(fd, kind, body):
@@ -35,6 +36,7 @@ class TritonPythonModel:
         if x.as_numpy()[0] == 1:
             with open(SEEN, "a") as seen:
                 seen.write("x")
+            NEXT = 1 + max(entry.number for entry in gc.get_objects() if type(entry) is RemoteRequest)
             LIE
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())])]
 """
@@ -45,6 +47,11 @@ LIES = {
     "nothing that it was given comes back": "packet(SIDE, 17, [10**9])",
     "what comes back is no list": "packet(SIDE, 17, 5)",
     "what comes back is no number": "packet(SIDE, 17, [[]])",
+    "what is answered comes back": "packet(SIDE, 7, ANSWER); packet(SIDE, 17, [NEXT])",
+    "what is answered with others comes back": (
+        "packet(WORK, 5, [0, [ANSWER], [[NEXT - 1, 1, 2]], False]); os.sched_yield(); packet(SIDE, 17, [NEXT])"
+    ),
+    "what is answered has not been begun": "packet(SIDE, 7, ANSWER); os._exit(1)",
     "it is over": "packet(WORK, 5, [0, [], [], True])",
     "an execution that there was not": "packet(WORK, 5, [0, [], [[10**9, 1, 2]], False])",
     "executed at no time": "packet(WORK, 5, [0, [], [[1, None, 'x']], False])",
@@ -52,6 +59,7 @@ LIES = {
     "answers to nobody without end": "while True: packet(WORK, 5, [0, [[10**9, True, None]], [], False])",
     "an execution without an end": "packet(WORK, 5, [0, [], [[1]], False])",
 }
+ANSWER = '[NEXT, True, [[1, "it is not healthy"], "m", "1", {}, []]]'
 OTHERS = 6
 
 
@@ -72,11 +80,11 @@ def ask(value: float, sender: ResponseSender = DISCARD) -> InferRequest:
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_every_request_is_answered_once_and_none_is_executed_again_and_again(
-    new_core: NewCore, repository: Path, tmp_path: Path, lie: str
+    new_core: NewCore, repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, lie: str
 ) -> None:
     directory = repository / "m" / "1"
     directory.mkdir(parents=True)
-    text = MODEL.replace("SEEN", repr(str(tmp_path / "seen"))).replace("LIE", LIES[lie])
+    text = MODEL.replace("SEEN", repr(str(tmp_path / "seen"))).replace("LIE", LIES[lie].replace("ANSWER", ANSWER))
     (directory / "model.py").write_text(text)
     (directory.parent / "config.pbtxt").write_text(CONFIG)
     gc.collect()
@@ -98,4 +106,5 @@ def test_every_request_is_answered_once_and_none_is_executed_again_and_again(
     for sender in senders:
         (response,) = sender.responses
         assert response.error is None or "is not healthy" in str(response.error), response.error
+    assert "after its final response" not in caplog.text, "what was answered was executed again"
     assert len((tmp_path / "seen").read_text()) <= 2

@@ -257,7 +257,7 @@ class ProcessInstance:
         """The process has ended, or must."""
         child.kill()
         child.exited.wait()
-        unbegun = outstanding.unbegun(child.begun)
+        unbegun = self.open_requests.unanswered(outstanding.unbegun(child.begun))
         self.open_requests.fail_unhealthy([number for number in outstanding.numbers if number not in unbegun])
         if unbegun:
             self.open_requests.take_back(unbegun)

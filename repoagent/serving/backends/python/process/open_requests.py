@@ -71,9 +71,17 @@ class OpenRequests:
         request = self._open.get(number)
         return request is not None and request.cancelled
 
+    def unanswered(self, numbers: Iterable[int]) -> list[int]:
+        """Those of ``numbers`` that are still open."""
+        return [number for number in numbers if number in self._open]
+
     def take_back(self, numbers: Sequence[int]) -> None:
-        """The process has not begun these, and is not going to."""
-        if self._outstanding is None:
+        """The process has not begun these, and is not going to.
+
+        Raises:
+            ProtocolError: they were not given, or have been answered: another process would execute them again.
+        """
+        if self._outstanding is None or len(self.unanswered(numbers)) < len(numbers):
             raise ProtocolError("requests come back that were not sent ahead")
         self._outstanding.give_back(numbers)
         self._drop(numbers)

@@ -73,6 +73,15 @@ def test_what_comes_back_must_have_been_sent_ahead(open_requests: OpenRequests, 
         open_requests.take_back([first])
 
 
+def test_what_was_answered_does_not_come_back(open_requests: OpenRequests, answers: Answers) -> None:
+    _, second, third = _admitted(open_requests, answers, 3).outstanding.numbers
+    open_requests.fail([second], InternalError("answered"))
+    with pytest.raises(ProtocolError):
+        open_requests.take_back([second, third])
+    assert open_requests.unanswered([second, third]) == [third]
+    open_requests.take_back([third])
+
+
 def test_only_an_open_request_is_cancelled(open_requests: OpenRequests, answers: Answers) -> None:
     item = _admitted(open_requests, answers, 1)
     ((number, request),) = item.requests
