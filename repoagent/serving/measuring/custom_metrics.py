@@ -32,18 +32,18 @@ class Metric:
     """One time series of a family. Safe to use from any thread.
 
     Raises:
-        InvalidArgumentError: a label is no text, or its name none that Prometheus takes.
+        InvalidArgumentError: a label is no text, or its name none that Prometheus takes; or a bucket is no number.
     """
 
     def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> None:
         for name, text in labels.items():
-            if not (isinstance(text, str) and isinstance(name, str) and _LABEL.fullmatch(name)):
+            if not (_is_text(text) and isinstance(name, str) and _LABEL.fullmatch(name)):
                 raise InvalidArgumentError(
                     f"label {name!r}: {text!r} of a metric must be text, under a name of letters, digits and '_'"
                 )
         self.kind: Final = kind
         self.labels: Final = dict(labels)
-        self._bounds: Final = (*sorted(buckets), math.inf)
+        self._bounds: Final = _bounds(buckets)
         self._counts = [0] * len(self._bounds)
         self._value = 0.0
         self._lock: Final = threading.Lock()
@@ -106,10 +106,12 @@ class MetricFamily:
     """Series of one name and kind. Close it when no one reports to it any more.
 
     Raises:
-        InvalidArgumentError: Prometheus takes no such name, which would make it refuse the whole page.
+        InvalidArgumentError: Prometheus takes no such name or description, and would refuse the whole page.
     """
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not _is_text(description):
+            raise InvalidArgumentError(f"the description of metric {name!r} is {description!r}; it must be text")
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise InvalidArgumentError(
                 f"{name!r} cannot be the name of a metric: it must be of letters, digits, '_' and ':', and begin with "
@@ -225,6 +227,25 @@ class MetricRegistry:
 
 #: The families of this process (see the top of the file for why there is one).
 REGISTRY: Final = MetricRegistry()
+
+
+def _is_text(value: object) -> bool:
+    """Whether ``value`` can be part of the page: one series that cannot be written would take all others with it."""
+    try:
+        return isinstance(value, str) and value.encode().decode() == value
+    except UnicodeEncodeError:
+        return False
+
+
+def _bounds(buckets: Sequence[float]) -> tuple[float, ...]:
+    """The upper bounds of a histogram with these buckets, each once and in order."""
+    try:
+        bounds = {*map(float, buckets), math.inf}
+    except (TypeError, ValueError, OverflowError):
+        bounds = {math.nan}
+    if any(map(math.isnan, bounds)):
+        raise InvalidArgumentError("a bucket of a histogram is not a number")
+    return tuple(sorted(bounds))
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -113,3 +113,29 @@ def test_who_keeps_series_up_to_date_is_asked_before_they_are_read() -> None:
     registry.refresh_no_more(refresh)
     registry.refresh_no_more(refresh)
     assert "g 2" in registry.text().splitlines()
+
+
+@pytest.mark.parametrize("buckets", [["x"], [10**400], [float("nan")], [[1]], "ab", None], ids=str)
+def test_a_bucket_must_be_a_number(buckets: Any) -> None:
+    registry = MetricRegistry()
+    family = registry.family("h", "a histogram", MetricKind.HISTOGRAM)
+    with pytest.raises(InvalidArgumentError, match="a bucket of a histogram is not a number"):
+        family.add({}, buckets)
+    assert registry.text() == ""
+
+
+def test_each_bucket_is_shown_once_and_in_order() -> None:
+    registry = MetricRegistry()
+    registry.family("h", "a histogram", MetricKind.HISTOGRAM).add({}, [2, 1.0, 2.0, float("inf")]).observe(1.5)
+    lines = [line for line in registry.text().splitlines() if "_bucket" in line]
+    assert lines == ['h_bucket{le="1"} 0', 'h_bucket{le="2"} 1', 'h_bucket{le="+Inf"} 1']
+
+
+@pytest.mark.parametrize("text", [5, None, "\ud800"], ids=ascii)
+def test_descriptions_and_labels_must_be_text_that_can_be_sent(text: Any) -> None:
+    registry = MetricRegistry()
+    with pytest.raises(InvalidArgumentError, match="it must be text"):
+        registry.family("g", text, MetricKind.GAUGE)
+    family = registry.family("g", "a gauge", MetricKind.GAUGE)
+    with pytest.raises(InvalidArgumentError, match="must be text"):
+        family.add({"label": text})
