@@ -107,9 +107,10 @@ class OpenRequests:
             question = self._questions.pop(number, None)
             if question is not None:
                 question.set_exception(UnavailableError(f"Stub process '{self._name}' is not healthy"))
-        outstanding = self._outstanding
+        numbers = list(self._open)
+        outstanding = self._outstanding  # Read last: what is admitted meanwhile is set here before it is open.
         kept = set(outstanding.numbers if outstanding is not None else ())
-        self.fail_unhealthy([number for number in list(self._open) if number not in kept])
+        self.fail_unhealthy([number for number in numbers if number not in kept])
 
     def ask_ready(self) -> tuple[int, Future[bool]]:
         """The number of a new question whether the model is ready, and what will hold the answer.

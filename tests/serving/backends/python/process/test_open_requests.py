@@ -1,5 +1,9 @@
 """Which request an answer is for, and what the end of a process fails: no process is needed for that."""
 
+import sys
+import threading
+import time
+
 import pytest
 
 from repoagent.errors import InternalError, UnavailableError
@@ -54,6 +58,28 @@ def test_the_end_of_a_process_fails_requests_whose_answers_were_going_to_come_la
     assert all("Stub process 'm_0' is not healthy" in error for error in answers)
     open_requests.process_ended()
     assert len(answers) == 2
+
+
+@pytest.mark.slow
+def test_the_end_of_a_process_leaves_what_is_admitted_meanwhile(open_requests: OpenRequests, answers: Answers) -> None:
+    over, interval = threading.Event(), sys.getswitchinterval()
+
+    def end_again_and_again() -> None:
+        while not over.is_set():
+            open_requests.process_ended()
+
+    thread = threading.Thread(target=end_again_and_again)
+    sys.setswitchinterval(1e-6)  # Some thousand admissions meet an end at its worst moment.
+    try:
+        thread.start()
+        end = time.monotonic() + 2
+        while time.monotonic() < end and not answers:
+            open_requests.withdraw(_admitted(open_requests, answers, 2))
+    finally:
+        over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert not answers
 
 
 def test_a_request_that_was_withdrawn_is_not_open(open_requests: OpenRequests, answers: Answers) -> None:
