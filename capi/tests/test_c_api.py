@@ -115,15 +115,35 @@ def test_no_memory_is_lost_or_misused_in_any_misuse(walk: Path) -> None:
     assert run(*[shutil.which(VALGRIND[0]) or "", *VALGRIND[1:]], walk).startswith("calls: ")
 
 
+# Answers a request when there is a byte for it.
+HELD = """
+import os
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def initialize(self, args):
+        self.pipe = os.open({pipe!r}, os.O_RDONLY)
+    def execute(self, requests):
+        os.read(self.pipe, 1)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
+            for request in requests
+        ]
+    def finalize(self):
+        os.close(self.pipe)
+"""
+
+
 def test_handles_in_use_can_be_deleted(installed: Path, compile_c: Any, tmp_path: Path) -> None:
-    model = tmp_path / "slow"
+    model, pipe = tmp_path / "repository" / "held", tmp_path / "pipe"
+    os.mkfifo(pipe)
     shutil.copytree(REPOSITORY / "echo", model)
-    delay = 'parameters { key: "execute_delay_ms" value { string_value: "200" } }\n'
-    (model / "config.pbtxt").write_text((model / "config.pbtxt").read_text() + delay)
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace("identity", "python"))
+    (model / "1" / "model.py").write_text(HELD.format(pipe=str(pipe)))
     library = installed / "lib"
     flags = (f"-L{library}", "-lrepoagent", f"-Wl,-rpath,{library}", "-lpthread", f"-I{EXAMPLES / 'capi'}")
     program = compile_c.program("in_use.c", tmp_path / "in_use", *flags)
-    assert run(program, tmp_path) == "calls after the delete: 0\noutput: 7\nhandles: 1\n"
+    assert run(program, model.parent, pipe) == "calls after the delete: 0\noutput: 7\nhandles: 1\n"
 
 
 def test_the_static_library_is_whole_and_keeps_its_inner_names(installed: Path, compile_c: Any, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
 // Deletes what is in use: a running request, its input, the model, an answered request whose output is kept.
+// Arguments: a repository with the model "held", and the pipe from which it takes a byte for each request.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "check.h"
 #include "repoagent/capi.h"
 
@@ -39,12 +43,14 @@ int main(int count, char** arguments)
   float other = 1;
   void* data = NULL;
   size_t byte_size = 0;
-  check(count == 2, "usage: in_use REPOSITORY");
+  check(count == 3, "usage: in_use REPOSITORY PIPE");
+  int pipe = open(arguments[2], O_RDWR);
+  check(pipe >= 0, "no pipe");
   repoagent_server server = repoagent_server_create();
   MADE(server);
   DONE(repoagent_server_set_option(server, "repository", arguments[1]));
   DONE(repoagent_server_start(server));
-  repoagent_model model = repoagent_model_create(server, "slow", -1);
+  repoagent_model model = repoagent_model_create(server, "held", -1);
   MADE(model);
   DONE(repoagent_model_load(model));
   repoagent_request first = send_one(model, 7, NULL);
@@ -53,6 +59,7 @@ int main(int count, char** arguments)
   check(repoagent_request_submit(running) == REPOAGENT_INVALID_ARGUMENT, "submitted twice");
   check(repoagent_request_wait(waiting, 1) == REPOAGENT_UNAVAILABLE, "waited too short");
   check(repoagent_tensor_set_data(input, &other, sizeof(other)) == REPOAGENT_INVALID_ARGUMENT, "changed under a model");
+  check(write(pipe, "1", 1) == 1, "not let go");
   DONE(repoagent_request_wait(first, -1));
   deleted = 1;
   DONE(repoagent_request_delete(running));
@@ -61,6 +68,7 @@ int main(int count, char** arguments)
   DONE(repoagent_model_delete(model));
   DONE(repoagent_request_get_output(first, NULL, 0, &output, NULL));
   DONE(repoagent_request_delete(first));
+  check(write(pipe, "23", 2) == 2, "not let go");
   DONE(repoagent_server_delete(server)); /* waits for what runs */
   DONE(repoagent_tensor_set_data(input, &other, sizeof(other)));
   DONE(repoagent_tensor_delete(input));
