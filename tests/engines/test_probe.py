@@ -1,5 +1,6 @@
 """The probe over packages that behave as TensorRT and CUDA do in every state that could be seen without a GPU."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -185,9 +186,18 @@ def test_a_process_that_cannot_start_another_one_goes_on(machine: Machine, monke
     assert "needs a Python interpreter" in probe().problem
 
 
+def _pipes() -> set[str]:
+    """The pipes that this process has open. Threads of other tests open and close other descriptors."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it has just been closed
+            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return {link for link in found if "pipe:" in link}
+
+
 def test_no_descriptor_and_no_process_is_left(machine: Machine) -> None:
     machine.tensorrt()
     machine.cuda(ONE_GPU)
-    before = len(os.listdir("/proc/self/fd"))
+    before = _pipes()
     probe()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert _pipes() <= before

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.serving.lifecycle import retry_pauses
 from repoagent.serving.lifecycle.retry_pauses import RetryPauses
 from repoagent.serving.options import ControlMode
 from tests.serving.core_kit import CoreMaker, ModelWriter
@@ -18,11 +19,12 @@ def _attempts(loader: Any) -> int:
 
 
 def test_polling_tries_a_refused_model_again_with_pauses_that_grow(
-    new_core: CoreMaker, write_model: ModelWriter, loader: Any
+    new_core: CoreMaker, write_model: ModelWriter, loader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retry_pauses, "_LONGEST_SECONDS", 3600.0 * 100)  # in an hour, no poll but these
     write_model("m", {1: "1"})
     loader.refusal = "the key server is down"
-    core = new_core(control_mode=ControlMode.POLL, poll_seconds=3, exit_on_error=False)
+    core = new_core(control_mode=ControlMode.POLL, poll_seconds=3600, exit_on_error=False)
     tried = []
     for poll in range(1, 13):
         before = _attempts(loader)
@@ -41,7 +43,7 @@ def test_polling_tries_a_refused_reload_again_while_the_old_model_serves(
     new_core: CoreMaker, write_model: ModelWriter, loader: Any
 ) -> None:
     write_model("m", {1: "1"})
-    core = new_core(control_mode=ControlMode.POLL, poll_seconds=3)
+    core = new_core(control_mode=ControlMode.POLL, poll_seconds=3600)
     loader.refusal = "the key server is down"
     write_model("m", {1: "22"})
     core.poll()

@@ -1,6 +1,7 @@
 """Descriptors that an event loop reads for others, until it ends."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -28,6 +29,18 @@ class Source:
 
     def abandoned(self) -> None:
         self.abandonments += 1
+
+
+def _descriptors_of(sock: socket.socket) -> list[int]:
+    """Those of this socket alone: threads of other tests open and close their own."""
+    device, inode = os.fstat(sock.fileno()).st_dev, os.fstat(sock.fileno()).st_ino
+    found = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it has just been closed
+            status = os.fstat(number)
+            if (status.st_dev, status.st_ino) == (device, inode):
+                found.append(number)
+    return found
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -86,11 +99,10 @@ def test_a_descriptor_that_cannot_be_watched_is_not_kept(runner: asyncio.Runner)
         here, there = socket.socketpair()
         loop = asyncio.get_running_loop()
         with here, there, LoopReader(loop) as reader:
-            before = os.listdir("/proc/self/fd")
             loop.add_reader = None  # type: ignore[method-assign, assignment]
             with pytest.raises(TypeError):
                 reader.watch(here.fileno(), Source(here))
-            assert len(os.listdir("/proc/self/fd")) == len(before)
+            assert _descriptors_of(here) == [here.fileno()]
 
     with runner:
         runner.run(run())
@@ -100,11 +112,10 @@ def test_the_end_of_the_loop_closes_every_descriptor_and_says_so(runner: asyncio
     async def run() -> None:
         here, there = socket.socketpair()
         with here, there:
-            before = os.listdir("/proc/self/fd")
             source = Source(here)
             with LoopReader(asyncio.get_running_loop()) as reader:
                 reader.watch(here.fileno(), source)
-            assert len(os.listdir("/proc/self/fd")) == len(before)
+            assert _descriptors_of(here) == [here.fileno()]
             assert source.abandonments == 1
 
     with runner:
