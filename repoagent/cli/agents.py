@@ -63,8 +63,12 @@ def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     try:
         details = _registry(repoagent_directory).inspect(name)
     except AgentError as error:
-        place = _place_of(error.__cause__)
-        raise AgentError(name, f"{error.reason} ({place})" if place else error.reason) from error
+        fault = error.__cause__
+        place = _place_of(fault)
+        reason = error.reason
+        if place and isinstance(fault, SyntaxError):  # its own text ends with the last part of the place
+            reason = reason.removesuffix(str(fault)) + (fault.msg or "")
+        raise AgentError(name, f"{reason} ({place})" if place else reason) from error
     info = details.info
     lines = {
         "name": info.name,

@@ -31,6 +31,7 @@ def test_the_fault_is_named_with_its_place_and_without_a_traceback(
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"repoagent: agent 'mine': cannot import {tmp_path}/mine/agent.py: {reason}")
     assert line.endswith(f"({tmp_path}/mine/{place})")
+    assert line.count(", line ") == 1
 
 
 def test_what_has_no_place_has_none(tmp_path: Path) -> None:
