@@ -153,7 +153,8 @@ def verify_command(
 
 def _print(verified: Verified) -> None:
     click.echo(f"signed by {printable(verified.signer.name)} (method {verified.signer.method})")
-    click.echo(f"{verified.files} files, {verified.bytes_read} bytes, sha256:{verified.manifest.root_digest}: OK")
+    files = f"{verified.files} file{'' if verified.files == 1 else 's'}"
+    click.echo(f"{files}, {verified.bytes_read} bytes, sha256:{verified.manifest.root_digest}: OK")
     for path in verified.unsigned:
         click.echo(f"not signed: {printable(path)}")
 

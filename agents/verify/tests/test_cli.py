@@ -34,6 +34,14 @@ def test_sign_then_verify(model: Path, keys: tuple[Path, Path]) -> None:
     assert run(verify_command, model, "--public-key", public, "--quiet").stdout == ""
 
 
+def test_one_file_is_not_counted_as_files(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    model = tmp_path / "alone"
+    model.mkdir()
+    (model / "weights.bin").write_bytes(b"weights")
+    assert run(sign_command, model, "--key", keys[0]).exit_code == 0
+    assert "\n1 file, 7 bytes, sha256:" in run(verify_command, model, "--public-key", keys[1]).stdout
+
+
 def test_a_signature_is_replaced_only_by_force(model: Path, keys: tuple[Path, Path]) -> None:
     run(sign_command, model, "--key", keys[0])
     result = run(sign_command, model, "--key", keys[0])
