@@ -4,7 +4,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 __all__ = ["FileServer", "Request"]
@@ -104,6 +104,19 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
     owner: "FileServer"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self.owner.lock:
+            self.owner.connections += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.owner.gone:
+                self.owner.connections -= 1
+                self.owner.gone.notify_all()
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes is no error."""
 
@@ -123,6 +136,9 @@ class FileServer:
         self.seen_headers: list[dict[str, str]] = []
         self.sent = 0
         self.lock = threading.Lock()
+        self.gone = threading.Condition(self.lock)
+        """Notified when a connection has ended."""
+        self.connections = 0
         self._server = _Server((address, 0), Request)
         self._server.owner = self
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -141,6 +157,12 @@ class FileServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    def restart_count(self) -> None:
+        """Begin ``sent`` at 0, once the connections of all clients, who must have gone, have ended."""
+        with self.gone:
+            assert self.gone.wait_for(lambda: not self.connections, timeout=60)
+            self.sent = 0
 
     def tag_of(self, path: str, content: bytes) -> str:
         return f'"{hash((path, content)) & 0xFFFFFFFF:x}"'

@@ -24,7 +24,10 @@ def bridge() -> None:
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("names", nargs=-1, required=True)
 def install(directory: Path, names: tuple[str, ...]) -> None:
-    """Lay out DIRECTORY/NAME for each installed agent NAME; give DIRECTORY to Triton's --repoagent-directory."""
+    """Lay out DIRECTORY/NAME for each agent NAME.
+
+    The agents must be installed. Give DIRECTORY to Triton's --repoagent-directory.
+    """
     registry = AgentRegistry(None)
     for name in names:
         try:

@@ -303,8 +303,7 @@ def test_a_kill_at_any_point_corrupts_nothing_and_the_next_fetch_continues(
         for blob in cache.path.glob("blobs/*"):
             assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
             kept = len(BIG)
-    with server.lock:
-        server.sent = 0
+    server.restart_count()
     again = child(_CHILD, *arguments, "none", 0)
     assert again.expect() == "ready"
     again.tell()
