@@ -225,7 +225,7 @@ A request to a Python model also has a budget of calls: of functions of this pro
 
 | HTTP, JSON | HTTP, binary | gRPC | HTTP, model in its own process |
 | --- | --- | --- | --- |
-| 138 | 139 | 136 | 181 |
+| 138 | 139 | 136 | 182 |
 """
 
 

@@ -382,7 +382,7 @@ def _is_brief(place: list[int] | None, opened: list[list[int]]) -> bool:
     """Whether the tensors at ``place`` are small, and no large memory has to be mapped for them."""
     if place is not None and place[2] > _BRIEF_BYTES:
         return False
-    return not opened or sum(size for _, size in opened) <= _BRIEF_MAPPING
+    return not opened or (min(size for _, size in opened) > 0 and sum(size for _, size in opened) <= _BRIEF_MAPPING)
 
 
 def _encode(body: Any) -> str:

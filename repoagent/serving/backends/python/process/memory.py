@@ -192,9 +192,11 @@ class Mapping:
         """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over.
 
         Raises:
-            ProtocolError: it is smaller than was said, or could become so while it is read.
+            ProtocolError: it is smaller than was said, or could become so while it is read; or nothing was said.
         """
         try:
+            if type(size) is not int or size <= 0:  # A map of 0 bytes would be one of the whole file.
+                raise ProtocolError(f"a segment of {size!r} bytes cannot be mapped")
             if segment_number in self._maps:
                 return
             # Reading beyond the end of a file that shrank would kill this process.

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +121,19 @@ def test_a_file_that_could_shrink_or_is_too_small_is_refused(
             mapping.open(2, os.dup(fd), size + 1)
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(fd, 1)
+        os.close(fd)
+        arena.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 16.0, "16", None])
+def test_a_segment_whose_size_is_no_size_is_refused(
+    arena: Arena, mapping: Mapping, nothing_left: NothingLeft, size: Any
+) -> None:
+    """The map of 0 bytes would be one of the whole file, however large that is."""
+    with nothing_left():
+        fd, _ = arena.file(arena.allocate(10).place[0])
+        with pytest.raises(ProtocolError, match="cannot be mapped"):
+            mapping.open(2, os.dup(fd), size)
         os.close(fd)
         arena.close()
 
