@@ -1,6 +1,5 @@
 """Opening by a name beneath a root."""
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -20,6 +19,7 @@ from repoagent.beneath import (
     walk_beneath,
 )
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from tests.descriptors import descriptors_beneath
 
 
 @pytest.fixture
@@ -142,16 +142,7 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
             continue
     with open_directory(root, "1/directory"):
         pass
-    assert _open_beneath(root.parent) == []
-
-
-def _open_beneath(directory: Path) -> list[str]:
-    """What this process has open there. Other descriptors come and go with threads of other tests."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it has just been closed
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return [target for target in found if Path(target).is_relative_to(directory)]
+    assert descriptors_beneath(root.parent) == []
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import contextlib
 import errno
 import os
 import shutil
@@ -13,6 +12,7 @@ import pytest
 from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError, UnsafePathError
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.cache.cache_store import name_of
+from tests.descriptors import descriptors_beneath
 
 
 def _write(content: bytes) -> Callable[[Path], None]:
@@ -176,16 +176,7 @@ def test_a_disk_that_takes_nothing_is_a_cache_that_cannot_be_had_and_leaves_no_l
     monkeypatch.setattr(Path, "touch", _full)
     with pytest.raises(UnavailableError, match="No space left on device"):
         cache.get_or_build("there", _never)
-    assert _open_beneath(cache.path) == []
-
-
-def _open_beneath(directory: Path) -> list[str]:
-    """What this process has open there. Other descriptors come and go with threads of other tests."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it has just been closed
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return [target for target in found if Path(target).is_relative_to(directory)]
+    assert descriptors_beneath(cache.path) == []
 
 
 def _full(*_: object, **__: object) -> None:
