@@ -13,8 +13,9 @@ def interrupt_flag() -> threading.Event:
 
     def interrupt(*_: object) -> None:
         flag.set()
-        os.write(2, b"interrupted: the running step may end in good order; another Ctrl-C stops it at once\n")
+        # Before the message, which invites the second Ctrl-C: it may come at once.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(2, b"interrupted: the running step may end in good order; another Ctrl-C stops it at once\n")
 
     signal.signal(signal.SIGINT, interrupt)
     return flag
