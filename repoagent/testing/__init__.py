@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from repoagent.testing.keys import FakeKeys
     from repoagent.testing.killing import KillHarness
     from repoagent.testing.remote import remote_source
-    from repoagent.testing.repository import ModelRepo
+    from repoagent.testing.repository import ModelRepo, write_files
 
 __all__ = [
     "STORAGE_POINTS",
@@ -29,6 +29,7 @@ __all__ = [
     "Outcome",
     "Point",
     "remote_source",
+    "write_files",
 ]
 
 _HOMES: Final = {
@@ -43,6 +44,7 @@ _HOMES: Final = {
     "Outcome": "harness",
     "Point": "fault_points",
     "remote_source": "remote",
+    "write_files": "repository",
 }
 
 

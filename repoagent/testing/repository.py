@@ -7,12 +7,25 @@ from repoagent.config import ModelConfig, read_text, write_text
 from repoagent.storage import ModelSource, join_inside, open_source
 from repoagent.testing.remote import remote_source
 
-__all__ = ["AgentSpec", "Files", "ModelRepo"]
+__all__ = ["AgentSpec", "Files", "ModelRepo", "write_files"]
 
 Files = Mapping[str, bytes]
 """Path in the model's directory -> content."""
 AgentSpec = str | tuple[str, Mapping[str, str] | Sequence[tuple[str, str]]]
 """An agent's name, or its name and its parameters; pairs where a key is repeated."""
+
+
+def write_files(root: Path, files: Files) -> Path:
+    """Write ``files`` below the directory ``root``, which need not exist, and return it.
+
+    Raises:
+        UnsafePathError: a path of ``files`` leads out of ``root``.
+    """
+    for path, content in files.items():
+        file = join_inside(root, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    return root
 
 
 class ModelRepo:
@@ -40,11 +53,7 @@ class ModelRepo:
             ConfigError: ``config`` does not parse.
             UnsafePathError: a path of ``files`` leads out of the model's directory.
         """
-        directory = self.root / name
-        for path, content in ({"1/model.bin": b"weights"} if files is None else files).items():
-            file = join_inside(directory, path)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+        directory = write_files(self.root / name, {"1/model.bin": b"weights"} if files is None else files)
         directory.mkdir(parents=True, exist_ok=True)
         self.configure(name, agents=agents, config=config)
         return directory

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from repoagent.api import AgentModel, ArtifactType, Parameters
+from repoagent.testing import write_files
 
 
 @dataclass
@@ -47,15 +48,7 @@ MakeTree = Callable[[Mapping[str, bytes]], Path]
 def make_tree(tmp_path: Path) -> MakeTree:
     """Write files (path -> content) below a fresh directory, and return it."""
 
-    def make(files: Mapping[str, bytes]) -> Path:
-        root = tmp_path / "model"
-        for name, content in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return root
-
-    return make
+    return lambda files: write_files(tmp_path / "model", files)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from repoagent_decrypt.plugin import register_commands
 
 from repoagent.api import AgentModel, ArtifactType, NotFoundError, Parameters
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.testing import write_files
 
 
 @dataclass
@@ -77,15 +78,7 @@ Encrypt = Callable[..., None]
 def make_tree(tmp_path: Path) -> MakeTree:
     """Write files (path -> content) below a fresh directory, and return it."""
 
-    def make(files: Mapping[str, bytes]) -> Path:
-        root = tmp_path / f"model{len(os.listdir(tmp_path))}"
-        for name, content in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return root
-
-    return make
+    return lambda files: write_files(tmp_path / f"model{len(os.listdir(tmp_path))}", files)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from repoagent_scan import ScanAgent
 
-from repoagent.testing import AgentHarness, Outcome
+from repoagent.testing import AgentHarness, Outcome, write_files
 
 MakeTree = Callable[[Mapping[str, bytes]], Path]
 Scan = Callable[..., Outcome]
@@ -16,15 +16,7 @@ Scan = Callable[..., Outcome]
 def make_tree(tmp_path: Path) -> MakeTree:
     """Write files (path -> content) below a fresh directory, and return it."""
 
-    def make(files: Mapping[str, bytes]) -> Path:
-        root = tmp_path / "model"
-        for name, content in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        return root
-
-    return make
+    return lambda files: write_files(tmp_path / "model", files)
 
 
 @pytest.fixture
