@@ -68,7 +68,7 @@ def api_service(
         restrictions: What needs a header.
         regions: The shared memory that clients may register.
         limits: How much one request may hold.
-        openai: Whether OpenAI's API is served, below ``/v1``.
+        openai: Whether OpenAI's API is served, below ``/v1``. Otherwise its paths answer 404 with the flag that does.
         make_service: What dispatches requests; another one than HttpService may translate them first.
         access: Who may do what; None lets everybody do everything.
         request_log: Gets a line for each request to a model.
@@ -89,8 +89,7 @@ def api_service(
         generate = GenerateRoutes(inference, max_input_size, long)
         infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size)
         routes = api_routes(handlers, infer, generate)
-        if openai:
-            routes += OpenAiRoutes(inference, long).routes()
+        routes += OpenAiRoutes(inference, long).routes(served=openai)
         if ui:
             routes += ui_routes(handlers.repository, explicit=explicit)
         if metrics is not None:

@@ -37,6 +37,7 @@ _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
 _PROBE: Final = "the model may answer more than once"
 _IDENTITY: Final = (b"", b"identity")
+_TURNED_OFF: Final = "this server does not serve OpenAI's API: start it with --allow-openai=true"
 
 
 class OpenAiRoutes:
@@ -47,8 +48,12 @@ class OpenAiRoutes:
         self._long = long
         self._models = ModelList(inference.core)
 
-    def routes(self) -> list[Route]:
-        """All of them."""
+    def routes(self, *, served: bool = True) -> list[Route]:
+        """All of them. Those not ``served`` let the same clients in, and answer these with 404 and the reason."""
+        routes = self._routes()
+        return routes if served else [replace(route, off=_TURNED_OFF) for route in routes]
+
+    def _routes(self) -> list[Route]:
         looks = partial(Route, methods=_GET, api=Api.MODEL_REPOSITORY, refuse=openai_error)
         needs = Need(Scope.BODY, Right.INFER)
         asks = partial(Route, methods=_POST, while_stopping=False, api=Api.INFERENCE, needs=needs, refuse=openai_error)

@@ -63,6 +63,8 @@ class Route:
     """Set by the router where that part is restricted."""
     refuse: Callable[[str, int], Response] = error_response
     """How its errors are written."""
+    off: str = ""
+    """Why it is not served: those who are let in get 404 with this text, whatever the method. Empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,8 @@ class HttpService:
         denied = self.access.refusal(request, route, params) if self.access is not None else None
         if denied is not None:
             return denied
+        if route.off:
+            return route.refuse(route.off, 404)
         if request.method not in route.methods:
             return route.refuse("Method Not Allowed", 405)
         if self.stopping and not route.while_stopping:

@@ -21,13 +21,13 @@ _PARTS: Final = {"model": "{model}", "version": "1", "repository": "r", "region"
 """What stands for the named parts of a path. One that is missing here fails: its route is new, and needs a look."""
 
 
-def routes() -> list[Route]:
-    """Those of a port with everything on."""
+def routes(*, openai: bool = True) -> list[Route]:
+    """Those of a port with everything on, unless ``openai`` is off."""
     core: Any = SimpleNamespace(audit=None)
     nothing: Any = SimpleNamespace(work=None, long=None, waits=None, asks=None)
     loop = asyncio.new_event_loop()
     try:
-        make = api_service(core, allow_load_parameters=True, metrics=str, openai=True, ui=True, explicit=True)
+        make = api_service(core, allow_load_parameters=True, metrics=str, openai=openai, ui=True, explicit=True)
         return make(loop, nothing).routes
     finally:
         loop.close()

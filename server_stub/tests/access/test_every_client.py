@@ -11,6 +11,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
+from repoagent_server.http.api import api_service
+from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -72,6 +74,31 @@ def test_a_refusal_is_reported_once(guarded: Guarded, http: httpx.Client, case: 
         assert [(event.client, event.protocol) for event in guarded.denied] == (
             [(name, "http")] if answer.status_code in (401, 403) else []
         )
+
+
+@pytest.fixture(scope="module")
+def without_openai(guarded: Guarded) -> Iterator[httpx.Client]:
+    """A port over the same core, with the same access file, where OpenAI's API is off."""
+    front = HttpFrontend(Endpoint(port=0), api_service(guarded.core, access=guarded.file.access))
+    front.start()
+    try:
+        with httpx.Client(base_url="http://{}:{}".format(*front.bind())) as client:
+            yield client
+    finally:
+        front.stop()
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.form.startswith("/v1/")], ids=_case)
+def test_only_clients_that_are_let_in_learn_that_an_api_is_off(
+    guarded: Guarded, without_openai: httpx.Client, case: Case
+) -> None:
+    assert case.route.needs is not None
+    for kind in (*UNKNOWN, *LIMITED, *ADMITTED):
+        status = expected(kind, case.route.needs.scope if case.route.needs.scope is not Scope.BODY else Scope.KNOWN)
+        for model in (MODEL, "nobody"):
+            answer = _ask(without_openai, case, kind, guarded.issuer, model)
+            assert answer.status_code == (404 if status == 200 else status), (kind, answer.text)
+            assert ("--allow-openai" in answer.text) is (status == 200), (kind, answer.text)
 
 
 def test_the_metrics_port_times_every_kind_of_client(guarded: Guarded) -> None:

@@ -30,6 +30,16 @@ def test_a_route_with_a_model_in_its_path_checks_that_model() -> None:
         assert ("(?P<model>" in route.pattern) is (route.needs.scope is Scope.MODEL), route.pattern
 
 
+def test_an_api_that_is_off_needs_what_it_needs_when_it_is_on() -> None:
+    def needed(openai: bool) -> list[object]:
+        return [(route.pattern, route.methods, route.needs, route.api) for route in routes(openai=openai)]
+
+    assert needed(False) == needed(True)
+    assert [route.pattern for route in routes(openai=False) if route.off] == [
+        route.pattern for route in routes() if route.pattern.startswith("/v1/")
+    ]
+
+
 def test_what_states_nothing_is_refused_to_the_mightiest_client() -> None:
     client = Client("root", [Grant(("*",), frozenset(Right))])
     with pytest.raises(NotPermittedError):

@@ -148,9 +148,45 @@ def test_other_methods_and_paths_are_refused(http: httpx.Client) -> None:
     assert http.post("/v1/responses", json={}).status_code == 404
 
 
-def test_without_the_flag_there_are_no_such_routes(server: Server) -> None:
+def test_without_the_flag_the_routes_name_it(server: Server) -> None:
     with KServeHttp(server, KServeHttp.Options(port=0)) as front:
-        assert httpx.get("http://{}:{}/v1/models".format(*front.address)).status_code == 404
+        base = "http://{}:{}/v1".format(*front.address)
+        with OpenAI(base_url=base, api_key="any", max_retries=0) as client:
+            with pytest.raises(NotFoundError, match="start it with --allow-openai=true"):
+                client.models.list()
+            with pytest.raises(NotFoundError, match="start it with --allow-openai=true"):
+                client.completions.create(model="sums", prompt="1+1:")
+        for method in ("GET", "POST"):
+            answer = httpx.request(method, f"{base}/chat/completions")
+            assert (answer.status_code, "--allow-openai" in answer.json()["error"]["message"]) == (404, True)
+        assert httpx.post(f"{base}/responses", json={}).json() == {"error": "Not Found"}
+
+
+def test_a_route_that_is_off_waits_for_no_body(server: Server) -> None:
+    with KServeHttp(server, KServeHttp.Options(port=0)) as front, socket.create_connection(front.address) as client:
+        client.settimeout(60)
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+        )
+        answer = client.makefile("rb").readline()
+    assert answer == b"HTTP/1.1 404 Not Found\r\n"
+
+
+@pytest.mark.parametrize("openai", [False, True])
+def test_restricted_parts_hide_whether_the_api_is_on(server: Server, openai: bool) -> None:
+    secret = Restriction("authorization", b"Bearer open sesame")
+    parts = {Api.INFERENCE: secret, Api.MODEL_REPOSITORY: secret}
+    front = HttpFrontend(Endpoint("127.0.0.1", 0), api_service(server.core, openai=openai, restrictions=parts))
+    front.start()
+    try:
+        base = "http://{}:{}/v1".format(*front.bind())
+        for path in ("chat/completions", "completions", "embeddings", "models", "models/sums"):
+            answer = httpx.post(f"{base}/{path}", json={"model": "sums"})
+            assert answer.status_code == 403
+            assert answer.json()["error"]["message"] == "This API is restricted, expecting header 'authorization'"
+    finally:
+        front.drain(5)
+        front.stop()
 
 
 def test_restricted_parts_need_their_header(server: Server) -> None:
