@@ -96,7 +96,8 @@ class GrpcOptions:
     def tls_files(self) -> TlsFiles | None:
         """The files of TLS, None without it."""
         if self.use_ssl or self.use_mutual_auth:
-            return TlsFiles("gRPC", self.server_cert, self.server_key, self.root_cert, self.use_mutual_auth, ("h2",))
+            files = (self.server_cert, self.server_key, self.root_cert)
+            return TlsFiles("gRPC", *files, self.use_mutual_auth, ("h2",), "--grpc")
         if self.server_cert or self.server_key or self.root_cert:
-            logger.warning("gRPC is served WITHOUT TLS: certificates and keys mean nothing without --grpc-use-ssl")
+            logger.warning("gRPC is served WITHOUT TLS: certificates and keys have no effect without --grpc-use-ssl")
         return None

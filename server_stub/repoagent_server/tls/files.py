@@ -14,6 +14,13 @@ __all__ = ["Material", "Stamp", "TlsFiles"]
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secret and authenticated. Those of TLS 1.3 all are."""
 
+_WHAT: Final = {
+    "server-cert": "the server's certificate",
+    "server-key": "the server's key",
+    "root-cert": "the certificate that signs those of clients",
+}
+"""What the file of a flag holds."""
+
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files these are: compared, never read."""
 
@@ -43,6 +50,8 @@ class TlsFiles:
     mutual: bool = False
     alpn: Sequence[str] = ()
     """The protocols of the front end."""
+    flags: str = "--http"
+    """How the flags begin that name these files, for messages."""
 
     def read(self) -> Material:
         """Read all of them.
@@ -50,8 +59,8 @@ class TlsFiles:
         Raises:
             InvalidArgumentError: a file is missing, cannot be read, or does not fit the others.
         """
-        key, certificate = self._bytes(self.key, "server key"), self._bytes(self.certificate, "server certificate")
-        root = self._bytes(self.root, "root certificate") if self.root or self.mutual else None
+        key, certificate = self._bytes(self.key, "server-key"), self._bytes(self.certificate, "server-cert")
+        root = self._bytes(self.root, "root-cert") if self.root or self.mutual else None
         return Material(self._context(), key, certificate, root, earliest_end(certificate))
 
     def stamp(self) -> Stamp:
@@ -68,8 +77,8 @@ class TlsFiles:
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (OSError, ValueError) as error:  # SSLError is an OSError
             raise InvalidArgumentError(
-                f"'{self.certificate}' and '{self.key}' are not a certificate and its key, in PEM and without a "
-                f"passphrase: {error}"
+                f"{self.flags}-server-cert '{self.certificate}' and {self.flags}-server-key '{self.key}' are not a "
+                f"certificate and its key, in PEM and without a passphrase: {error}"
             ) from error
         if self.root or self.mutual:
             self._verify_clients(context)
@@ -79,19 +88,20 @@ class TlsFiles:
         try:
             context.load_verify_locations(self.root)
         except (OSError, ValueError) as error:
-            raise InvalidArgumentError(f"'{self.root}' holds no certificate in PEM: {error}") from error
+            text = f"{self.flags}-root-cert '{self.root}' holds no certificate in PEM: {error}"
+            raise InvalidArgumentError(text) from error
         context.verify_mode = ssl.CERT_REQUIRED if self.mutual else ssl.CERT_OPTIONAL
         # A resumed session would go on with a certificate that is not looked at again.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
 
-    def _bytes(self, path: str, what: str) -> bytes:
+    def _bytes(self, path: str, flag: str) -> bytes:
         if not path:
-            raise InvalidArgumentError(f"{self.service} with TLS needs the file of the {what}")
+            raise InvalidArgumentError(f"{self.service} with TLS needs {_WHAT[flag]}: set {self.flags}-{flag}=FILE")
         try:
             return Path(path).read_bytes()
         except OSError as error:
-            raise InvalidArgumentError(f"cannot read the {what} '{path}': {error.strerror}") from error
+            raise InvalidArgumentError(f"cannot read {self.flags}-{flag} '{path}': {error.strerror}") from error
 
 
 def _stamp(path: str) -> tuple[int, int, int, int] | None:

@@ -59,7 +59,7 @@ def test_mutual_tls_wants_a_certificate_of_the_client(start_grpc: Any, certifica
 
 def test_a_missing_certificate_is_named(core: Any, tmp_path: Path) -> None:
     options = GrpcOptions(port=0, use_ssl=True, server_cert=str(tmp_path / "no.pem"), server_key=str(tmp_path / "no"))
-    with pytest.raises(InvalidArgumentError, match="cannot read the server key"):
+    with pytest.raises(InvalidArgumentError, match="cannot read --grpc-server-key"):
         GrpcFrontend(core, options).bind()
 
 
@@ -131,7 +131,7 @@ def _one() -> triton.InferInput:
 def test_a_key_that_is_not_the_certificates_is_told(core: Any, certificates: Path) -> None:
     key, cert = str(certificates / "key.pem"), str(certificates / "cert.pem")
     swapped = GrpcOptions(port=0, use_ssl=True, server_cert=key, server_key=cert)
-    with pytest.raises(InvalidArgumentError, match=r"key\.pem' and '.*cert\.pem' are not a certificate and its key"):
+    with pytest.raises(InvalidArgumentError, match=r"key\.pem' and .*cert\.pem' are not a certificate and its key"):
         GrpcFrontend(core, swapped).bind()
     no_root = GrpcOptions(port=0, use_ssl=True, server_cert=cert, server_key=key, root_cert=key)
     with pytest.raises(InvalidArgumentError, match=r"key\.pem' holds no certificate"):

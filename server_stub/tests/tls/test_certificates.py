@@ -1,10 +1,13 @@
 """Files of TLS that are replaced while a server runs."""
 
 import logging
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from repoagent_server.flags.http_tls_flags import take_http_tls
+from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import Certificates
 from repoagent_server.tls.files import TlsFiles
 
@@ -17,6 +20,22 @@ def _copy(pair: Pair, folder: Path) -> TlsFiles:
     shutil.copy(pair.certificate, folder / "tls.crt")
     shutil.copy(pair.key, folder / "tls.key")
     return TlsFiles("HTTP", str(folder / "tls.crt"), str(folder / "tls.key"))
+
+
+def _of(front: str, certificate: str = "", key: str = "", root: str = "", *, mutual: bool = False) -> TlsFiles:
+    """The files as the flags of HTTP or of gRPC name them."""
+    if front == "gRPC":
+        options = GrpcOptions(
+            use_ssl=True, server_cert=certificate, server_key=key, root_cert=root, use_mutual_auth=mutual
+        )
+        files = options.tls_files()
+    else:
+        named = {"http_server_cert": certificate, "http_server_key": key, "http_root_cert": root}
+        switches = {"http_use_ssl": True, "http_use_ssl_mutual": mutual, "metrics_use_ssl": front != "HTTP"}
+        tls = take_http_tls({**named, **switches})[0]
+        files = tls.http if front == "HTTP" else tls.metrics
+    assert files is not None
+    return files
 
 
 def test_new_files_are_in_use_once_they_have_stayed_the_same_between_two_looks(
@@ -87,12 +106,22 @@ def test_the_thread_finds_new_files_by_itself(authority: Authority, server_pair:
         certificates.close()
 
 
-def test_files_that_are_wrong_at_the_start_are_named(server_pair: Pair, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="HTTP with TLS needs the file of the server key"):
-        Certificates(TlsFiles("HTTP", server_pair.certificate))
-    with pytest.raises(InvalidArgumentError, match=r"cannot read the server key '.*none': No such file"):
-        Certificates(TlsFiles("HTTP", server_pair.certificate, str(tmp_path / "none")))
-    with pytest.raises(InvalidArgumentError, match="are not a certificate and its key"):
-        Certificates(TlsFiles("HTTP", server_pair.key, server_pair.certificate))
-    with pytest.raises(InvalidArgumentError, match="needs the file of the root certificate"):
-        Certificates(TlsFiles("HTTP", server_pair.certificate, server_pair.key, mutual=True))
+@pytest.mark.parametrize(("front", "flag"), [("HTTP", "--http"), ("the metrics port", "--http"), ("gRPC", "--grpc")])
+def test_files_that_are_wrong_at_the_start_are_named_with_their_flag(
+    front: str, flag: str, server_pair: Pair, tmp_path: Path
+) -> None:
+    certificate, key, none = server_pair.certificate, server_pair.key, str(tmp_path / "none")
+    swapped = f"{flag}-server-cert '{key}' and {flag}-server-key '{certificate}' are not a certificate and its key"
+    signer = f"{front} with TLS needs the certificate that signs those of clients: set {flag}-root-cert=FILE"
+    wrong = {
+        f"{front} with TLS needs the server's key: set {flag}-server-key=FILE": _of(front, certificate),
+        f"{front} with TLS needs the server's certificate: set {flag}-server-cert=FILE": _of(front, "", key),
+        f"cannot read {flag}-server-key '{none}': No such file": _of(front, certificate, none),
+        f"cannot read {flag}-server-cert '{none}': No such file": _of(front, none, key),
+        swapped: _of(front, key, certificate),
+        signer: _of(front, certificate, key, mutual=True),
+        f"{flag}-root-cert '{key}' holds no certificate": _of(front, certificate, key, key),
+    }
+    for text, files in wrong.items():
+        with pytest.raises(InvalidArgumentError, match=re.escape(text)):
+            Certificates(files)
