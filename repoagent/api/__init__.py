@@ -21,6 +21,7 @@ from repoagent.api.converters import (
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import AgentModel, Cache, Parameters
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
+from repoagent.atomic_file import replace_file
 from repoagent.beneath import (
     held_beneath,
     list_beneath,
@@ -91,6 +92,7 @@ __all__ = [
     "open_beneath",
     "read_beneath",
     "read_small_file",
+    "replace_file",
     "status_beneath",
     "unchanged",
     "walk_beneath",

@@ -4,7 +4,6 @@ Exit status: 0 all as it should be, 1 the directory is not what the digest file 
 2 the command line is wrong, a package is missing, or the system does not let something be read or written.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, replace_file
 from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
 from repoagent_checksum.check import Verdict, check, find_manifests
 from repoagent_checksum.file_names import show
@@ -55,7 +54,7 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
         with _progress_bar() as observer:
             digests = digest_files(directory, {path: [chosen] for path in files}, observer=observer)
         found = {path: digests[path][chosen.name] for path in files}
-        _replace(directory / name, format_manifest(found, chosen, tagged=tag))
+        replace_file(directory / name, format_manifest(found, chosen, tagged=tag))
     click.echo(f"{name}: {_count(len(files))}, {sum(files.values())} bytes")
 
 
@@ -113,16 +112,6 @@ def _describable(tree: Tree, manifest: str) -> dict[str, int]:
     for path in tree.empty:
         click.echo(f"warning: {show(path)} is {Kind.EMPTY.value}: verifying needs 'ignore' for it", err=True)
     return {path: size for path, size in tree.files.items() if path != manifest}
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path``, then put it in its place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ Exit status: 0 done, 1 the model does not hold or cannot be signed, 2 the comman
 or a file cannot be read or written.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, read_small_file
+from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, read_small_file, replace_file
 from repoagent_verify.errors import printable
 from repoagent_verify.keyless import check_identity, check_root
 from repoagent_verify.keyless_signing import sign_keyless
@@ -92,7 +91,7 @@ def sign_command(
             bundle = sign_keyless(statement, token=_text(identity_token), trust_config=_text(trust_config))
         else:
             bundle = sign_statement(statement, identity)
-        _write(target, bundle)
+        replace_file(target, bundle)
     click.echo(f"{target}: {len(bundle)} bytes")
 
 
@@ -170,16 +169,6 @@ def _read(path: Path) -> bytes:
     if not path.exists():
         raise InvalidArgumentError(f"the model is not signed: there is no {path}")
     return read_small_file(path, limit=LARGEST_SIGNATURE)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write ``data`` beside ``path``, then put it in its place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

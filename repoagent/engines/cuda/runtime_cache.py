@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from repoagent.atomic_file import replace_file
 from repoagent.engines.bindings import trt
-from repoagent.engines.files import replace_file
 
 __all__ = ["with_runtime_cache"]
 
@@ -36,7 +36,8 @@ def with_runtime_cache(
         data = cache.serialize()
         try:
             if data is not None:
-                replace_file(path, bytes(data))
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                replace_file(path, bytes(data), private=True)
         except OSError as error:
             logger.warning("the runtime cache %s cannot be written: %s", path, error)
 

@@ -5,7 +5,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
+from repoagent.atomic_file import replace_file
 from repoagent.errors import UnavailableError
 
 __all__ = ["clear_ready_file", "write_ready_file"]
@@ -17,9 +19,7 @@ def clear_ready_file(path: Path) -> None:
     Raises:
         UnavailableError: the file will not be there when it is time, for it cannot be written.
     """
-    with _faults(path):
-        _beside(path).touch()
-        _beside(path).unlink()
+    with _faults(path), NamedTemporaryFile(dir=path.parent):
         path.unlink(missing_ok=True)
 
 
@@ -31,12 +31,7 @@ def write_ready_file(path: Path, addresses: Mapping[str, tuple[str, int]]) -> No
     """
     document = {"pid": os.getpid(), **{name: {"address": a, "port": p} for name, (a, p) in addresses.items()}}
     with _faults(path):
-        _beside(path).write_text(json.dumps(document) + "\n", encoding="utf-8")
-        _beside(path).replace(path)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
+        replace_file(path, json.dumps(document).encode() + b"\n")
 
 
 @contextmanager

@@ -1,19 +1,25 @@
 """Files that are replaced as a whole."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from repoagent.engines.files import replace_file
+from repoagent.atomic_file import replace_file
 
 
-def test_a_file_is_replaced_for_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "cache"
-    for data in (b"one", b"two"):
-        replace_file(path, data)
-        assert path.read_bytes() == data
-    assert path.stat().st_mode & 0o077 == 0
-    assert [one.name for one in path.parent.iterdir()] == ["cache"]
+@pytest.mark.parametrize(("private", "mode"), [(False, 0o640), (True, 0o600)])
+def test_a_file_is_replaced_with_the_mode_that_was_asked_for(tmp_path: Path, private: bool, mode: int) -> None:
+    path = tmp_path / "cache"
+    umask = os.umask(0o027)
+    try:
+        for data in (b"one", b"two"):
+            replace_file(path, data, private=private)
+            assert path.read_bytes() == data
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == mode
+    assert [one.name for one in tmp_path.iterdir()] == ["cache"]
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
