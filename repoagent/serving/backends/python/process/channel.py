@@ -8,14 +8,11 @@ sender's arena; the packet that first mentions a segment brings its descriptor a
 import array
 import contextlib
 import enum
-import json
 import os
 import select
 import socket
 import struct
 import threading
-from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from repoagent.serving.backends.python.process.memory import (
@@ -27,13 +24,13 @@ from repoagent.serving.backends.python.process.memory import (
     Place,
     ProtocolError,
 )
+from repoagent.serving.backends.python.process.packets import decoded, descriptors_of, encoded, send_packet
 
 __all__ = [
     "Channel",
     "Kind",
     "LongMessageError",
     "Message",
-    "PatientChannel",
     "Payload",
     "PeerGoneError",
     "UndeliveredError",
@@ -47,13 +44,9 @@ _INLINE_BYTES: Final = 16 << 10
 _BRIEF_BYTES: Final = 64 << 10
 _BRIEF_MAPPING: Final = 4 << 20
 """Up to here a message is brief: taking it in takes no longer than a small request over the network."""
-_encoder: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-_decode: Final = json.JSONDecoder().raw_decode
 _REMEMBERED: Final = 1024
-# Numbers, as the members of an enumeration take microseconds to combine.
+# A number, as the members of an enumeration take microseconds to combine.
 _TRUNCATED: Final = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
-_NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)
-_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _DESCRIPTOR_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 
 
@@ -150,11 +143,11 @@ class Channel:
         with self._lock:
             released, dropped = self._mapping.released(), self._arena.dropped()
             with _Opened(self._arena, self._announced) as opened:
-                text = _encode([body, place, released, dropped, opened.sizes(segments)]).encode()
+                text = encoded([body, place, released, dropped, opened.sizes(segments)]).encode()
                 spilled = len(text) > _TEXT_BYTES
                 if spilled:
-                    rest = self._spill(_encode([body, place]).encode(), segments)
-                    text = _encode([None, rest, released, dropped, opened.sizes(segments)]).encode()
+                    rest = self._spill(encoded([body, place]).encode(), segments)
+                    text = encoded([None, rest, released, dropped, opened.sizes(segments)]).encode()
                 head = _HEAD.pack(kind, spilled, len(text))
                 self._transmit([head, text, inline], opened.descriptors)
             self._announced.update(segments)
@@ -180,7 +173,7 @@ class Channel:
                 return None
             if not length:
                 return None
-            descriptors = _descriptors(ancillary) if ancillary else []
+            descriptors = descriptors_of(ancillary) if ancillary else []
         else:
             (length, descriptors), seen = kept, 0
         try:
@@ -230,7 +223,7 @@ class Channel:
 
     def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
         try:
-            _send(self._socket, parts, descriptors, 0)
+            send_packet(self._socket, parts, descriptors, 0)
         except OSError as error:
             raise UndeliveredError(str(error)) from error
 
@@ -269,7 +262,7 @@ class Channel:
             raise ProtocolError("a message is cut off")
         if brief and spilled:
             raise LongMessageError
-        body, place, released, dropped, opened = _decoded(str(self._view[_HEAD.size : end], "ascii"))
+        body, place, released, dropped, opened = decoded(str(self._view[_HEAD.size : end], "ascii"))
         if brief and not _is_brief(place, opened):
             raise LongMessageError
         for number, size in opened:
@@ -279,7 +272,7 @@ class Channel:
         for number, offset, _ in released:
             self._arena.release(number, offset)
         if spilled:
-            body, place = _decoded(str(self._mapping.view(place).data, "ascii"))
+            body, place = decoded(str(self._mapping.view(place).data, "ascii"))
         if place is not None:
             return Message(kind, body, self._mapping.view(place))
         return Message(kind, body, bytearray(self._view[end:length]))
@@ -312,97 +305,8 @@ class _Opened:
         return list(self._sizes.items())
 
 
-class PatientChannel(Channel):
-    """A channel whose ``send`` never waits for the other side: what does not fit is sent by :meth:`flush`.
-
-    ``on_backlog`` is called when there is something to flush.
-    """
-
-    def __init__(
-        self, sock: socket.socket, arena: Arena, mapping: Mapping, on_backlog: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(sock, arena, mapping)
-        self._backlog: deque[tuple[bytes, list[int]]] = deque()
-        self._on_backlog = on_backlog
-
-    @property
-    def backlogged(self) -> bool:
-        return bool(self._backlog)
-
-    def flush(self, *, wait: bool = False) -> None:
-        """Send as much as the other side takes at the moment, or all."""
-        flags = 0 if wait else _DONT_WAIT
-        with self._lock:
-            while self._backlog:
-                data, descriptors = self._backlog[0]
-                try:
-                    _send(self._socket, [data], descriptors, flags)
-                except BlockingIOError:
-                    return
-                except OSError:
-                    self._forget()
-                    return
-                _close(self._backlog.popleft()[1])
-
-    def close(self) -> None:
-        super().close()
-        with self._lock:
-            self._forget()
-
-    def _forget(self) -> None:
-        while self._backlog:
-            _close(self._backlog.popleft()[1])
-
-    def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
-        try:
-            if not self._backlog:
-                _send(self._socket, parts, descriptors, _DONT_WAIT)
-                return
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            raise UndeliveredError(str(error)) from error
-        self._backlog.append((b"".join(parts), [os.dup(descriptor) for descriptor in descriptors]))
-        self._on_backlog()
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def _send(sock: socket.socket, parts: list[Any], descriptors: list[int], flags: int) -> None:
-    ancillary = []
-    if descriptors:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    sock.sendmsg(parts, ancillary, flags | _NO_SIGNAL)
-
-
 def _is_brief(place: list[int] | None, opened: list[list[int]]) -> bool:
     """Whether the tensors at ``place`` are small, and no large memory has to be mapped for them."""
     if place is not None and place[2] > _BRIEF_BYTES:
         return False
     return not opened or (min(size for _, size in opened) > 0 and sum(size for _, size in opened) <= _BRIEF_MAPPING)
-
-
-def _encode(body: Any) -> str:
-    try:
-        return _encoder.encode(body)  # It does not look for circles, which would take half of the time.
-    except RecursionError:
-        raise ValueError("a body leads in a circle, or is nested too deeply") from None
-
-
-def _decoded(text: str) -> Any:
-    # json.loads looks for white space around the value as well: a third of its time for a small one.
-    value, end = _decode(text)
-    if end != len(text):
-        raise ValueError("there is something behind the body")
-    return value
-
-
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    received = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    return received.tolist()

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from repoagent.serving.backends.python.process.channel import Kind, Message, PatientChannel, Payload, PeerGoneError
+from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.serving.backends.python.process.output import OutputLines
+from repoagent.serving.backends.python.process.patient_channel import PatientChannel
 from repoagent.serving.backends.python.process.work_channel import WorkChannel
 from repoagent.storage.secrets.environment import without_secrets
 

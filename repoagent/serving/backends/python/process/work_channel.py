@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 from repoagent.serving.backends.python.process.channel import (
     Kind,
     Message,
-    PatientChannel,
     Payload,
     PeerGoneError,
     UndeliveredError,
 )
+from repoagent.serving.backends.python.process.patient_channel import PatientChannel
 
 __all__ = ["AskBack", "Listener", "WorkChannel"]
 

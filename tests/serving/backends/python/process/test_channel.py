@@ -12,7 +12,7 @@ import pytest
 
 from repoagent.errors import InternalError, NotFoundError
 from repoagent.serving.backends.python.process import channel
-from repoagent.serving.backends.python.process.channel import Channel, Kind, PatientChannel, PeerGoneError
+from repoagent.serving.backends.python.process.channel import Channel, Kind, PeerGoneError
 from repoagent.serving.backends.python.process.codec import (
     Packer,
     request_body,
@@ -22,6 +22,7 @@ from repoagent.serving.backends.python.process.codec import (
     tensors_of,
 )
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, ProtocolError
+from repoagent.serving.backends.python.process.patient_channel import PatientChannel
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
 
