@@ -13,7 +13,7 @@ from typing import Final
 
 from repoagent.audit.lines import BEGINNING, Head, LineError, digest
 from repoagent.audit.tail import Tail, first_number, read_tail
-from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.storage.workspaces.locks import FileLock
 
 __all__ = ["AuditFile"]
@@ -108,6 +108,7 @@ class AuditFile:
 
         Raises:
             OSError: the new file cannot be opened; the old one is still written to.
+            UnavailableError: another server writes the file at the path.
             InvalidArgumentError: there is a file at the path that others have written to.
         """
         fd = _opened(self.path)
@@ -120,6 +121,7 @@ class AuditFile:
                     f"the audit log {self.path} was put in place by something else and is not empty; the former file "
                     "is still written to: move the new one away and send SIGHUP again"
                 )
+            _take_empty(fd, self.path)
             self._prepare(fd)
             self._go_on_in(fd)
             fd = -1
@@ -189,13 +191,12 @@ class AuditFile:
         try:
             fd = _opened(fresh)
             try:
-                self._prepare(fd)
-                self._replace(fresh, former)
+                _take_empty(fd, fresh)
+                self._replace(fd, fresh, former)
             except BaseException:
                 os.close(fd)
-                fresh.unlink(missing_ok=True)
                 raise
-        except (OSError, InvalidArgumentError) as error:
+        except (OSError, RepoAgentError) as error:
             if not self._stuck:
                 logger.error("the audit log %s grows beyond its size: %s: %s", self.path, former, error)
             self._stuck = True
@@ -203,27 +204,28 @@ class AuditFile:
             self._stuck = False
             self._go_on_in(fd)
 
-    def _replace(self, fresh: Path, former: Path) -> None:
-        with _directory(self.path) as directory:
-            try:
-                os.link(self.path, former)
-            except FileExistsError:  # Nothing is overwritten; but a server that was killed here may have come so far.
-                if not former.samefile(self.path):
-                    raise
-            os.rename(fresh, self.path)
-            with suppress(OSError):  # It is done; a disk that fails here fails the lines, too.
-                os.fsync(directory)
+    def _replace(self, fd: int, fresh: Path, former: Path) -> None:
+        """Name this file ``former``, and give its name to ``fresh``, which is ours: it goes if that fails."""
+        try:
+            self._prepare(fd)
+            with _directory(self.path) as directory:
+                self._name_again(former)
+                os.rename(fresh, self.path)
+                with suppress(OSError):  # It is done; a disk that fails here fails the lines, too.
+                    os.fsync(directory)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+
+    def _name_again(self, former: Path) -> None:
+        try:
+            os.link(self.path, former)
+        except FileExistsError:  # Nothing is overwritten; but a server that was killed here may have come so far.
+            if not former.samefile(self.path):
+                raise
 
     def _prepare(self, fd: int) -> None:
-        """What may fail before the log goes on in ``fd``.
-
-        Raises:
-            OSError: it does.
-            InvalidArgumentError: it is not empty.
-        """
-        if os.fstat(fd).st_size:
-            raise InvalidArgumentError(f"the audit log {self.path} cannot go on in a file that is not empty")
-        _claim(fd)
+        """What may fail with an OSError before the log goes on in ``fd``."""
         os.fsync(self._fd)
         os.fchmod(fd, stat.S_IMODE(os.fstat(self._fd).st_mode))
 
@@ -270,6 +272,22 @@ def _claim(fd: int) -> None:
         OSError: it cannot be locked.
     """
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _take_empty(fd: int, path: Path) -> None:
+    """Keep other servers from the file ``fd`` at ``path``, in which nobody has written anything.
+
+    Raises:
+        OSError: it cannot be locked.
+        UnavailableError: another server writes it.
+        InvalidArgumentError: it is not empty.
+    """
+    try:
+        _claim(fd)
+    except BlockingIOError as error:
+        raise _in_use(path, path) from error
+    if os.fstat(fd).st_size:
+        raise InvalidArgumentError(f"{path} is not empty: move it away")
 
 
 def _in_use(path: Path, lock: Path) -> UnavailableError:

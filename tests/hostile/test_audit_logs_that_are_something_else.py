@@ -65,3 +65,26 @@ def test_a_forged_hmac_that_is_not_text_is_a_broken_line(path: Path, mac: str) -
     path.write_bytes(canonical({"v": 1, "seq": 1, "prev": "0" * 64, "event": "load", "mac": mac}) + b"\n")
     with pytest.raises(BrokenChain, match="HMAC"):
         verify([path], key=KEY)
+
+
+def test_a_file_in_the_way_of_a_rotation_is_neither_taken_nor_removed(path: Path) -> None:
+    other = path.with_name("audit.log.new")
+    other.write_text("notes of somebody\n")
+    log = AuditLog(path, largest=1)
+    log.record("server", "started", {})
+    log.record("server", "stopped", {})
+    log.close()
+    assert other.read_text() == "notes of somebody\n"
+    assert verify([path]).head.seq == 2
+
+
+def test_the_log_of_another_server_is_not_removed_by_a_rotation(path: Path) -> None:
+    other = AuditLog(path.with_name("audit.log.new"))
+    log = AuditLog(path, largest=1)
+    log.record("server", "started", {})
+    log.record("server", "stopped", {})
+    log.close()
+    other.record("server", "started", {})
+    other.close()
+    assert verify([path.with_name("audit.log.new")]).head.seq == 1
+    assert verify([path]).head.seq == 2
