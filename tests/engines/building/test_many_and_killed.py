@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from repoagent.api import ConversionJob, Product
+from repoagent.converters.onnx.tensorrt import TensorRtConverter
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.engines.provenance import check_digest
 from repoagent.errors import RepoAgentError
@@ -29,8 +33,22 @@ max_batch_size: 8
 model_repository_agents { agents [ { name: "convert" parameters { key: "to" value: "tensorrt" } } ] }
 """
 _BUILDER: Final = "repoagent.loader.converting.child"
-_IN_A_BUILD: Final = "reading the model"
-"""The first thing that a process that builds plans reports; then it makes the builder."""
+_IN_A_BUILD: Final = "held in the library"
+
+
+class Held(TensorRtConverter):
+    """Holds the library in the first step that it reports, until somebody ends the process: no build ends before."""
+
+    def build(self, job: ConversionJob) -> Product:
+        def progress(done: int, total: int | None = None, _: str = "") -> None:
+            if total is not None:  # The library reports it; before that the model is read.
+                job.progress(done, total, _IN_A_BUILD)
+                threading.Event().wait()
+
+        return super().build(replace(job, progress=progress))
+
+
+_HELD: Final = {("onnx", "tensorrt"): f"{__name__}:{Held.__name__}"}
 
 # Loads the model when a line comes; with "kill" it kills itself as soon as the library is at work.
 _PROGRAM: Final = """
@@ -38,7 +56,7 @@ import hashlib, json, os, signal, sys
 from pathlib import Path
 from repoagent.storage import open_source
 from repoagent.testing import AgentHarness
-from tests.engines.building.test_many_and_killed import _IN_A_BUILD, builders
+from tests.engines.building.test_many_and_killed import _HELD, _IN_A_BUILD, builders
 
 directory, what = Path(sys.argv[1]), sys.argv[2]
 
@@ -47,7 +65,7 @@ def progress(step):
         print(json.dumps(builders()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-with AgentHarness(directory / "harness") as harness:
+with AgentHarness(directory / "harness", converters=_HELD if what == "kill" else {}) as harness:
     print("ready", flush=True)
     sys.stdin.readline()
     chain = harness.loader.load(open_source("m", str(directory / "m")), on_progress=progress)
@@ -145,7 +163,9 @@ def test_a_server_that_is_killed_in_a_plans_build_leaves_no_half_result(start: S
     stat = Path(f"/proc/{builder}/stat")
     deadline = time.monotonic() + 60
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the build goes on"
+        if time.monotonic() > deadline:
+            os.kill(builder, signal.SIGKILL)  # It is held, and would never end.
+            pytest.fail("the build goes on")
         time.sleep(0.01)
     assert not [path for path in _objects(tmp_path) if not path.name.startswith(".")]
     _check_next_load(tmp_path)
@@ -157,7 +177,7 @@ def test_a_build_that_is_killed_refuses_its_load_and_leaves_no_half_result(tmp_p
             (builder,) = builders()
             os.kill(builder, signal.SIGKILL)
 
-    with AgentHarness(tmp_path / "harness") as harness:
+    with AgentHarness(tmp_path / "harness", converters=_HELD) as harness:
         with pytest.raises(RepoAgentError, match="the converter from 'onnx' to 'tensorrt' was killed"):
             harness.loader.load(open_source("m", str(tmp_path / "m")), on_progress=progress)
         assert harness.left_over() == []
