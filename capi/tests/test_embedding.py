@@ -10,10 +10,13 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
+IDENTITY = 'backend: "identity"\n{tensors}'
+DELAY = 'parameters {{{{ key: "execute_delay_ms" value {{{{ string_value: "{}" }}}} }}}}'
 MODELS = {
-    "identity": 'backend: "identity"\n{tensors}',
+    "identity": IDENTITY,
     "words": 'backend: "identity"\n{words}',
-    "slow": 'backend: "identity"\n{tensors}\nparameters {{ key: "execute_delay_ms" value {{ string_value: "300" }} }}',
+    "slow": f"{IDENTITY}\n{DELAY.format(300)}",
+    "endless": f"{IDENTITY}\n{DELAY.format(600_000)}",  # until its request is cancelled
     "guarded": 'backend: "identity"\n{tensors}\nmodel_repository_agents {{ agents [ {{ name: "a" }} ] }}',
     "repeat": """backend: "repeat"
 model_transaction_policy {{ decoupled: true }}
@@ -122,7 +125,7 @@ def test_a_running_request_can_only_be_read_and_cancelled(tour: list[str]) -> No
     for what in ("change", "submit", "delete"):
         assert lines(tour, f"{what} while it runs: ") == [f"Invalid argument: {OWNED}"]
     assert lines(tour, "cancelled: ") == ["1, answered before the other: 1"]
-    assert lines(tour, "response: <invalid code>: ") == ["request cancelled"]  # as Triton writes that code
+    assert lines(tour, "response: <invalid code>: ") == ["request cancelled"] * 2  # as Triton writes that code
 
 
 def test_what_is_gone_is_an_error(tour: list[str]) -> None:

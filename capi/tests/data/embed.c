@@ -274,8 +274,8 @@ static void cancelled(TRITONSERVER_Server* server)
 {
   struct waiting busy, waiting;
   bool is = false;
-  TRITONSERVER_InferenceRequest* first = identity_request(server, "slow");
-  TRITONSERVER_InferenceRequest* second = identity_request(server, "slow");
+  TRITONSERVER_InferenceRequest* first = identity_request(server, "endless");
+  TRITONSERVER_InferenceRequest* second = identity_request(server, "endless");
   prepare(&busy, first);
   prepare(&waiting, second);
   MUST(TRITONSERVER_ServerInferAsync(server, first, NULL));
@@ -288,6 +288,7 @@ static void cancelled(TRITONSERVER_Server* server)
   wait_for(&waiting);
   printf("cancelled: %d, answered before the other: %d\n", (int)is, busy.released == 0);
   print_response(waiting.responses[0]);
+  MUST(TRITONSERVER_InferenceRequestCancel(first));
   wait_for(&busy);
   print_response(busy.responses[0]);
   MUST(TRITONSERVER_InferenceRequestDelete(first));
@@ -299,7 +300,7 @@ static int tour(const char* repository)
   TRITONSERVER_Server* server = start(repository, NULL);
   TRITONSERVER_Message* message = NULL;
   bool yes = false;
-  static const char* const models[] = {"identity", "words", "repeat", "slow", "wrapped"};
+  static const char* const models[] = {"identity", "words", "repeat", "endless", "wrapped"};
   for (size_t index = 0; index < sizeof(models) / sizeof(*models); ++index) {
     MUST(TRITONSERVER_ServerLoadModel(server, models[index]));
   }
@@ -353,7 +354,7 @@ static int tour(const char* repository)
   cancelled(server);
   MUST(TRITONSERVER_ServerUnloadModel(server, "identity"));
   show(TRITONSERVER_InferenceRequestNew(&request, server, "identity", -1), "request to an unloaded model");
-  MUST(TRITONSERVER_ServerSetExitTimeout(server, 5));
+  MUST(TRITONSERVER_ServerSetExitTimeout(server, 60));
   MUST(TRITONSERVER_ServerStop(server));
   show(TRITONSERVER_InferenceRequestNew(&request, server, "words", -1), "request to a stopped server");
   MUST(TRITONSERVER_ServerDelete(server));
