@@ -14,6 +14,14 @@ SECRET: Final = "s3cret"
 HTTP_KEY: Final = {"admin-key": SECRET}
 GRPC_KEY: Final = {"triton-grpc-protocol-admin-key": SECRET}
 PARTS: Final = "trace,logging,model-repository"
+LOG: Final = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 1,
+    "log_format": "default",
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +77,7 @@ def test_what_is_restricted_needs_the_header(http: Any, grpc: Any) -> None:
         with pytest.raises(InferenceServerException, match="is restricted, expecting header") as raised:
             refused()
         assert SECRET not in str(raised.value)
-    assert http.get_log_settings(headers=HTTP_KEY) == {
-        "log_file": "",
-        "log_info": True,
-        "log_warning": True,
-        "log_error": True,
-        "log_verbose_level": 1,
-        "log_format": "default",
-    }
+    assert http.get_log_settings(headers=HTTP_KEY) == LOG
     assert grpc.get_log_settings(headers=GRPC_KEY, as_json=True)["settings"]["log_info"] == {"bool_param": True}
 
 
@@ -92,6 +93,8 @@ def test_the_log_changes_while_the_server_runs(served: Any, http: Any, grpc: Any
     assert lines_of_a_reload() == []
     http.update_log_settings({"log_info": True, "log_format": "json"}, headers=HTTP_KEY)
     assert json.loads(lines_of_a_reload()[0])["level"] == "INFO"
+    http.update_log_settings({name: LOG[name] for name in LOG if name != "log_file"}, headers=HTTP_KEY)
+    assert http.get_log_settings(headers=HTTP_KEY) == LOG  # The other tests of this server find it as it was.
     assert SECRET not in served.log
 
 
