@@ -2,8 +2,10 @@
 
 import hashlib
 import logging
+import stat
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +29,8 @@ the file is refused after at most two pauses and the reading: within a second.""
 
 _FIRST_SECONDS: Final = 5.0
 """For how long the start waits for key sets. The tokens of one that comes later are refused until then."""
+
+_KIND: Final = "access file"
 
 _Contents = dict[str, bytes | None]
 """What was found at each source, None for nothing; the access file's own path is one of them."""
@@ -85,7 +89,8 @@ class AccessFile:
         except BaseException:
             self._sets.close()
             raise
-        logger.info("the access file '%s' is in force: %s", self._path, count_of_clients(self.access.rules))
+        self._log("is in force")
+        self._warn_of_writers()
         self._thread = threading.Thread(target=self._follow, name="access", daemon=True)
         self._thread.start()
 
@@ -122,7 +127,8 @@ class AccessFile:
         failure = ""
         try:
             self._apply(found)
-            logger.info("the access file '%s' has been read again: %s", self._path, count_of_clients(self.access.rules))
+            self._log("has been read again")
+            self._warn_of_writers()
         except RepoAgentError as error:
             failure = str(error)
             logger.error("the access file has changed and cannot be used; the rules stay as they were: %s", error)
@@ -130,6 +136,17 @@ class AccessFile:
             failure = f"unexpected {type(error).__name__}"
             logger.exception("the access file has changed and cannot be used; the rules stay as they were")
         self._report(failure)
+
+    def _log(self, event: str) -> None:
+        """A file without clients is one: it lets nobody in. It may also be one that a full disk emptied."""
+        rules = self.access.rules
+        level, more = (logging.INFO, "") if rules.clients else (logging.WARNING, ", so every key is refused")
+        logger.log(level, "the access file '%s' %s: %s%s", self._path, event, count_of_clients(rules), more)
+
+    def _warn_of_writers(self) -> None:
+        with suppress(OSError):
+            if self._path.stat().st_mode & stat.S_IWOTH:
+                logger.warning("every user of this machine can change the access file '%s': chmod o-w it", self._path)
 
     def _report(self, failure: str) -> None:
         sources = {source: hashlib.sha256(data).hexdigest() if data else "" for source, data in self._read.items()}
@@ -158,7 +175,7 @@ class AccessFile:
         used: _Contents = {own: found.get(own)}
         try:
             # Read again where there was nothing: that raises what is wrong.
-            self._use(used[own] or read_source(own, MOST_BYTES), found, used)
+            self._use(used[own] or read_source(own, MOST_BYTES, what=_KIND), found, used)
         except InvalidArgumentError as error:
             if self._good is not None:
                 self._use(self._good[0], found, used, self._good[1])

@@ -55,8 +55,8 @@ def _is_loopback(host: str) -> bool:
         return host == _LOCAL
 
 
-def read_source(path: str, limit: int = MOST_BYTES) -> bytes:
-    """The content of a file.
+def read_source(path: str, limit: int = MOST_BYTES, *, what: str = "key set") -> bytes:
+    """The content of a file; ``what`` it is goes into the error.
 
     Raises:
         InvalidArgumentError: it cannot be read, is not a regular file, or is too large.
@@ -65,7 +65,7 @@ def read_source(path: str, limit: int = MOST_BYTES) -> bytes:
         return read_small_file(path, limit=limit)
     except (OSError, RepoAgentError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidArgumentError(f"the file '{path}' cannot be read: {reason}") from None
+        raise InvalidArgumentError(f"the {what} '{path}' cannot be read: {reason}") from None
 
 
 def fetch(url: str) -> bytes:

@@ -51,6 +51,9 @@ def read_token(token: bytes, issuers: Mapping[str, TokenIssuer]) -> tuple[Mappin
     """
     try:
         return _read(token.decode("ascii"), issuers)
+    except UnknownKeyError as error:
+        logger.debug("a token is refused: issuer '%s' has no such key", error.issuer.name)
+        raise
     except NotAuthenticatedError:
         raise
     except Exception as error:  # Whatever a token makes the library do, it is not valid.

@@ -3,6 +3,8 @@
 import logging
 import ssl
 import threading
+import time
+from datetime import UTC, datetime
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError
@@ -32,6 +34,7 @@ class Certificates:
         self._files = files
         self._seen = self._read = files.stamp()
         self._material = files.read()
+        self._warn_of_end()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -78,7 +81,15 @@ class Certificates:
         self._read = stamp
         self._material = material
         logger.info("%s uses the TLS certificate that is now in '%s'", service, self._files.certificate)
+        self._warn_of_end()
         return True
+
+    def _warn_of_end(self) -> None:
+        """An expired certificate is served, as some clients take it: the operator must hear why others do not."""
+        service, path, end = self._files.service, self._files.certificate, self._material.end
+        if end is not None and end <= time.time():
+            day = datetime.fromtimestamp(end, UTC).date()
+            logger.warning("%s: the TLS certificate in '%s' expired on %s, clients refuse it", service, path, day)
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):

@@ -94,7 +94,7 @@ def test_a_key_in_clear_text_is_refused_with_advice_and_not_repeated(follow: Fol
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     from repoagent_server.access.access_file import AccessFile
 
-    with pytest.raises(ConfigError, match=r"gone\.toml' cannot be read"):
+    with pytest.raises(ConfigError, match=r"^the access file '.*gone\.toml' cannot be read: No such file"):
         AccessFile(tmp_path / "gone.toml")
 
 
@@ -108,7 +108,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"issuer": 1}, 'it needs "issuer"'),
         ({"key_set": "http://login.test/keys"}, "must begin with https"),
         ({"key_set": "file:///etc/keys"}, "expected https"),
-        ({"key_set": "gone.json"}, "cannot be read"),
+        ({"key_set": "gone.json"}, "key_set: the key set '"),
         ({"leeway_seconds": 301}, "from 0 to 300"),
         ({"leeway_seconds": True}, "from 0 to 300"),
         ({"algorithms": ["RS256"]}, "has no key for RS256"),
@@ -163,7 +163,19 @@ def test_the_command_refuses_a_file_that_no_server_takes(path: Path) -> None:
     assert isinstance(CliRunner().invoke(access, ["check", str(path)]).exception, ConfigError)
 
 
-def test_an_empty_file_lets_nobody_in(follow: Follow) -> None:
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o664, 0), (0o606, 1)])
+def test_a_file_that_every_user_can_change_is_reported(
+    follow: Follow, path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
+) -> None:
+    path.touch()
+    path.chmod(mode)
+    follow(client("a"))
+    assert caplog.text.count("every user of this machine can change the access file") == warnings
+
+
+def test_an_empty_file_lets_nobody_in_and_warns_of_it(follow: Follow, caplog: pytest.LogCaptureFixture) -> None:
     file = follow("")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].endswith("is in force: 0 clients, so every key is refused")
     with pytest.raises(NotAuthenticatedError):
         file.access.caller(given([b"Bearer x"], []))

@@ -3,9 +3,14 @@
 import logging
 import re
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from repoagent_server.flags.http_tls_flags import take_http_tls
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import Certificates
@@ -91,6 +96,31 @@ def test_files_that_do_not_fit_leave_the_former_certificate_in_place(
     _copy(authority.issue("third"), tmp_path)
     certificates.look()
     assert certificates.look()
+
+
+def test_an_expired_certificate_is_served_and_reported(
+    server_pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, key = (
+        x509.load_pem_x509_certificate(Path(server_pair.certificate).read_bytes()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
+    expired = (
+        x509.CertificateBuilder(old.subject, old.subject, key.public_key(), 1)
+        .not_valid_before(datetime(2020, 1, 1))
+        .not_valid_after(datetime(2020, 1, 31))
+        .sign(key, hashes.SHA256())
+    )
+    text = "HTTP: the TLS certificate in '{}' expired on 2020-01-31, clients refuse it"
+    certificates = Certificates(_copy(server_pair, tmp_path))
+    assert not caplog.records
+    (tmp_path / "tls.crt").write_bytes(expired.public_bytes(Encoding.PEM))
+    (tmp_path / "tls.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    certificates.look()
+    assert certificates.look()
+    assert [record.message for record in caplog.records] == [text.format(tmp_path / "tls.crt")]
+    Certificates(TlsFiles("HTTP", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")))
+    assert len(caplog.records) == 2
 
 
 def test_the_thread_finds_new_files_by_itself(authority: Authority, server_pair: Pair, tmp_path: Path) -> None:

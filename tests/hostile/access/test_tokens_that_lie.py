@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,6 +40,22 @@ def _claims(**more: Any) -> dict[str, Any]:
 def test_a_good_token_is_taken(file: AccessFile, issuer: Issuer) -> None:
     assert file.access.caller(given([f"Bearer {issuer.token()}".encode()], [])).name == "people/alice"
     assert file.access.caller(given([f"Bearer {issuer.token(aud=['x', AUDIENCE])}".encode()], [])).name
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"aud": "others"}, "InvalidAudienceError: Audience doesn't match"),
+        ({"iss": "https://others.test/"}, "its issuer or its algorithm is not in the access file"),
+        ({"headers": {"kid": "two"}}, "issuer 'corp' has no such key"),
+    ],
+)
+def test_the_log_has_the_reason_and_the_answer_has_not(
+    file: AccessFile, issuer: Issuer, caplog: pytest.LogCaptureFixture, claims: dict[str, Any], reason: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert _refused(file, issuer.token(**claims)) == "the token is not valid"
+    assert reason in caplog.text
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE", "", "HS256", "es256", "ES384", "RS256", "ES256K"])
