@@ -97,7 +97,7 @@ class LoadReport:
     @property
     def summary(self) -> str:
         """One line: the model, how it ended, after how long, and why."""
-        reason = f": {self.error}" if self.error else ""
+        reason = f": {' '.join(self.error.split())}" if self.error else ""
         return f"model '{self.model}' {self.outcome} after {self.seconds:.3f} s{reason}"
 
     def lines(self) -> list[str]:

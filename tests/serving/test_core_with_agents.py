@@ -1,5 +1,6 @@
 """The core over the real loader, with agents from a directory and ONNX Runtime: nothing here is a stand-in."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -148,8 +149,9 @@ def test_an_agent_that_refuses_and_a_model_that_fails_have_tritons_texts(
 
 @pytest.mark.parametrize("end", ["unload", "stop"])
 def test_the_program_of_a_key_ends_with_its_children_when_its_load_is_cancelled(
-    core: ServingCore, write_model: Callable[..., Path], tmp_path: Path, end: str
+    core: ServingCore, write_model: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
+    caplog.set_level(logging.INFO)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     # Both hold the pipe open for writing, so its reader sees the end when both are dead.
@@ -175,6 +177,9 @@ def test_the_program_of_a_key_ends_with_its_children_when_its_load_is_cancelled(
     report = core.report("m")
     assert report is not None
     assert "'sh' was killed because the load was cancelled" in str(report.error)
+    assert "\n" not in report.summary
+    waited = "cancelling these loads, which have to end first: m" in caplog.text
+    assert waited is (end == "stop")
 
 
 def test_a_python_model_loads_beside_and_calls_an_onnx_model(

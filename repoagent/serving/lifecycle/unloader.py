@@ -94,6 +94,8 @@ class Unloader:
     def unload_everything(self, deadline: float) -> bool:
         """Cancel all loads and unload all models, leased or not; False if ``deadline`` (monotonic) was not enough."""
         self._table.close()
+        if loads := self._in_state(ModelState.LOADING):
+            logger.info("cancelling these loads, which have to end first: %s", ", ".join(loads))
         try:
             while outermost := self._outermost():
                 self._unload_all(outermost, deadline)
@@ -110,6 +112,10 @@ class Unloader:
         gone = ModelState.UNAVAILABLE
         states = {slot.name: {status.state for _, status in slot.statuses()} - {gone} for slot in self._table.slots()}
         return [f"{name} ({'/'.join(s.value for s in found)})" for name, found in sorted(states.items()) if found]
+
+    def _in_state(self, state: ModelState) -> list[str]:
+        slots = self._table.slots()
+        return sorted(slot.name for slot in slots if any(status.state is state for _, status in slot.statuses()))
 
     def _outermost(self) -> list[ModelSlot]:
         """The loaded ensembles that no other one calls."""

@@ -152,7 +152,8 @@ def sweep_root(root: Path, *, wipe: bool) -> None:
     """Remove what dead processes left in a private root."""
     removed = sweep(root, wipe=wipe)
     if removed:
-        logger.info("removed what %d dead processes left in %s", len(removed), root)
+        processes = "a dead process" if len(removed) == 1 else f"{len(removed)} dead processes"
+        logger.info("removed what %s left in %s", processes, root)
 
 
 def sweep_memory(root: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import stat
 from collections.abc import Callable
@@ -325,11 +326,17 @@ def test_what_is_not_ours_stays(roots: Callable[..., WorkspaceRoot], tmp_path: P
     assert _left(root) == before
 
 
-def test_a_directory_whose_lock_was_never_made_is_dead(roots: Callable[..., WorkspaceRoot], tmp_path: Path) -> None:
-    (tmp_path / "work" / "77-0123456789abcdef" / "m").mkdir(parents=True)
+@pytest.mark.parametrize(("dead", "counted"), [(1, "a dead process"), (2, "2 dead processes")])
+def test_a_directory_whose_lock_was_never_made_is_dead(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, caplog: pytest.LogCaptureFixture, dead: int, counted: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    for number in range(dead):
+        (tmp_path / "work" / f"7{number}-0123456789abcdef" / "m").mkdir(parents=True)
     (tmp_path / "work").chmod(0o700)
     roots().close()
     assert _left(tmp_path / "work") == []
+    assert f"removed what {counted} left in {tmp_path / 'work'}" in caplog.text
 
 
 _CLEANER = """
