@@ -1,11 +1,12 @@
 """What the tests of the core share."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.core import ServingCore
+from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 CoreMaker = Callable[..., ServingCore]
@@ -30,3 +31,8 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
     thread = threading.Thread(target=run)
     thread.start()
     return thread, results
+
+
+def loads_cancelled(slots: Iterable[ModelSlot]) -> list[bool]:
+    """Of each load that is under way, whether it is cancelled; loads may begin and end meanwhile."""
+    return [pending.cancelled.is_set() for slot in slots for pending in tuple(slot._pending)]

@@ -16,7 +16,7 @@ from repoagent.errors import (
 )
 from repoagent.serving.options import ControlMode
 from repoagent.serving.requests.request import InferResponse
-from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
+from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread, loads_cancelled
 
 
 def test_mode_none_loads_everything_at_the_start_and_takes_no_orders(
@@ -201,7 +201,7 @@ def test_stop_cancels_a_load_that_is_under_way(new_core: CoreMaker, write_model:
     load, outcome = in_thread(lambda: core.load("a"))
     assert loader.entered.acquire(timeout=60)
     stop, _ = in_thread(core.stop)
-    while not core._table.slots()[0]._pending or not next(iter(core._table.slots()[0]._pending)).cancelled.is_set():
+    while not any(loads_cancelled(core._table.slots())):
         threading.Event().wait(0.001)
     loader.hold.set()
     stop.join(60)
@@ -239,7 +239,7 @@ def test_stop_cancels_what_a_poll_loads(new_core: CoreMaker, write_model: ModelW
     write_model("a", {1: "1"})
     assert loader.entered.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
-    while not all(pending.cancelled.is_set() for slot in core._table.slots() for pending in slot._pending):
+    while not all(loads_cancelled(core._table.slots())):
         threading.Event().wait(0.001)
     loader.hold.set()
     stop.join(60)
@@ -258,7 +258,7 @@ def test_stop_during_the_start_ends_it_and_no_model_is_left(
     assert loader.entered.acquire(timeout=60)
     assert loader.entered.acquire(timeout=60)
     stop, stopped = in_thread(core.stop)
-    while not all(pending.cancelled.is_set() for slot in core._table.slots() for pending in slot._pending):
+    while not all(loads_cancelled(core._table.slots())):
         threading.Event().wait(0.001)
     loader.hold.set()
     start.join(60)

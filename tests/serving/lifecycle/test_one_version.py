@@ -18,7 +18,7 @@ from repoagent.serving.core import ControlMode, ServingCore
 from repoagent.serving.lifecycle.model_slot import ModelSlot
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.versions.served_model import ServedModel
-from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread
+from tests.serving.core_kit import CoreMaker, ModelWriter, RequestMaker, first, in_thread, loads_cancelled
 
 
 def _served(core: ServingCore, version: int) -> ServedModel:
@@ -221,7 +221,7 @@ def test_an_unload_of_a_version_cancels_its_load_and_no_other(core: ServingCore,
     while len(_slot(core)._pending) < 2:
         pass
     unload, _ = in_thread(lambda: core.unload("m", version=1))
-    while not any(pending.cancelled.is_set() for pending in _slot(core)._pending):
+    while not any(loads_cancelled([_slot(core)])):
         pass
     scripted.hold.set()
     for thread in (first_load, second_load, unload):
