@@ -199,8 +199,8 @@ def _serve(options: ServeOptions, core: ServingCore, fronts: Mapping[str, FrontE
         gc.freeze()
         stop.wait()
         if options.drain_delay:
-            logger.info("Not ready any more; serving on for %d seconds.", options.drain_delay)
             core.begin_drain()
+            logger.info("Not ready any more; serving on for %d seconds.", options.drain_delay)
             stop.pause(options.drain_delay)
     return _stop(core, fronts, options.exit_timeout_secs)
 

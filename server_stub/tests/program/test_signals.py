@@ -32,6 +32,33 @@ def test_a_signal_is_seen_although_nobody_reads_what_is_said_of_it() -> None:
         os.close(writer)
 
 
+def test_a_second_signal_is_an_order_from_the_moment_that_the_first_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who reads the answer to the first may send the second at once, before the handler goes on."""
+    written: list[bytes] = []
+
+    def write(_: int, text: bytes) -> int:
+        written.append(text)
+        if len(written) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return len(text)
+
+    class Ended(BaseException):
+        pass
+
+    def end(status: int) -> None:
+        raise Ended(status)
+
+    with stop_signals() as stop, monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        patched.setattr(os, "_exit", end)
+        with pytest.raises(Ended, match="1"):
+            signal.raise_signal(signal.SIGTERM)
+    assert written == [b"Signal (15) received.\n"] * 2
+    assert stop.made
+
+
 def test_a_signal_in_the_moment_in_which_the_wait_begins_is_seen() -> None:
     """The other thread goes on in the moment in which this one lets go of the interpreter to wait."""
     for _ in range(300):
