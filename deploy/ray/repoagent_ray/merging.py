@@ -61,7 +61,7 @@ def merged_metrics(pages: Iterable[tuple[str, str]]) -> str:
     families: dict[str, list[str]] = {}
     for replica, page in pages:
         lines: list[str] = []
-        for line in page.splitlines():
+        for line in filter(None, page.split("\n")):  # Python sees the end of a line also within a label's text
             if line.startswith(_HELP):
                 lines = families.setdefault(line.split(" ", 3)[2], [])
             if not line.startswith("#"):

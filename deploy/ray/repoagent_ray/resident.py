@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from repoagent.audit import Actor, acting_as
-from repoagent.errors import RepoAgentError, UnsupportedError
+from repoagent.errors import UnsupportedError
 from repoagent.serving.core import ServingCore
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class Resident:
         self._unused.set()
         self._unloading = asyncio.Lock()
         self._loading: asyncio.Future[None] | None = None
-        self._refusal: RepoAgentError | None = None
+        self._refusal = ""
+        """Why it is refused, if it is. An error that is kept would keep each request that it is raised for."""
         self.left = False
         """It has no place any more: another one has to be asked for."""
         # Ray looks for the attribute. The method of that name would also be called by the garbage collector, late.
@@ -77,7 +78,7 @@ class Resident:
         async with self._kept() as kept:
             if not kept:
                 return None
-            self._refusal = None
+            self._refusal = ""
             report = await self._call(lambda: self._core.load(self.name))
             await self._call(self._check)
             return report
@@ -122,12 +123,12 @@ class Resident:
             await asyncio.wait_for(self._unused.wait(), self._drain_seconds)
         except TimeoutError:
             logger.warning("model '%s' is unloaded although %d requests use it", self.name, self._users)
-        self._refusal = None
+        self._refusal = ""
         await self._call(lambda: self._core.unload(self.name, unload_dependents=unload_dependents))
 
     async def _ensure_loaded(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self._refusal:
+            raise UnsupportedError(self._refusal)
         if self._core.model_loaded(self.name):
             return
         if self._loading is None:  # one thread waits for it, however many requests do
@@ -152,11 +153,11 @@ class Resident:
         """
         if self._alone or "sequence_batching" not in self._core.model_config(self.name):
             return
-        self._refusal = UnsupportedError(
+        self._refusal = (
             f"model '{self.name}' keeps sequences (sequence_batching), whose requests Ray Serve may send to different "
             "replicas; serve it with one replica (max_replicas), or without Ray"
         )
-        raise self._refusal
+        raise UnsupportedError(self._refusal)
 
     async def _call(self, work: Callable[[], _T]) -> _T:
         """``work`` on the pool, with who acts."""

@@ -62,3 +62,10 @@ def test_the_metrics_of_replicas_are_one_page_in_which_each_value_has_its_replic
         '# HELP up Whether\n# TYPE up gauge\nup{replica="r1"} 1\n'
     )
     assert merged_metrics([]) == ""
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_label_in_which_python_sees_the_end_of_a_line_breaks_no_page(separator: str) -> None:
+    """Prometheus ends lines at a line feed alone, and the texts of labels are the models' own."""
+    page = f'# HELP a_total Things\n# TYPE a_total counter\na_total{{of="here{separator}there"}} 1\n'
+    assert merged_metrics([("r1", page)]) == page.replace("{of", '{replica="r1",of')
