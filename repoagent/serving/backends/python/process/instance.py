@@ -205,9 +205,8 @@ class ProcessInstance:
             InternalError: it raised, or returned something else.
             UnavailableError: the process is not there, or ended meanwhile.
         """
-        number, answer = (
-            self.open_requests.ask_ready()
-        )  # Before the process is looked for: if that one ends, this fails.
+        # Before the process is looked for: the end of that one fails the question.
+        number, answer = self.open_requests.ask_ready()
         child = self._supervisor.child
         if child is None:
             self.open_requests.drop_question(number)

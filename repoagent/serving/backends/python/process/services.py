@@ -35,8 +35,8 @@ class Requests(Protocol):
 
 
 class Services:
-    """Serves one child process after the other, on the thread that supervises it. Nothing here waits for anybody,
-    but for an ensemble that holds a decoupled model back: then the child waits, too."""
+    """Serves one child process, on the thread that supervises it. Nothing here waits for anybody, but for an ensemble
+    that holds a decoupled model back: then the child waits, too."""
 
     def __init__(self, core: CoreAccess, requests: Requests, model_name: str) -> None:
         self._core = core

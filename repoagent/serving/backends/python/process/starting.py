@@ -66,19 +66,27 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     """What the process answers to the message that makes it a model's.
 
     Raises:
-        InternalError: it failed, or ended; it is gone.
+        InternalError: it failed, ended, or cannot be given the message; it is gone.
     """
+    place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
         answer = child.work.exchange(kind, body)
+        if answer.kind == Kind.DONE:
+            return answer.body
+        failure = error_of(answer.body)
     except (PeerGoneError, ProtocolError) as error:
-        child.kill()
-        how = child.post_mortem()
-        raise InternalError(f"Stub process '{child.name}' is not healthy: in {what}, {how}") from error
-    if answer.kind == Kind.DONE:
-        return answer.body
+        _end(child)
+        raise InternalError(place + child.post_mortem()) from error
+    except OSError as error:
+        _end(child)
+        raise InternalError(f"{place}it cannot be given its configuration: {error}") from error
+    _end(child)
+    raise failure
+
+
+def _end(child: ChildProcess) -> None:
     child.kill()
     child.exited.wait()
-    raise error_of(answer.body)
 
 
 def completed_in_child(spec: ProcessSpec, config: str) -> Any:
@@ -92,7 +100,11 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     child.attend(services.handle)
     result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
     # Nobody need wait for its end.
-    threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True).start()
+    ending = threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True)
+    try:
+        ending.start()
+    except RuntimeError:  # The machine has no thread left.
+        _end(child)
     return result
 
 

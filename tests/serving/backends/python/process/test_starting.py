@@ -1,5 +1,6 @@
 """The processes of a model start together, and none is left that no instance was made of."""
 
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,46 @@ def test_none_is_left_if_one_cannot_be_started(write_model: Any, tmp_path: Path,
     with pytest.raises(InternalError, match=r"the process '.*/python' of model instance 'm_0_0' cannot be started"):
         backend.load(read_text(CONFIG + parameter), files_of(tmp_path / "m"), 1)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-m_0")]
+
+
+def test_none_is_left_if_its_configuration_cannot_be_handed_over(
+    write_model: Any, tmp_path: Path, files_of: Any
+) -> None:
+    """What is too long for a packet goes through shared memory, of which there may be none."""
+    write_model("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+    backend = PythonBackend({})
+    backend.bind(object())  # type: ignore[arg-type]
+    long = f'parameters {{ key: "long" value {{ string_value: "{"x" * (4 << 20)}" }} }}'
+    model = backend.load(read_text(CONFIG + long), files_of(tmp_path / "m"), 1)
+    child = model._started["m_0_0"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, limits[1]))
+    try:
+        with pytest.raises(InternalError, match=r"in initialize, it cannot be given .*: \[Errno 27\] File too large"):
+            model.create_instance(InstanceSpec("m_0_0", "CPU"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        model.close()
+    assert child.exited.is_set()
+
+
+def test_none_is_left_where_no_thread_can_end_it(
+    write_model: Any, tmp_path: Path, files_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(
+        "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        return config\n"
+    )
+    backend = PythonBackend({})
+    backend.bind(object())  # type: ignore[arg-type]
+    start, refused = threading.Thread.start, list[Any]()
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name.endswith("-end"):
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    backend.auto_complete(read_text(CONFIG), files_of(tmp_path / "m"), 1)
+    (ending,) = refused
+    assert ending._target.__self__.exited.is_set()
