@@ -26,7 +26,7 @@ class RequestedOutputs:
     """Outputs that go to shared memory instead of into the response."""
 
     def attend(self, request: InferRequest) -> None:
-        """Have what is wished done on the thread that answers ``request``, before its answers go on.
+        """Have what is wanted done on the thread that answers ``request``, before its answers go on.
 
         What executes the request may put outputs into their places by itself.
         """

@@ -1,4 +1,4 @@
-"""From the wanted of a row to a request of the executor."""
+"""From the parameters of a row to a request of the executor."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence

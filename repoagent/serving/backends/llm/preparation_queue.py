@@ -28,7 +28,7 @@ class _Job:
 class PreparationQueue:
     """Does jobs in the order of their arrival, on at most ``threads`` threads, which begin when they are needed.
 
-    A request that is cancelled while it waits is answered at once; what waits when the lane closes gets an error.
+    A request that is cancelled while it waits is answered at once; what waits when the queue closes gets an error.
     """
 
     def __init__(self, name: str, version: str, *, threads: int) -> None:

@@ -68,10 +68,10 @@ def row_parameters_of(
     limits: RequestLimits = DEFAULT_REQUEST_LIMITS,
     defaults: GenerationDefaults = _NO_DEFAULTS,
 ) -> Iterator[RowParameters]:
-    """The wanted of each row of ``request``; one that does not batch has one row.
+    """The parameters of each row of ``request``; one that does not batch has one row.
 
-    A tensor counts more than the same wish in ``sampling_parameters``, that more than a request parameter, and that
-    more than ``defaults``.
+    A tensor counts more than a value in ``sampling_parameters``, that more than a request parameter, and that more than
+    ``defaults``.
 
     Raises:
         InvalidArgumentError: a value cannot be read, or there is no prompt, or more elements than ``limits`` allow.
