@@ -12,6 +12,8 @@ def main() -> None:
     parser.add_argument("--cflags", action="store_true", help="flags to compile")
     parser.add_argument("--libs", action="store_true", help="flags to link")
     options = parser.parse_args()
+    if not (options.cflags or options.libs):
+        parser.error("name what to print: --cflags, --libs, or both")
     flags = [f"-I{INCLUDE}"] if options.cflags else []
     if options.libs:
         flags += [f"-L{LIBRARY.parent}", f"-Wl,-rpath,{LIBRARY.parent}", "-ltritonserver", "-lpthread"]

@@ -9,6 +9,7 @@
 #include "start.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,6 +188,12 @@ static void* open_python(const char* executable)
 
 static TRITONSERVER_Error* initialize(const char* executable)
 {
+  if (strchr(executable, '/') != NULL && access(executable, X_OK) != 0) {
+    return fail(
+        TRITONSERVER_ERROR_INVALID_ARG,
+        "%s cannot be run: %s; name the python of an environment that has repoagent-capi in REPOAGENT_PYTHON",
+        executable, strerror(errno));
+  }
   PyConfig config;
   py.config_init(&config);
   config.install_signal_handlers = 0;

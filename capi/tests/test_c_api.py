@@ -1,6 +1,7 @@
 """repoagent's own C API: its headers, its examples, every misuse, and the ways to link it."""
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -62,6 +63,20 @@ def test_the_api_is_small_and_the_private_header_is_not_installed(installed: Pat
 
 def test_infer(examples: Path) -> None:
     assert run(examples / "infer", REPOSITORY) == "1\n2\n3\n4\n"
+
+
+@pytest.mark.parametrize("name", ["infer", "many", "load", "generate"])
+def test_an_example_without_arguments_prints_its_usage(examples: Path, name: str) -> None:
+    done = subprocess.run([str(examples / name)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"usage: {name} REPOSITORY[A-Z_ ]*\n", done.stderr)
+
+
+def test_flags_for_a_compiler_have_to_be_asked_for() -> None:
+    command = [sys.executable, "-m", "repoagent_capi"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--cflags, --libs, or both" in done.stderr
 
 
 def test_the_library_prints_nothing_also_of_what_fails(examples: Path, tmp_path: Path) -> None:

@@ -230,6 +230,15 @@ def test_an_environment_without_repoagent_is_an_error_that_states_the_remedy(
     assert "from a checkout: pip install . ./capi" in line
 
 
+def test_a_variable_that_names_no_program_is_an_error_that_names_it(
+    embed: Path, repository: Path, tmp_path: Path
+) -> None:
+    python = str(tmp_path / "none")
+    (line,) = run(embed, "again", repository, "1", code=1, REPOAGENT_PYTHON=python)
+    assert f"Invalid argument: {python} cannot be run: No such file or directory" in line
+    assert "REPOAGENT_PYTHON" in line
+
+
 def test_without_a_shared_library_of_python_the_error_names_what_to_install(
     compile_c: Any, capi: Path, repository: Path, tmp_path: Path
 ) -> None:

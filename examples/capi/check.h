@@ -12,7 +12,7 @@ static void check(int good, const char* what)
   const char* message = "";
   if (!good) {
     repoagent_error_get_message(&message);
-    fprintf(stderr, "%s: %s\n", what, message);
+    fprintf(stderr, "%s%s%s\n", what, *message == '\0' ? "" : ": ", message);
     exit(1);
   }
 }
