@@ -97,7 +97,7 @@ BUILT = {
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
     "server_stub/repoagent_server/flags/config_file.py f'(?<!\\\\w){re.escape(text)}(?!\\\\w)'": "one text, no repeats",
-    "server_stub/repoagent_server/flags/triton_flags.py pattern": "the operator's own flags",
+    "server_stub/repoagent_server/flags/ineffective_flags.py pattern": "the operator's own flags",
     "server_stub/repoagent_server/handlers/forwarding.py pattern": "the operator's own expression",
     "server_stub/repoagent_server/http/router.py route.pattern": "the table of routes; a request line is bounded",
     "agents/checksum/repoagent_checksum/listings.py f'[0-9A-Fa-f]{{{algorithm.hex_length}}}'": "a fixed count",

@@ -1,16 +1,18 @@
-"""``--trace-config``, as Triton reads it."""
+"""``--trace-config``, as Triton reads it, and the flags that it has replaced: hidden, and weaker than it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings, changed
-from repoagent_server.flags.values import BackendSetting
+from repoagent_server.flags.values import PAIR, BackendSetting
 
-__all__ = ["trace_settings"]
+__all__ = ["take_trace_settings", "trace_flags", "trace_settings"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 #: (mode, setting) on the command line -> the name in the trace extension.
 _NAMES: Final = MappingProxyType(
@@ -23,11 +25,50 @@ _NAMES: Final = MappingProxyType(
         ("triton", "log-frequency"): "log_frequency",
     }
 )
+#: Former flag -> its mode and setting in ``--trace-config``.
+_FORMER: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "--trace-file": ("triton", "file"),
+        "--trace-level": ("", "level"),
+        "--trace-rate": ("", "rate"),
+        "--trace-count": ("", "count"),
+        "--trace-log-frequency": ("triton", "log-frequency"),
+    }
+)
 _LEVELS: Final = MappingProxyType(
     {"FALSE": "OFF", **dict.fromkeys(("TRUE", "ON", "MIN", "MAX"), "TIMESTAMPS")},
 )
 _SPANS: Final = "opentelemetry"
 _SPAN_SETTINGS: Final = ("url", "resource", "bsp_max_queue_size", "bsp_schedule_delay", "bsp_max_export_batch_size")
+
+
+def trace_flags(command: _F) -> _F:
+    """Give ``command`` ``--trace-config`` and, hidden, the flags that it has replaced."""
+    for flag, (mode, setting) in reversed(list(_FORMER.items())):
+        new = f"--trace-config={mode}{',' * bool(mode)}{setting}=..."
+        command = click.option(flag, multiple=True, hidden=True, help=f"Triton's former name for {new}.")(command)
+    return click.option(
+        "--trace-config",
+        type=PAIR,
+        multiple=True,
+        metavar="[MODE,]SETTING=VALUE",
+        help="Which requests are traced, and where to: level=TIMESTAMPS or TENSORS, rate, count, mode=triton or "
+        "opentelemetry, 'triton,file', 'triton,log-frequency', 'opentelemetry,url' and others; repeat for more.",
+    )(command)
+
+
+def take_trace_settings(values: dict[str, Any]) -> TraceSettings:
+    """Take the flags' values out of ``values``; of two for one setting, that of ``--trace-config`` counts.
+
+    Raises:
+        click.UsageError: see :func:`trace_settings`.
+    """
+    former = [
+        (*place, value)
+        for flag, place in _FORMER.items()
+        for value in values.pop(flag.removeprefix("--").replace("-", "_"))
+    ]
+    return trace_settings([*former, *values.pop("trace_config")])
 
 
 def trace_settings(pairs: Sequence[BackendSetting]) -> TraceSettings:

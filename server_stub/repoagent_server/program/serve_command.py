@@ -10,14 +10,14 @@ from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
 from repoagent_server.flags.config_file import ENVIRONMENT_PREFIX, config_file_option, environment_notes
-from repoagent_server.flags.former_flags import former_trace_flags, take_former_trace_flags, take_strictness
+from repoagent_server.flags.deprecated_flags import take_strictness
 from repoagent_server.flags.grpc_flags import grpc_flags, take_grpc_options
 from repoagent_server.flags.hosting_flags import hosting_flags, take_sagemaker, take_vertex
 from repoagent_server.flags.http_tls_flags import http_tls_flags, take_http_tls
+from repoagent_server.flags.ineffective_flags import ineffective_flags, ineffective_warnings
 from repoagent_server.flags.metrics_flags import metrics_flags, take_metrics_port, take_metrics_settings
 from repoagent_server.flags.restricted_flags import RESTRICTED_API, RESTRICTED_PROTOCOL, restrictions
-from repoagent_server.flags.trace_flags import trace_settings
-from repoagent_server.flags.triton_flags import ineffective_warnings, triton_flags
+from repoagent_server.flags.trace_flags import take_trace_settings, trace_flags
 from repoagent_server.flags.values import (
     HEADER_PATTERN,
     LEVEL,
@@ -158,14 +158,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     metavar="BACKEND,SETTING=VALUE",
     help="Setting of a backend; repeat for more.",
 )
-@click.option(
-    "--trace-config",
-    type=PAIR,
-    multiple=True,
-    metavar="[MODE,]SETTING=VALUE",
-    help="Which requests are traced, and where to: level=TIMESTAMPS or TENSORS, rate, count, mode=triton or "
-    "opentelemetry, 'triton,file', 'triton,log-frequency', 'opentelemetry,url' and others; repeat for more.",
-)
+@trace_flags
 @click.option(
     "--cache-config",
     type=PAIR,
@@ -263,8 +256,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 )
 @audit_flags
 @limit_flags
-@former_trace_flags
-@triton_flags
+@ineffective_flags
 def serve(
     log_verbose: int,
     log_info: bool,
@@ -275,7 +267,6 @@ def serve(
     backend_config: tuple[BackendSetting, ...],
     cache_config: tuple[BackendSetting, ...],
     response_cache_byte_size: int | None,
-    trace_config: tuple[BackendSetting, ...],
     disable_auto_complete_config: bool,
     strict_model_config: bool,
     http_port: int,
@@ -306,7 +297,7 @@ def serve(
         metrics=take_metrics_settings(values),
         metrics_port=take_metrics_port(values, default_port=8002 if http_port else 0),
         notes=environment_notes(click.get_current_context()),
-        trace=trace_settings([*take_former_trace_flags(values), *trace_config]),
+        trace=take_trace_settings(values),
         strict_model_config=strict,
         warnings=(*warnings, *ineffective_warnings(), *tls_warnings),
         sagemaker=take_sagemaker(values),

@@ -1,5 +1,7 @@
 """``--trace-config``, up to the file that it makes."""
 
+from typing import Any
+
 import click
 import pytest
 from repoagent_server.flags.trace_flags import trace_settings
@@ -70,3 +72,20 @@ def test_what_makes_no_sense_is_refused_with_what_to_use(pair: tuple[str, str, s
     with pytest.raises(click.UsageError) as caught:
         trace_settings([pair])
     assert text in str(caught.value)
+
+
+def test_the_former_flags_for_traces_mean_what_their_successors_do(parse: Any) -> None:
+    former = parse(
+        "--trace-file=/tmp/t",
+        "--trace-level=timestamps",
+        "--trace-level=tensors",
+        "--trace-rate=7",
+        "--trace-count=8",
+        "--trace-log-frequency=9",
+    )
+    assert former.trace == TraceSettings(
+        file="/tmp/t", level=frozenset({"TIMESTAMPS", "TENSORS"}), rate=7, count=8, log_frequency=9
+    )
+    assert parse("--trace-rate=7", "--trace-config=rate=70").trace.rate == 70, "the new name wins"
+    assert parse("--trace-file=/tmp/t", "--trace-level=max", "--trace-level=off").trace.level == frozenset()
+    assert parse("--trace-file=/tmp/t", "--trace-level=MIN").trace.level == {"TIMESTAMPS"}

@@ -5,11 +5,10 @@ from typing import Any
 
 import click
 import pytest
-from repoagent_server.flags.triton_flags import INEFFECTIVE
+from repoagent_server.flags.ineffective_flags import INEFFECTIVE
 from repoagent_server.program.serve_command import serve
 
 from repoagent.server.exposition.settings import MetricsSettings
-from repoagent.serving.tracing.settings import TraceSettings
 
 #: All flags of tritonserver, the deprecated ones too, each with a value that Triton takes.
 TRITON = {
@@ -150,23 +149,6 @@ def test_the_former_name_of_the_cache_excludes_the_new_one(parse: Any) -> None:
     assert parse("--response-cache-byte-size=4096").cache_config == {"local": {"size": "4096"}}
     with pytest.raises(click.UsageError, match="Incompatible flags --response-cache-byte-size and --cache-config"):
         parse("--response-cache-byte-size=4096", "--cache-config=local,size=1")
-
-
-def test_the_former_flags_for_traces_mean_what_their_successors_do(parse: Any) -> None:
-    former = parse(
-        "--trace-file=/tmp/t",
-        "--trace-level=timestamps",
-        "--trace-level=tensors",
-        "--trace-rate=7",
-        "--trace-count=8",
-        "--trace-log-frequency=9",
-    )
-    assert former.trace == TraceSettings(
-        file="/tmp/t", level=frozenset({"TIMESTAMPS", "TENSORS"}), rate=7, count=8, log_frequency=9
-    )
-    assert parse("--trace-rate=7", "--trace-config=rate=70").trace.rate == 70, "the new name wins"
-    assert parse("--trace-file=/tmp/t", "--trace-level=max", "--trace-level=off").trace.level == frozenset()
-    assert parse("--trace-file=/tmp/t", "--trace-level=MIN").trace.level == {"TIMESTAMPS"}
 
 
 @pytest.mark.parametrize(("text", "level"), [("true", 1), ("FALSE", 0), ("3", 3)])

@@ -9,7 +9,7 @@ import click
 
 from repoagent_server.flags.values import BOOLEAN
 
-__all__ = ["INEFFECTIVE", "ineffective_warnings", "triton_flags"]
+__all__ = ["INEFFECTIVE", "ineffective_flags", "ineffective_warnings"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -82,7 +82,7 @@ INEFFECTIVE: Final[Mapping[str, tuple[Any, str]]] = MappingProxyType(
 """Flag -> the kind of its value, and why it does nothing."""
 
 
-def triton_flags(command: _F) -> _F:
+def ineffective_flags(command: _F) -> _F:
     """Give ``command`` the flags of this page; :func:`ineffective_warnings` lists those that were given."""
     for flag, (kind, reason) in reversed(list(INEFFECTIVE.items())):
         command = click.option(
