@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
-from repoagent_checksum.check import Verdict, check, find_manifests
+from repoagent_checksum.check import Verdict, check, find_digest_files
 from repoagent_checksum.findings import describe
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
-from repoagent_checksum.trusted import trusted_entries
+from repoagent_checksum.trusted_digest_files import trusted_entries
 from repoagent_checksum.weaknesses import weaknesses
 
 __all__ = ["ChecksumAgent"]
@@ -47,7 +47,7 @@ class ChecksumAgent(Agent):
 
 
 def _with_standard_manifests(request: Request, root: Path) -> Request:
-    return replace(request, manifests=find_manifests(root)) if request.is_empty else request
+    return replace(request, manifests=find_digest_files(root)) if request.is_empty else request
 
 
 def _observer(model: AgentModel) -> Observer:

@@ -9,17 +9,17 @@ from typing import Final
 
 from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import Algorithm
+from repoagent_checksum.digest_file import STANDARD_NAMES, Entry, format_digest_file
 from repoagent_checksum.file_names import read_inside, show
 from repoagent_checksum.findings import Finding, Kind
 from repoagent_checksum.hashing import Digests, digest_files
-from repoagent_checksum.listings import read_entries
-from repoagent_checksum.manifest import STANDARD_NAMES, Entry, format_manifest
+from repoagent_checksum.json_listings import read_entries
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Expected, Request
 from repoagent_checksum.safetensors import INDEX_SUFFIX, check_index
 from repoagent_checksum.tree import Tree, scan_tree
 
-__all__ = ["Verdict", "check", "find_manifests"]
+__all__ = ["Verdict", "check", "find_digest_files"]
 
 ALL_INDEXES: Final = "*"
 
@@ -40,7 +40,7 @@ class Verdict:
     """The algorithms among those used that an attacker can forge."""
 
 
-def find_manifests(root: Path) -> tuple[str, ...]:
+def find_digest_files(root: Path) -> tuple[str, ...]:
     """The digest files with a standard name in ``root``; a link that leads nowhere counts, and will be refused."""
     return tuple(name for name in STANDARD_NAMES if os.path.lexists(root / name))
 
@@ -161,7 +161,7 @@ def _weak(files: Iterable[Expected]) -> set[str]:
 def _tree_digest(entries: Iterable[Entry], digests: Digests) -> str:
     """One digest for all: SHA-256 over the tagged lines, sorted, of the digests that were found."""
     lines = sorted(
-        format_manifest({entry.path: digests[entry.path][entry.algorithm.name]}, entry.algorithm, tagged=True)
+        format_digest_file({entry.path: digests[entry.path][entry.algorithm.name]}, entry.algorithm, tagged=True)
         for entry in entries
     )
     return f"sha256:{hashlib.sha256(b''.join(lines)).hexdigest()}"

@@ -14,11 +14,11 @@ import click
 
 from repoagent.api import InvalidArgumentError, RepoAgentError, UnsupportedError, replace_file
 from repoagent_checksum.algorithms import ALGORITHMS, find_algorithm
-from repoagent_checksum.check import Verdict, check, find_manifests
+from repoagent_checksum.check import Verdict, check, find_digest_files
+from repoagent_checksum.digest_file import format_digest_file
 from repoagent_checksum.file_names import show
 from repoagent_checksum.findings import Kind
 from repoagent_checksum.hashing import digest_files
-from repoagent_checksum.manifest import format_manifest
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.tree import Tree, scan_tree
@@ -54,7 +54,7 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
         with _progress_bar() as observer:
             digests = digest_files(directory, {path: [chosen] for path in files}, observer=observer)
         found = {path: digests[path][chosen.name] for path in files}
-        replace_file(directory / name, format_manifest(found, chosen, tagged=tag))
+        replace_file(directory / name, format_digest_file(found, chosen, tagged=tag))
     click.echo(f"{name}: {_count(len(files))}, {sum(files.values())} bytes")
 
 
@@ -80,7 +80,7 @@ def verify(
 
 
 def _request(directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...]) -> Request:
-    manifests = manifest or find_manifests(directory)
+    manifests = manifest or find_digest_files(directory)
     if not manifests:
         raise InvalidArgumentError(
             f"no digest file in {directory}; make one with: repoagent checksum write {directory}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from repoagent_checksum.manifest import STANDARD_NAMES
+from repoagent_checksum.digest_file import STANDARD_NAMES
 from repoagent_checksum.options import Request
 
 __all__ = ["weaknesses"]

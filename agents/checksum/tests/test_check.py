@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from repoagent_checksum.algorithms import ALGORITHMS, Algorithm
-from repoagent_checksum.check import check, find_manifests
+from repoagent_checksum.check import check, find_digest_files
+from repoagent_checksum.digest_file import format_digest_file
 from repoagent_checksum.findings import Kind, describe
 from repoagent_checksum.hashing import digest_files
-from repoagent_checksum.manifest import format_manifest
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.tree import scan_tree
 
@@ -30,7 +30,7 @@ def seal(root: Path, algorithm: Algorithm = SHA256, name: str = "SHA256SUMS") ->
     """Write the digest file of ``root``."""
     files = [path for path in scan_tree(root).files if path != name]
     digests = digest_files(root, {path: [algorithm] for path in files})
-    (root / name).write_bytes(format_manifest({path: digests[path][algorithm.name] for path in files}, algorithm))
+    (root / name).write_bytes(format_digest_file({path: digests[path][algorithm.name] for path in files}, algorithm))
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_an_ignored_file_that_is_listed_is_still_compared(model: Path) -> None:
 def test_a_manifest_covers_the_directory_it_lies_in(make_tree: MakeTree) -> None:
     root = make_tree(FILES | {"1/labels.txt": b"c"})
     digests = digest_files(root / "1", {name: [SHA256] for name in ("model.onnx", "labels.txt")})
-    text = format_manifest({name: found["SHA256"] for name, found in digests.items()}, SHA256)
+    text = format_digest_file({name: found["SHA256"] for name, found in digests.items()}, SHA256)
     (root / "1" / "SHA256SUMS").write_bytes(text)
     request = Request(manifests=("1/SHA256SUMS",))
     assert kinds(root, request) == []
@@ -129,10 +129,10 @@ def test_two_manifests_of_one_tree_need_not_list_each_other(model: Path) -> None
     pytest.importorskip("blake3")
     files = list(FILES)
     digests = digest_files(model, {path: [ALGORITHMS["BLAKE3"]] for path in files})
-    text = format_manifest({path: digests[path]["BLAKE3"] for path in files}, ALGORITHMS["BLAKE3"])
+    text = format_digest_file({path: digests[path]["BLAKE3"] for path in files}, ALGORITHMS["BLAKE3"])
     (model / "B3SUMS").write_bytes(text)
-    assert find_manifests(model) == ("SHA256SUMS", "B3SUMS")
-    assert kinds(model, Request(manifests=find_manifests(model))) == []
+    assert find_digest_files(model) == ("SHA256SUMS", "B3SUMS")
+    assert kinds(model, Request(manifests=find_digest_files(model))) == []
 
 
 def test_a_listing_with_sizes_is_compared_before_reading(make_tree: MakeTree) -> None:
@@ -164,7 +164,7 @@ def test_a_missing_manifest_is_refused(model: Path) -> None:
 def test_a_manifest_that_is_a_link_is_refused(model: Path) -> None:
     (model / "SHA256SUMS").rename(model / "real")
     (model / "SHA256SUMS").symlink_to("real")
-    assert find_manifests(model) == ("SHA256SUMS",)
+    assert find_digest_files(model) == ("SHA256SUMS",)
     with pytest.raises(UnsafePathError, match="symbolic link"):
         check(model, SUMS)
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from repoagent.api import InvalidArgumentError, UnsupportedError
 from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
+from repoagent_checksum.digest_file import Entry, merge_entries, parse_digest_file
 from repoagent_checksum.file_names import plain_name
 from repoagent_checksum.limited_json import parse_json
-from repoagent_checksum.manifest import Entry, merge_entries, parse_manifest
 
 __all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]
 
@@ -19,8 +19,8 @@ Json = Mapping[str, Any]
 
 
 def read_entries(data: bytes, source: str, default: Algorithm | None = None) -> list[Entry]:
-    """Read a digest file or a listing; raises as :func:`parse_listing` and :func:`~.manifest.parse_manifest` do."""
-    return parse_listing(data, source) if looks_like_json(data) else parse_manifest(data, source, default)
+    """Read a digest file or a listing; raises as :func:`parse_listing` and :func:`.parse_digest_file` do."""
+    return parse_listing(data, source) if looks_like_json(data) else parse_digest_file(data, source, default)
 
 
 def looks_like_json(data: bytes) -> bool:

@@ -15,7 +15,7 @@ from repoagent.api import InvalidArgumentError
 from repoagent_checksum.algorithms import ALGORITHMS, Algorithm, algorithm_of_length, find_algorithm
 from repoagent_checksum.file_names import plain_name, show
 
-__all__ = ["STANDARD_NAMES", "Entry", "format_manifest", "parse_manifest"]
+__all__ = ["STANDARD_NAMES", "Entry", "format_digest_file", "parse_digest_file"]
 
 STANDARD_NAMES: Final = tuple(ALGORITHMS[name].sums for name in ("SHA256", "SHA512", "BLAKE2B", "BLAKE3"))
 """The digest files that are looked for when nothing is said: those of algorithms that nobody can forge."""
@@ -36,7 +36,7 @@ class Entry:
     size: int | None = None
 
 
-def parse_manifest(data: bytes, source: str, default: Algorithm | None = None) -> list[Entry]:
+def parse_digest_file(data: bytes, source: str, default: Algorithm | None = None) -> list[Entry]:
     """Read a digest file.
 
     Args:
@@ -121,7 +121,7 @@ def _escape(name: str) -> tuple[str, str]:
     return ("\\" if escaped != name else ""), escaped
 
 
-def format_manifest(digests: Mapping[str, str], algorithm: Algorithm, *, tagged: bool = False) -> bytes:
+def format_digest_file(digests: Mapping[str, str], algorithm: Algorithm, *, tagged: bool = False) -> bytes:
     """The digest file for ``digests`` (path -> hexadecimal digest), sorted by path, in the GNU or the BSD form."""
     lines = []
     for path in sorted(digests, key=lambda path: path.encode("utf-8", "surrogateescape")):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from repoagent_checksum.algorithms import ALGORITHMS
-from repoagent_checksum.manifest import Entry, format_manifest, parse_manifest
+from repoagent_checksum.digest_file import Entry, format_digest_file, parse_digest_file
 
 from repoagent.api import InvalidArgumentError, UnsafePathError, UnsupportedError
 
@@ -23,7 +23,7 @@ file_names = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min
 
 
 def one(line: str, source: str = "SHA256SUMS") -> Entry:
-    (entry,) = parse_manifest(line.encode(), source)
+    (entry,) = parse_digest_file(line.encode(), source)
     return entry
 
 
@@ -50,7 +50,7 @@ def test_both_forms_are_read(line: str, path: str) -> None:
 
 def test_comments_and_blank_lines_say_nothing() -> None:
     text = f"# made by hand\n\n{HEX}  a\r\n\r\n{HEX}  b"
-    assert [entry.path for entry in parse_manifest(text.encode(), "SHA256SUMS")] == ["a", "b"]
+    assert [entry.path for entry in parse_digest_file(text.encode(), "SHA256SUMS")] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_tag_counts_more_than_the_name_of_the_file() -> None:
 
 
 def test_the_given_algorithm_counts_more_than_the_name_of_the_file() -> None:
-    (entry,) = parse_manifest(f"{HEX}  a".encode(), "SHA256SUMS", ALGORITHMS["BLAKE3"])
+    (entry,) = parse_digest_file(f"{HEX}  a".encode(), "SHA256SUMS", ALGORITHMS["BLAKE3"])
     assert entry.algorithm.name == "BLAKE3"
 
 
@@ -95,7 +95,7 @@ def test_the_given_algorithm_counts_more_than_the_name_of_the_file() -> None:
 )
 def test_a_line_that_cannot_be_used_is_refused_with_its_place(line: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        parse_manifest(f"{HEX}  first\n{line}\n".encode(), "SHA256SUMS")
+        parse_digest_file(f"{HEX}  first\n{line}\n".encode(), "SHA256SUMS")
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "1/../../a", "1//a", "1/"])
@@ -115,20 +115,20 @@ def test_an_unknown_tag_is_refused_with_its_place() -> None:
 
 
 def test_a_repeated_line_is_no_contradiction() -> None:
-    assert len(parse_manifest(f"{HEX}  a\n{HEX}  ./a\n".encode(), "SHA256SUMS")) == 1
+    assert len(parse_digest_file(f"{HEX}  a\n{HEX}  ./a\n".encode(), "SHA256SUMS")) == 1
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"# nothing\n"])
 def test_a_file_without_digests_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="no digest in it"):
-        parse_manifest(text, "SHA256SUMS")
+        parse_digest_file(text, "SHA256SUMS")
 
 
 @pytest.mark.slow
 @given(st.dictionaries(file_names, st.binary(min_size=32, max_size=32), min_size=1), st.booleans())
 def test_what_is_written_is_read_back(digests: dict[str, bytes], tagged: bool) -> None:
     wanted = {name: digest.hex() for name, digest in digests.items()}
-    entries = parse_manifest(format_manifest(wanted, SHA256, tagged=tagged), "SUMS")
+    entries = parse_digest_file(format_digest_file(wanted, SHA256, tagged=tagged), "SUMS")
     assert {entry.path: entry.digest for entry in entries} == wanted
 
 
@@ -145,14 +145,14 @@ def test_coreutils_reads_what_we_write_and_we_read_what_it_writes(names: set[str
         for name in names:
             (Path(directory) / name).write_bytes(name.encode())
         digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
-        ours = format_manifest(digests, SHA256, tagged=tagged)
+        ours = format_digest_file(digests, SHA256, tagged=tagged)
         check = [program, "--check", "--strict", "--status", "-"]
         subprocess.run(check, input=ours, cwd=directory, check=True)
         options = ["--tag"] if tagged else []
         theirs = subprocess.run(
             [program, *options, "--", *names], cwd=directory, capture_output=True, check=True
         ).stdout
-        assert {entry.path: entry.digest for entry in parse_manifest(theirs, "SUMS")} == digests
+        assert {entry.path: entry.digest for entry in parse_digest_file(theirs, "SUMS")} == digests
 
 
 @pytest.mark.parametrize("options", [[], ["--tag"]])
@@ -170,8 +170,8 @@ def test_the_blake3_program_agrees_both_ways(tmp_path: Path, options: list[str])
         hasher.update(name.encode())
         digests[name] = hasher.hexdigest()
     theirs = subprocess.run([program, *options, *digests], cwd=tmp_path, capture_output=True, check=True).stdout
-    assert {entry.path: entry.digest for entry in parse_manifest(theirs, "B3SUMS")} == digests
-    (tmp_path / "B3SUMS").write_bytes(format_manifest(digests, ALGORITHMS["BLAKE3"], tagged=bool(options)))
+    assert {entry.path: entry.digest for entry in parse_digest_file(theirs, "B3SUMS")} == digests
+    (tmp_path / "B3SUMS").write_bytes(format_digest_file(digests, ALGORITHMS["BLAKE3"], tagged=bool(options)))
     subprocess.run([program, "--check", "B3SUMS"], cwd=tmp_path, capture_output=True, check=True)
 
 
@@ -185,7 +185,7 @@ PIECES = st.sampled_from(
 @given(st.one_of(st.binary(max_size=300), st.lists(PIECES, max_size=12).map(b"".join)))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
-        entries = parse_manifest(data, "SUMS")
+        entries = parse_digest_file(data, "SUMS")
     except (InvalidArgumentError, UnsupportedError):
         return
     for entry in entries:

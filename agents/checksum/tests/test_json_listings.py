@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from repoagent_checksum.listings import looks_like_json, parse_descriptor_digest, parse_listing
+from repoagent_checksum.json_listings import looks_like_json, parse_descriptor_digest, parse_listing
 
 from repoagent.api import InvalidArgumentError, UnsafePathError, UnsupportedError
 
