@@ -1,10 +1,12 @@
-"""What this process has open, for tests that nothing stays so."""
+"""What this process has open, and a process that can open nothing more."""
 
 import contextlib
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["descriptors_beneath"]
+__all__ = ["descriptors_beneath", "no_descriptors"]
 
 
 def descriptors_beneath(directory: Path) -> list[str]:
@@ -14,3 +16,16 @@ def descriptors_beneath(directory: Path) -> list[str]:
         with contextlib.suppress(OSError):  # it has just been closed
             found.append(os.readlink(f"/proc/self/fd/{number}"))
     return [target for target in found if Path(target).is_relative_to(directory)]
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open no further file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -18,6 +18,7 @@ from repoagent.audit.sink import AuditError
 from repoagent.audit.verifying import verify
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from tests.audit.conftest import NewLog, documents
+from tests.descriptors import no_descriptors
 
 
 @contextmanager
@@ -31,19 +32,6 @@ def no_room(path: Path, more: int = 0) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """This process can open no further file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_line_has_who_and_what(path: Path, new_log: NewLog) -> None:

@@ -19,6 +19,7 @@ from repoagent.executor import (
     SamplingConfig,
 )
 from repoagent.executor.runner.fake import FakeRunner, table_logits
+from tests.descriptors import no_descriptors
 
 LIMIT = timedelta(seconds=120)
 LATE = timedelta(0)
@@ -94,3 +95,9 @@ def test_the_memory_is_that_of_now(executor: Executor) -> None:
     with_it = used()
     del much
     assert with_it - used() > 128 << 20
+
+
+def test_statistics_need_no_descriptor(executor: Executor) -> None:
+    _run(executor, Request([1], 1))
+    with no_descriptors():
+        assert executor.get_latest_iteration_stats()[-1].cpu_mem_usage > 1 << 20

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import mmap
+import resource
 import threading
 import time
 from collections import deque
@@ -167,8 +168,11 @@ class StatsKeeper:
 
 
 def _resident() -> int:
-    """How many bytes of memory this process has now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    """How many bytes of memory this process has now; where that cannot be read, the most that it had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:  # There is no descriptor left.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _spec_stats(counts: IterationCounts) -> SpecDecodingStats | None:

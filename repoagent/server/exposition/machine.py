@@ -17,7 +17,7 @@ class Machine:
         self._last = self._ticks()
 
     def families(self) -> Iterator[Family]:
-        """The gauges; none if ``proc`` does not exist."""
+        """The gauges; none if ``proc`` cannot be read."""
         memory = self._memory()
         if memory:
             total, free = memory["MemTotal"], memory["MemAvailable"]
@@ -49,7 +49,7 @@ class Machine:
     def _read(self, name: str) -> str:
         try:
             return (self._proc / name).read_text(encoding="ascii")
-        except FileNotFoundError:
+        except OSError:  # It is not there, or there is no descriptor left: then the other metrics are wanted.
             return ""
 
 

@@ -6,6 +6,7 @@ As in Triton they belong to the process, not to one server: a family made before
 import bisect
 import enum
 import itertools
+import logging
 import math
 import re
 import threading
@@ -15,6 +16,8 @@ from typing import Final
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
 
 __all__ = ["REGISTRY", "Metric", "MetricFamily", "MetricKind", "MetricRegistry"]
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -169,7 +172,7 @@ class MetricRegistry:
     def refresh_by(self, refresh: Callable[[], None]) -> None:
         """Have ``refresh`` called before series are read: what is costly to keep up to date is so when it is asked for.
 
-        It is called on the reader's thread, perhaps on several at once; it returns soon and never raises.
+        It is called on the reader's thread, perhaps on several at once, and returns soon. If it raises, that is logged.
         """
         with self._lock:
             self._refreshers[refresh] = None
@@ -183,7 +186,10 @@ class MetricRegistry:
         with self._lock:
             refreshers = list(self._refreshers)
         for refresh in refreshers:
-            refresh()
+            try:
+                refresh()
+            except Exception:  # The others are to be shown all the same.
+                logger.exception("some metrics cannot be brought up to date")
 
     def family(self, name: str, description: str, kind: MetricKind) -> MetricFamily:
         """The family of this name; the same one for everybody who describes it the same way.

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from repoagent.server.exposition.machine import Machine
+from tests.descriptors import no_descriptors
 
 
 def _write(proc: Path, *, idle: int, busy: int) -> None:
@@ -28,3 +29,11 @@ def test_the_processors_are_measured_between_two_readings(tmp_path: Path) -> Non
 
 def test_a_machine_without_proc_has_no_such_metrics(tmp_path: Path) -> None:
     assert _values(Machine(tmp_path / "none")) == {}
+
+
+def test_where_no_file_can_be_opened_these_metrics_are_missing_and_no_others() -> None:
+    """A server that has run out of descriptors is one whose metrics are wanted."""
+    machine = Machine()
+    with no_descriptors():
+        assert _values(machine) == {}
+    assert _values(machine)["nv_cpu_memory_total_bytes"] > 0

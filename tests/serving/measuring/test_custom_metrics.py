@@ -139,3 +139,16 @@ def test_descriptions_and_labels_must_be_text_that_can_be_sent(text: Any) -> Non
     family = registry.family("g", "a gauge", MetricKind.GAUGE)
     with pytest.raises(InvalidArgumentError, match="must be text"):
         family.add({"label": text})
+
+
+def test_what_cannot_be_refreshed_keeps_nothing_else_from_the_page(caplog: pytest.LogCaptureFixture) -> None:
+    registry = MetricRegistry()
+    registry.family("g", "a gauge", MetricKind.GAUGE).add({}).set(2)
+
+    def refresh() -> None:
+        raise OSError("no descriptor left")
+
+    registry.refresh_by(refresh)
+    assert "g 2" in registry.text().splitlines()
+    assert registry.series("g")[0].value == 2
+    assert "cannot be brought up to date" in caplog.text

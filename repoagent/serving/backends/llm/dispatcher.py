@@ -131,7 +131,7 @@ class Dispatcher:
         return True
 
     def _show(self) -> None:
-        """Show the last statistics to who reads metrics now."""
+        """Show the last statistics, for a reader of metrics."""
         with self._showing, suppress(ExecutorStoppedError):
             if self._closed or time.monotonic() - self._shown < _PERIOD:
                 return
