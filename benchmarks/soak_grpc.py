@@ -151,7 +151,7 @@ class Fuzzer:
         chance = self.chance
         odd = chance.random() < 0.03
         stream = chance.choice((0, 1, 2, self.last + 2)) if odd else max(1, self.last - 2 * chance.randrange(4))
-        kind = chance.choice((5, 9)) if odd else chance.choices(range(11), (40, 40, 2, 5, 2, 0, 1, 1, 10, 0, 1))[0]
+        kind = chance.choice((2, 5, 9)) if odd else chance.choices(range(11), (40, 40, 2, 5, 2, 0, 1, 1, 10, 0, 1))[0]
         if kind == 1 or self.last < 0:
             return self.headers()
         if kind == 0:
@@ -160,7 +160,7 @@ class Fuzzer:
                 return raw(0, 8 | chance.randrange(2), stream, bytes((chance.randrange(20),)) + body)
             return raw(0, chance.randrange(2), stream, body)
         size = {2: 5, 3: 4, 6: 8, 7: 8, 8: 4}.get(kind, chance.choice((0, 6, 12, 50)))
-        if chance.random() < 0.01:
+        if chance.random() < (0.2 if odd else 0.01):
             size += chance.randrange(-1, 3)
         flags = chance.choice((0, 0, 0, 1, 4, chance.randrange(256)))
         payload = chance.randbytes(max(0, size))
@@ -210,19 +210,20 @@ def fuzz_one(seed: int, report: Report) -> None:
     except Exception as error:
         report.require(False, f"connection {seed} raises {error!r}")
         return
-    check_written(written, seed, report)
+    check_written(written, connection._last, seed, report)
     report.require(not application.faults, f"connection {seed}: {application.faults[:1]}")
     report.require(reserve.held == 0 and not connection.streams, f"connection {seed} holds {reserve.held} bytes")
     report.outcomes["ended by a fault" if connection.closed and b"\x07\0\0\0\0\0" in written else "went on"] += 1
     report.outcomes["calls"] += application.calls
 
 
-def check_written(data: bytes, seed: int, report: Report) -> None:
-    """Whole frames, none of them after the end of its stream."""
+def check_written(data: bytes, opened: int, seed: int, report: Report) -> None:
+    """Whole frames, none of them after the end of its stream, and none on a stream after ``opened``, the last one."""
     ended: set[int] = set()
     while data:
         frame, length = Frame.parse_frame_header(memoryview(data[:9]))
         report.require(len(data) >= 9 + length, f"connection {seed} writes a part of a frame")
+        report.require(frame.stream_id <= opened, f"connection {seed} writes on an idle stream")
         if frame.type in (0, 1):
             report.require(frame.stream_id not in ended, f"connection {seed} writes on after the end of a stream")
             if data[4] & 1:

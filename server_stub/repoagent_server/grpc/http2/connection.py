@@ -355,12 +355,11 @@ class Connection(Control):
         if head.route is None:
             self._application.route(head)
         stream = self.streams[number] = Stream(number, head, self.initial)
+        stream.ended = ended
         if not head.lazy:
             self._application.opened(self, stream)
         if ended and self.streams.get(number) is stream:
             self._body(stream, b"", 0, 0, True)
-        elif ended:
-            self._abandoned.pop(number, None)
 
     def _trailers(self, stream: Stream, ended: bool, head: RequestHead) -> None:
         if stream.ended:

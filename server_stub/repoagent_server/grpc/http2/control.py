@@ -151,8 +151,10 @@ class Control(Outgoing):
         """End a stream for a fault, which counts as a call that the client gives up: the call's work ends likewise.
 
         Raises:
-            ConnectionFault: there have been too many.
+            ConnectionFault: there have been too many; or it is idle, where RST_STREAM is not allowed.
         """
+        if self._is_idle(number):
+            raise ConnectionFault(code, "a frame that is not valid on an idle stream")
         stream = self.streams.get(number)
         self.out.append(number_frame(RST_STREAM, number, code))
         if stream is None or not stream.ended:

@@ -71,9 +71,16 @@ class Recorder:
 class Server:
     """Ours, without a socket."""
 
-    def __init__(self, *, lazy: bool = False, rules: Rules | None = None, limit: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        *,
+        lazy: bool = False,
+        rules: Rules | None = None,
+        limit: int = 1 << 30,
+        application: Recorder | None = None,
+    ) -> None:
         self.clock = Clock()
-        self.application = Recorder(lazy)
+        self.application = application or Recorder(lazy)
         self.reserve = Reserve(limit)
         self.connection = Connection(self.application, rules or Rules(), self.reserve, self.clock)
         self.connection.open()

@@ -16,11 +16,13 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 from hpack import Encoder
-from hyperframe.frame import ContinuationFrame, PingFrame, SettingsFrame
+from hyperframe.frame import ContinuationFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame
+from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import CONNECTION_WINDOW, MAX_FRAME, MAX_STREAMS, STREAM_WINDOW
 from repoagent_server.grpc.http2.frames import PREFACE
+from repoagent_server.grpc.http2.stream import Stream
 
-from .conftest import Client, Server, data_frame, headers_frame, message
+from .conftest import Client, Recorder, Server, data_frame, headers_frame, message
 from .raw_client import HEADERS
 
 
@@ -82,6 +84,44 @@ def test_a_call_that_is_answered_early_need_not_be_finished(server: Server, clie
     more = data_frame(stream, b"x" * 16384)
     assert server.receive(*[more] * 3) == []
     assert [frame.type for frame in server.receive(*[more] * 600)] == [8, 8]
+
+
+class Refusing(Recorder):
+    """Answers a call as soon as its headers are there: with a status of HTTP, or with one of gRPC."""
+
+    def __init__(self, status: bytes) -> None:
+        super().__init__()
+        self._status = status
+
+    def opened(self, connection: Connection, stream: Stream) -> None:
+        if self._status:
+            connection.refuse(stream, self._status)
+        else:
+            connection.finish(stream, 12, "no")
+
+
+@pytest.mark.parametrize("status", [b"405", b""])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_call_that_is_answered_by_its_headers_is_reset_only_if_more_was_to_come(status: bytes, split: bool) -> None:
+    """RFC 9113, section 5.1: on a stream that both sides have ended, nothing is sent."""
+    server = Server(application=Refusing(status)).greet()
+    encoder = Encoder()
+
+    def begin(stream: int, *flags: str) -> list[tuple[int, set[str]]]:
+        block = encoder.encode(HEADERS)
+        if split:
+            pieces: list[Frame] = [
+                HeadersFrame(stream, block[:5], flags=flags),
+                ContinuationFrame(stream, block[5:], flags=("END_HEADERS",)),
+            ]
+        else:
+            pieces = [HeadersFrame(stream, block, flags=("END_HEADERS", *flags))]
+        return [(frame.type, set(frame.flags)) for frame in server.receive(*pieces)]
+
+    ended = {"END_HEADERS", "END_STREAM"}
+    assert begin(1, "END_STREAM") == [(HeadersFrame.type, ended)]
+    assert begin(3) == [(HeadersFrame.type, ended), (RstStreamFrame.type, set())]
+    assert not server.connection.streams
 
 
 @pytest.mark.slow

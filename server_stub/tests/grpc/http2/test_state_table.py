@@ -71,6 +71,7 @@ END: Final = "END_STREAM"
 BEGUN: Final = HeadersFrame(1, block()[:5], flags=(END,))
 REST: Final = ContinuationFrame(1, block()[5:], flags=("END_HEADERS",))
 WHOLE: Final = data_frame(1, message(b"x"), "END_STREAM")
+ITSELF: Final = b"\0\0\0\1\0"
 ANSWERED: Final = "the call is answered"
 
 #: A line of the page: what is sent after the preface and SETTINGS, and what follows.
@@ -132,8 +133,8 @@ TABLE: Final[dict[str, tuple[list[Any], str]]] = {
     "idle: WINDOW_UPDATE": ([WindowUpdateFrame(1, 1)], "connection PROTOCOL_ERROR"),
     "idle: PRIORITY": ([PriorityFrame(1)], "ignored"),
     "idle: PRIORITY on stream 0": ([raw(2, 0, 0, bytes(5))], "connection PROTOCOL_ERROR"),
-    "idle: PRIORITY not of 5 bytes": ([raw(2, 0, 1, bytes(4))], "stream FRAME_SIZE_ERROR"),
-    "idle: PRIORITY that depends on itself": ([raw(2, 0, 1, b"\0\0\0\1\0")], "stream PROTOCOL_ERROR"),
+    "idle: PRIORITY not of 5 bytes": ([raw(2, 0, 1, bytes(4))], "connection FRAME_SIZE_ERROR"),
+    "idle: PRIORITY that depends on itself": ([raw(2, 0, 1, ITSELF)], "connection PROTOCOL_ERROR"),
     "idle: CONTINUATION": ([ContinuationFrame(1, block())], "connection PROTOCOL_ERROR"),
     # A block of headers that goes on.
     "open block: CONTINUATION": (
@@ -179,6 +180,8 @@ TABLE: Final[dict[str, tuple[list[Any], str]]] = {
     "open: WINDOW_UPDATE of 0": ([*opened(), update(1, 0)], "stream PROTOCOL_ERROR"),
     "open: WINDOW_UPDATE past 2^31-1": ([*opened(), update(1, 2**31 - 1)], "stream FLOW_CONTROL_ERROR"),
     "open: PRIORITY": ([*opened(), PriorityFrame(1, depends_on=3), WHOLE], ANSWERED),
+    "open: PRIORITY not of 5 bytes": ([*opened(), raw(2, 0, 1, bytes(4))], "stream FRAME_SIZE_ERROR"),
+    "open: PRIORITY that depends on itself": ([*opened(), raw(2, 0, 1, ITSELF)], "stream PROTOCOL_ERROR"),
     # Half-closed: the client has sent all.
     "half-closed: DATA": ([*opened("END_STREAM"), data_frame(1, b"x")], "stream STREAM_CLOSED"),
     "half-closed: HEADERS": ([*opened(END), *opened(END)], "stream STREAM_CLOSED"),
