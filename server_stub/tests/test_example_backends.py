@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from repoagent.server import Server
 
 _REPOSITORY = Path(__file__).resolve().parents[2] / "examples" / "backends" / "repository"
-_PATIENCE = 60
+_PATIENCE = 120
 _TWO_STEPS = r"more than one timestep|batch-?\s?size"
 
 

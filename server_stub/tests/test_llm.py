@@ -22,7 +22,7 @@ from repoagent.server import Server
 pytestmark = pytest.mark.slow
 
 _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llm"
-_PATIENCE = 60
+_PATIENCE = 120
 _PROMPT = "47+85:"
 _ANSWER = " 7+5=12, 4+8+1=13. 132"
 

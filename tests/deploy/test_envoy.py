@@ -29,7 +29,7 @@ from repoagent.serving.core import CoreOptions, ServingCore
 
 pytestmark = pytest.mark.slow
 
-PATIENCE: Final = 60
+PATIENCE: Final = 120
 DIGITS: Final = Path(__file__).resolve().parents[2] / "examples" / "digits" / "repository" / "digits"
 ISSUER: Final = "https://issuer.example"
 ASKED: Final = {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 64], "data": [0.0] * 64}]}

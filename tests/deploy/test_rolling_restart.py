@@ -28,7 +28,8 @@ __all__ = ["world"]
 
 LATE: Final = 5
 """Seconds until Envoy hears that the old server goes."""
-DRAIN: Final = LATE + 2
+DRAIN: Final = LATE + 10
+"""Time enough for Envoy to hear of it on a slow machine, too."""
 PAUSE: Final = 0.01
 CLUSTERS: Final = ("http", "grpc")
 VALUES: Final = np.arange(4, dtype=np.float32).reshape(1, 4)

@@ -196,7 +196,7 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "it did not happen within 10 seconds"
+            assert time.monotonic() < deadline, "it did not happen within a minute"
             threading.Event().wait(0.002)
 
     return wait

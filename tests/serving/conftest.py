@@ -93,7 +93,7 @@ class QueueSender:
     def send(self, response: InferResponse | None, final: bool) -> None:
         self.sent.put((response, final))
 
-    def final(self, timeout: float = 10) -> InferResponse:
+    def final(self, timeout: float = 60) -> InferResponse:
         response, final = self.sent.get(timeout=timeout)
         assert final
         assert response is not None

@@ -16,7 +16,7 @@ from tests.serving.core_kit import CoreMaker, ModelWriter, in_thread
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Store:

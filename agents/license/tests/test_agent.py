@@ -61,7 +61,7 @@ def test_when_the_license_ends_the_server_is_asked_to_unload_once(
     chain = harness.load(model)
     later[0] = timedelta(days=2)
     chain.complete()
-    name, reason = requests.get(timeout=20)
+    name, reason = requests.get(timeout=120)
     assert name == "m"
     assert reason.startswith("agent 'license': the license ended at 20")
     chain.unload()

@@ -27,7 +27,7 @@ from repoagent.serving.core import ServingCore
 from server_stub.tests.cores import every_model
 from server_stub.tests.served import identity
 
-PATIENCE: Final = 60
+PATIENCE: Final = 120
 ISSUER: Final = "https://login.test/"
 AUDIENCE: Final = "models"
 

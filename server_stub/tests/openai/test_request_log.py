@@ -19,7 +19,7 @@ from repoagent.server import Server
 from .conftest import user
 from .test_chat import ANSWER, PROMPT
 
-PATIENCE: Final = 60
+PATIENCE: Final = 120
 Lines = Callable[[int], list[dict[str, Any]]]
 
 

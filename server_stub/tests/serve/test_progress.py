@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-PATIENCE: Final = 60
+PATIENCE: Final = 120
 
 _AGENT: Final = """\
 import logging, socket

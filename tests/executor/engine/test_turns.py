@@ -13,7 +13,7 @@ from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 from repoagent.executor.runner.protocol import Segment
 
 Logits = npt.NDArray[np.float32]
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Clock:

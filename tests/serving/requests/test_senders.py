@@ -122,7 +122,7 @@ def test_a_model_that_is_not_decoupled_has_one_answer(new_sender: Any, caplog: p
     for name in ("first", "second", "third"):
         recorder.send(response(id=name), False)
     recorder.send(response(id="last"), True)
-    (first, first_final), (last, last_final) = (own.sent.get(timeout=10) for _ in range(2))
+    (first, first_final), (last, last_final) = (own.sent.get(timeout=60) for _ in range(2))
     assert (first.id, first_final, last, last_final) == ("first", False, None, True)
     assert own.sent.empty()
     assert caplog.text.count("is not decoupled and answers again") == 3

@@ -24,7 +24,7 @@ from repoagent.serving.scheduling.factory import new_scheduler
 from tests.serving.version_contexts import version_of
 
 MS = 1_000_000
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 TENSORS = """
     input {{ name: "x" data_type: TYPE_FP32 dims: [ {dims} ] }}

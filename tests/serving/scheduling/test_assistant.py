@@ -9,7 +9,7 @@ import pytest
 from repoagent.errors import CancelledError, InternalError, UnavailableError
 from repoagent.serving.scheduling.clock import MonotonicClock
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 PAIRS = "max_batch_size: 2 dynamic_batching { }"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 WAYS = {
     "one by one": "",
     "dynamic": "max_batch_size: 8 dynamic_batching { }",

@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 def remote(server: FileServer, name: str, path: str = "", *, pinned: bool = True) -> RemoteFile:
     url = f"{server.url}/{name}"
     content = server.files[f"/{name}"]
-    opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=5), url)
+    opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=60), url)
     digest = digest_of(content) if pinned else ""
     return RemoteFile(path or name, url, opener, len(content), server.tag_of(f"/{name}", content), digest, key=url)
 
@@ -203,7 +203,7 @@ def test_a_full_disk_is_reported_and_leaves_what_was_there(server: FileServer, t
     with pytest.raises(UnavailableError, match=r"needs \d+ bytes and .* has \d+ bytes free"):
         build(cache, "b", [remote(server, "big")])
     server.ranges = False  # now the size is known only when it is too late
-    opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=5), f"{server.url}/big")
+    opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=60), f"{server.url}/big")
     with pytest.raises(UnavailableError, match="no space left"):
         build(cache, "c", [RemoteFile("big", "big", opener)])
     assert (tree / "small").read_bytes() == b"small"
@@ -218,7 +218,7 @@ def test_many_small_files_come(server: FileServer, cache: Cache) -> None:
     count = in_full(10_000, otherwise=1_500)
     server.files = {f"/{number}": b"%d" % number for number in range(count)}
     files = [remote(server, f"{one}", f"{one % 100}/{one}", pinned=one % 2 == 0) for one in range(count)]
-    client = WebClient(Hosts(["127.0.0.1"]), timeout=5)
+    client = WebClient(Hosts(["127.0.0.1"]), timeout=60)
     opened = [RemoteFile(f.path, f.name, web_opener(client, f.name), f.size, f.tag, f.digest, f.key) for f in files]
     tree = build(cache, "m", opened)
     assert (tree / "42/1442").read_bytes() == b"1442"
@@ -261,7 +261,7 @@ if target is not None:
 print("ready", flush=True)
 if point == "none":
     sys.stdin.readline()
-opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
+opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=60), url)
 file = RemoteFile("1/w", url, opener, int(size), digest=digest)
 with Cache(Path(path)) as cache, cache.scope() as scope:
     tree = scope.get_or_build("m", lambda target: scope.download([file], target) and None)
@@ -338,7 +338,7 @@ from repoagent.storage.transfer.remote_files import RemoteFile
 from repoagent.storage.transfer.streams import web_opener
 from repoagent.web import Hosts, WebClient
 path, url, digest, size = sys.argv[1:]
-opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=20), url)
+opener = web_opener(WebClient(Hosts(["127.0.0.1"]), timeout=60), url)
 with Cache(Path(path)) as cache, cache.scope() as scope:
     file = RemoteFile("1/w", url, opener, int(size), digest=digest)
     scope.get_or_build("m", lambda target: scope.download([file], target) and None)

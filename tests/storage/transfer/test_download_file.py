@@ -35,7 +35,7 @@ def into(tmp_path: Path) -> Iterator[PartialFile]:
 
 
 def remote(server: FileServer, **known: object) -> RemoteFile:
-    client = WebClient(Hosts(["127.0.0.1"]), timeout=5)
+    client = WebClient(Hosts(["127.0.0.1"]), timeout=60)
     return RemoteFile("w", f"{server.url}/w", web_opener(client, f"{server.url}/w"), **known)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.scheduling.ahead import AheadScheduler
 
 T = TypeVar("T")
-_PATIENCE = 60
+_PATIENCE = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
