@@ -4,7 +4,7 @@
 are in :mod:`repoagent.config.model_config_pb2`. Nothing here touches a file: callers bring text and take text away.
 """
 
-from repoagent.config.agents import AgentEntry, agent_entries
+from repoagent.config.agent_entry import AgentEntry, agent_entries
 from repoagent.config.backends import (
     BACKEND_OF_PLATFORM,
     PLATFORM_OF_BACKEND,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from repoagent.executor.draft_target import check_vocabularies, speculation_of
 from repoagent.executor.engine.blocks import BLOCK_TOKENS, BlockBudget, blocks_for
 from repoagent.executor.engine.debug_tensors import DebugTensors
-from repoagent.executor.engine.drafter import DraftModel
+from repoagent.executor.engine.draft_model import DraftModel
 from repoagent.executor.engine.drafting import Drafting
 from repoagent.executor.engine.engine import Engine
 from repoagent.executor.engine.inbox import Inbox

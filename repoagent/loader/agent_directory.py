@@ -13,7 +13,7 @@ from repoagent.errors import AgentError, UnavailableError
 from repoagent.loader.candidates import Candidate
 from repoagent.loader.native_agents import native_agent
 from repoagent.loader.pinned_code import PINNED_CODE
-from repoagent.storage.paths.paths import is_text
+from repoagent.storage.paths.names import is_text
 
 __all__ = ["DEFAULT_DIRECTORY", "directory_candidates", "module_name"]
 

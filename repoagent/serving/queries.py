@@ -15,7 +15,7 @@ from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.metadata import model_metadata
 from repoagent.serving.requests.model_id import ModelId
-from repoagent.storage.paths.paths import check_model_name
+from repoagent.storage.paths.names import check_model_name
 
 __all__ = ["EXTENSIONS", "CoreQueries", "ModelMetrics"]
 

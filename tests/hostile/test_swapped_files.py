@@ -129,9 +129,9 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
     core = new_core()
     core.load("m")
     core.unload("m")
-    from repoagent.serving.backends.onnxruntime import backend
+    from repoagent.serving.backends.onnxruntime import session as sessions
 
-    inner = backend._session
+    inner = sessions._session
 
     def flipped(name: str, source: str | bytes, options: object, choices: Any) -> object:
         kept = model / "1" / "kept"
@@ -141,7 +141,7 @@ def test_weights_that_onnx_runtime_opens_by_their_path(
         kept.rename(model / "1" / "w.bin")
         return session
 
-    monkeypatch.setattr(backend, "_session", flipped)
+    monkeypatch.setattr(sessions, "_session", flipped)
     assert "changed while it was read" in refuses(core)
 
 

@@ -17,8 +17,9 @@ from repoagent.api import (
 from repoagent_license.endpoint import ask
 from repoagent_license.grant import Grant, now
 from repoagent_license.host import host_id, model_digest
+from repoagent_license.license_file import LARGEST, read_license, read_public_key
 from repoagent_license.options import Options, parse_parameters
-from repoagent_license.terms import LARGEST, Terms, read_license, read_public_key
+from repoagent_license.terms import Terms
 from repoagent_license.watch import Watch
 
 __all__ = ["LicenseAgent"]
@@ -93,7 +94,8 @@ def _license_grant(model: AgentModel, options: Options, moment: datetime) -> Gra
         raise NotFoundError(f"the model has no license file {options.license}") from None
     terms = read_license(content, key)
     terms.check(model.name, moment)
-    _check_host(terms)
+    if terms.hosts:
+        terms.check_host(host_id())
     if terms.digest:
         _check_content(model, terms)
     if model.artifact_type is not ArtifactType.FILESYSTEM:
@@ -102,16 +104,10 @@ def _license_grant(model: AgentModel, options: Options, moment: datetime) -> Gra
     return Grant(f"the license for {terms.licensee}" if terms.licensee else "the license", terms.expires)
 
 
-def _check_host(terms: Terms) -> None:
-    if terms.hosts and (here := host_id()) not in terms.hosts:
-        raise InvalidArgumentError(f"the license is for {len(terms.hosts)} other machines; this one is {here}")
-
-
 def _check_content(model: AgentModel, terms: Terms) -> None:
     digest, size = model_digest(model.localize(), lambda: model.cancelled)
     model.report(bytes_read=size, digests={"model": digest})
-    if digest != terms.digest:
-        raise InvalidArgumentError(f"the license is for other content: expected {terms.digest}, the model has {digest}")
+    terms.check_content(digest)
 
 
 def _public_key(model: AgentModel, options: Options) -> bytes:

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from repoagent.api import InvalidArgumentError, RepoAgentError, read_small_file
 from repoagent_license.grant import now
 from repoagent_license.host import host_id, model_digest
-from repoagent_license.terms import LARGEST, Terms, issue_license, read_license, read_public_key
+from repoagent_license.license_file import LARGEST, issue_license, read_license, read_public_key
+from repoagent_license.terms import Terms
 
 __all__ = ["license_group"]
 

@@ -13,7 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from repoagent_license import LicenseAgent, host
 from repoagent_license.host import host_id, model_digest
-from repoagent_license.terms import Terms, issue_license
+from repoagent_license.license_file import issue_license
+from repoagent_license.terms import Terms
 
 from repoagent.testing import AgentHarness, FakeKeys, ModelRepo
 

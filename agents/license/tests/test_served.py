@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from repoagent_license import watch
 from repoagent_license.agent import LicenseAgent
 from repoagent_license.host import model_digest
-from repoagent_license.terms import Terms, issue_license
+from repoagent_license.license_file import issue_license
+from repoagent_license.terms import Terms
 
 from repoagent.api.hooks import hookimpl
 from repoagent.errors import RepoAgentError

@@ -98,6 +98,8 @@ def _session_options(ort: Any, target: Path, options: Mapping[str, Any]) -> Any:
 
 def _check_room(model: Path, target: Path) -> None:
     """ONNX Runtime does not report why it could not write; this does where the disk may be it."""
-    free = shutil.disk_usage(target).free
-    if free < model.stat().st_size:
-        raise UnavailableError(f"no room for the result ({free} bytes are free where it is written)")
+    free, needed = shutil.disk_usage(target).free, model.stat().st_size
+    if free < needed:
+        raise UnavailableError(
+            f"no space for the optimised model: {free} bytes are free where it is written, the model has {needed}"
+        )

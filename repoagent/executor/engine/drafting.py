@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from repoagent.executor.engine.drafter import DraftModel
+from repoagent.executor.engine.draft_model import DraftModel
 from repoagent.executor.engine.iteration_stats import IterationCounts
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence

@@ -15,7 +15,7 @@ from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import BuildError
-from repoagent.storage.paths.paths import check_model_name
+from repoagent.storage.paths.names import check_model_name
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport

@@ -19,7 +19,7 @@ from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.versions.model_builder import ModelBuilder
 from repoagent.storage import MemorySource, ModelSource
-from repoagent.storage.paths.paths import NAME_BYTES
+from repoagent.storage.paths.names import NAME_BYTES
 
 __all__ = ["SlotContext"]
 

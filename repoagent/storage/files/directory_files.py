@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 
 from repoagent.beneath import Watched, list_beneath, open_beneath, status_beneath
 from repoagent.errors import NotFoundError, UnavailableError
-from repoagent.storage.paths.paths import join_inside
+from repoagent.storage.paths.names import join_inside
 
 __all__ = ["DirectoryFiles"]
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from repoagent.errors import NotFoundError
 from repoagent.storage.paths.faults import full_disk
-from repoagent.storage.paths.paths import check_tree, join_inside, relative_parts
+from repoagent.storage.paths.names import check_tree, join_inside, relative_parts
 
 __all__ = ["MemoryFiles"]
 

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 from repoagent.errors import NotFoundError
 from repoagent.storage.files.directory_files import DirectoryFiles
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.paths.paths import relative_parts
+from repoagent.storage.paths.names import relative_parts
 from repoagent.storage.repositories.sources import ModelSource
 
 __all__ = ["SourceFiles"]

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from repoagent.beneath import check_depth
 from repoagent.errors import NotFoundError, UnsafePathError
-from repoagent.storage.paths.paths import check_tree
+from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import is_local
 from repoagent.storage.repositories.fingerprint import FileEntry
 

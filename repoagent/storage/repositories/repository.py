@@ -4,10 +4,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from repoagent.errors import InvalidArgumentError
 from repoagent.public_text import hide
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.paths.paths import check_component, is_text
+from repoagent.storage.paths.names import check_model_directory, is_text
 from repoagent.storage.repositories.credentials import with_credentials
 from repoagent.storage.repositories.filesystems import TIMEOUT, open_patiently
 from repoagent.storage.repositories.listing import list_directories
@@ -108,9 +107,7 @@ class Repository:
             InvalidArgumentError: it is not UTF-8.
             UnavailableError: the filesystem does not answer.
         """
-        if not is_text(name):
-            raise InvalidArgumentError(f"{name!a} cannot be the name of a model: it is not UTF-8; rename the directory")
-        place = self._url.child(check_component(name))
+        place = self._url.child(check_model_directory(name))
         with storage_faults("look into", self.url):
             self._fs.invalidate_cache()
             if not self._fs.isdir(place.path):

@@ -9,7 +9,7 @@ from repoagent.beneath import open_beneath, read_up_to
 from repoagent.errors import ConfigError, NotFoundError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.storage.paths.faults import storage_faults
-from repoagent.storage.paths.paths import check_tree, object_parts
+from repoagent.storage.paths.names import check_tree, object_parts
 from repoagent.storage.repositories.filesystems import is_local, open_patiently
 from repoagent.storage.repositories.fingerprint import FileEntry, Fingerprint, fingerprint_of
 from repoagent.storage.repositories.listing import list_directories, list_files

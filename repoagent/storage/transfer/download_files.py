@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from repoagent.storage.paths.paths import check_tree, join_inside
+from repoagent.storage.paths.names import check_tree, join_inside
 from repoagent.storage.transfer.download_context import DownloadContext
 from repoagent.storage.transfer.remote_files import RemoteFile
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from repoagent.errors import AlreadyExistsError, UnavailableError
 from repoagent.storage.paths.faults import full_disk, storage_faults
-from repoagent.storage.paths.paths import check_tree
+from repoagent.storage.paths.names import check_tree
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.repositories.fingerprint import FileEntry, fingerprint_of
 from repoagent.storage.repositories.listing import list_files

@@ -11,7 +11,7 @@ from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.public_text import hide
-from repoagent.storage.paths.paths import file_label
+from repoagent.storage.paths.names import file_label
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces import tmpfs
 from repoagent.storage.workspaces.core_dumps import forbid_core_dumps

@@ -105,7 +105,10 @@ def test_a_full_disk_is_named(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     with pytest.raises(UnavailableError) as caught:
         build(model, target, output="fast.onnx")
-    assert str(caught.value) == "no room for the result (0 bytes are free where it is written)"
+    needed = model.stat().st_size
+    assert str(caught.value) == (
+        f"no space for the optimised model: 0 bytes are free where it is written, the model has {needed}"
+    )
 
 
 def test_what_the_result_depends_on_is_in_the_plan(save: Save, perceptron: "onnx.ModelProto") -> None:

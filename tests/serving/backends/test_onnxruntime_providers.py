@@ -13,6 +13,7 @@ from repoagent.config import normalize, read_text
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend, providers
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
+from repoagent.serving.backends.onnxruntime.session import open_session
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 
@@ -172,9 +173,9 @@ def test_a_real_library_runs_a_model(monkeypatch: pytest.MonkeyPatch, memory_fil
 def test_devices_of_a_library_reach_the_session(memory_files: Any, add_constant: Any) -> None:
     """With a provider that is here, in the way of those that come in libraries."""
     (device,) = (one for one in onnxruntime.get_ep_devices() if one.ep_name == "CPUExecutionProvider")
-    backend, files = OnnxRuntimeBackend(), memory_files({"1/model.onnx": add_constant(1.0)})
+    files = memory_files({"1/model.onnx": add_constant(1.0)})
     choice = Choice("CPUExecutionProvider", {}, (device,))
-    session = backend._open(_config(), files, 1, onnxruntime.SessionOptions(), [choice])
+    session = open_session(_config(), files, 1, onnxruntime.SessionOptions(), [choice])
     check_used(_config(), session, [choice])
     (array,) = session.run(["y"], {"x": np.zeros((1, 4), np.float32)})
     assert array.tolist() == [[1, 1, 1, 1]]

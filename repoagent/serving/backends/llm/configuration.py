@@ -21,9 +21,9 @@ from repoagent.executor import (
     Turns,
 )
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.backends.llm.parameters import Parameters
+from repoagent.serving.backends.llm.config_parameters import Parameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
-from repoagent.storage.paths.paths import join_inside
+from repoagent.storage.paths.names import join_inside
 
 __all__ = ["executor_config"]
 

@@ -14,13 +14,13 @@ from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.llm.chat.renderer import ChatRenderer
 from repoagent.serving.backends.llm.chat.source import read_source
+from repoagent.serving.backends.llm.config_parameters import Parameters
 from repoagent.serving.backends.llm.configuration import executor_config
 from repoagent.serving.backends.llm.conversion import Converter, stop_texts
 from repoagent.serving.backends.llm.dispatcher import Dispatcher
 from repoagent.serving.backends.llm.generation import Form, Generation
 from repoagent.serving.backends.llm.generation_defaults import read_generation_defaults
 from repoagent.serving.backends.llm.llm_metrics import LlmMetrics
-from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.preparation_queue import PreparationQueue
 from repoagent.serving.backends.llm.reply import Reply
 from repoagent.serving.backends.llm.request_limits import RequestLimits, weight

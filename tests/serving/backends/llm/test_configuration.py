@@ -10,8 +10,8 @@ import pytest
 from repoagent.config import ModelConfig
 from repoagent.errors import InvalidArgumentError, UnsafePathError, UnsupportedError
 from repoagent.executor import CapacitySchedulerPolicy, ExecutorConfig
+from repoagent.serving.backends.llm.config_parameters import Parameters
 from repoagent.serving.backends.llm.configuration import executor_config
-from repoagent.serving.backends.llm.parameters import Parameters
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from tests.serving.backends.llm.tiny import byte_level
 

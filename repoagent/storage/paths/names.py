@@ -16,6 +16,7 @@ from repoagent.errors import InvalidArgumentError, UnsafePathError
 __all__ = [
     "NAME_BYTES",
     "check_component",
+    "check_model_directory",
     "check_model_name",
     "check_tree",
     "file_label",
@@ -65,6 +66,18 @@ def check_model_name(name: str) -> str:
         raise InvalidArgumentError(f"{shown(name)} holds a character that no line of text can hold")
     if len(name.encode()) > NAME_BYTES:
         raise InvalidArgumentError(f"{shown(name)} has more than {NAME_BYTES} bytes")
+    return check_component(name)
+
+
+def check_model_directory(name: str) -> str:
+    """Return ``name`` if a directory of that name can be a model. Laxer than :func:`check_model_name`: it is there.
+
+    Raises:
+        UnsafePathError: see :func:`check_component`.
+        InvalidArgumentError: it is not UTF-8.
+    """
+    if not is_text(name):
+        raise InvalidArgumentError(f"{name!a} cannot be the name of a model: it is not UTF-8; rename the directory")
     return check_component(name)
 
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repoagent.errors import UnsafePathError
-from repoagent.storage.paths.paths import check_component, check_tree, file_label, join_inside, object_parts
+from repoagent.storage.paths.names import check_component, check_tree, file_label, join_inside, object_parts
 
 _PIECES = st.lists(
     st.one_of(st.sampled_from(["..", ".", "", "a", "inside", "outside", "loop", "\0", "~", "\\", "\ud800"]), st.text()),

@@ -1,0 +1,75 @@
+"""Opening a session: the model's file, the files beside it, and the providers that were chosen."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import onnxruntime
+
+from repoagent.errors import UnavailableError
+from repoagent.serving.backends.onnxruntime.error_translation import translate
+from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
+from repoagent.serving.backends.onnxruntime.providers import Choice
+from repoagent.storage.files.files import MemoryFiles, ModelFiles
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["MODEL_FILENAME", "model_file", "open_session"]
+
+MODEL_FILENAME: Final = "model.onnx"
+_CPU: Final = "CPUExecutionProvider"
+
+
+def open_session(
+    config: "ModelConfig", files: ModelFiles, version: int, options: Any, choices: Sequence[Choice] = ()
+) -> Any:
+    """A session of ONNX Runtime for ``version``; without ``choices`` on the CPU.
+
+    Raises:
+        UnavailableError: the model's file is missing.
+        RepoAgentError: ONNX Runtime refuses the model.
+    """
+    directory, path = model_file(config, files, version)
+    neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
+    if neighbours and not isinstance(files, MemoryFiles):
+        with files.reading(directory) as place:
+            return _session(path, str(place / path.rpartition("/")[2]), options, choices)
+    contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
+    add_external_data(options, contents)
+    confine(options)
+    return _session(path, files.bytes(path), options, choices)
+
+
+def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:
+    """The directory relative to which the model names files with weights ("external data"), and the model's file.
+
+    The model is read as bytes, so that a decrypted one need not touch a disk. If it has files beside it, it is
+    opened by its path, or, if all are in memory, they are handed over with it.
+
+    Raises:
+        UnavailableError: the file is missing.
+    """
+    directory = str(version)
+    path = f"{directory}/{config.default_model_filename or MODEL_FILENAME}"
+    if not files.exists(path):
+        raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
+    if inside := files.names(path):  # A directory that holds the model and its weights.
+        directory, path = path, f"{path}/{MODEL_FILENAME}"
+        if MODEL_FILENAME not in inside:
+            raise UnavailableError(f"unable to find '{path}' for model '{config.name}'")
+    return directory, path
+
+
+def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
+    try:
+        if any(choice.devices for choice in choices):
+            for choice in choices:
+                if choice.devices:
+                    options.add_provider_for_devices(list(choice.devices), dict(choice.options))
+                else:
+                    options.add_provider(choice.name, dict(choice.options))
+            return onnxruntime.InferenceSession(model, options)
+        providers: list[Any] = [(choice.name, dict(choice.options)) for choice in choices]
+        return onnxruntime.InferenceSession(model, options, providers=[*providers, _CPU])
+    except Exception as error:
+        raise translate(error, name) from error
