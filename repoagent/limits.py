@@ -63,6 +63,28 @@ class Limits:
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
+    python_shared_bytes: int = _limit(
+        16 << 30, "The most memory that a process of a Python model shares with the server, each way, in bytes."
+    )
+    python_segments: int = _limit(
+        1024, "The most pieces of such memory, each way; never more than an eighth of the server's open files."
+    )
+    python_message_bytes: int = _limit(
+        16 * _MIB, "The longest message of a process of a Python model, without its tensors, in bytes."
+    )
+    python_unread_bytes: int = _limit(
+        64 * _MIB, "The most bytes of answers that a process of a Python model leaves unread; then it is killed."
+    )
+    python_calls: int = _limit(
+        10_000, "The most requests to other models, and the most loads, that a process of a Python model waits for."
+    )
+    python_threads: int = _limit(
+        32, "The most threads that load, unload and look at models for one process of a Python model; others wait."
+    )
+    python_series: int = _limit(
+        10_000, "The most metrics of one process of a Python model: families, series, and buckets of histograms."
+    )
+
     prompt_bytes: int = _limit(4 * _MIB, "The longest prompt of a language model, in bytes.")
     tokenizer_bytes: int = _limit(
         40 * _MIB, "The largest tokenizer.json of a language model, in bytes: other threads wait while it is read."

@@ -22,6 +22,7 @@ __all__ = [
     "DeferringInstance",
     "FragileModel",
     "InstanceSpec",
+    "Lingering",
     "PlacingRunner",
     "QueueingInstance",
     "StagedRunner",
@@ -123,6 +124,15 @@ class DeferringInstance(BackendInstance, Protocol):
     @property
     def defers(self) -> bool:
         """Whether it does so."""
+
+
+@runtime_checkable
+class Lingering(Protocol):
+    """An instance that knows whether its ``close`` waits for something outside, such as a process."""
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it does so: then others may be closed at the same time."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from repoagent.errors import CancelledError, InternalError, RepoAgentError
-from repoagent.serving.instances.backend import BackendInstance, DeferringInstance, InstanceSpec
+from repoagent.serving.instances.backend import BackendInstance, DeferringInstance, InstanceSpec, Lingering
 from repoagent.serving.instances.batches import Batch
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.run_time import RunTime, unpredictable
@@ -145,6 +145,8 @@ class NativeInstance:
         self._reshaper = Reshaper.of(context.config)
         self.defers = isinstance(inner, DeferringInstance) and inner.defers
         """Whether it takes requests while others that it took are not answered yet."""
+        self.lingers = isinstance(inner, Lingering) and inner.lingers
+        """Whether its end waits for something outside, such as a process, and holds no other one up."""
         self.run_time = unpredictable()  # It may do anything, also wait for another request.
 
     def call(self, request: InferRequest) -> InferResponse:

@@ -8,10 +8,11 @@ it was submitted, and a worker that is woken up takes all that waits, not one.
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.closing import close_all, join_all
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -29,6 +30,7 @@ __all__ = ["DeferringScheduler", "DirectScheduler", "ModelScheduler", "NativeSch
 
 
 logger = logging.getLogger(__name__)
+_PATIENCE_SECONDS: Final = 1.0
 
 
 class ModelScheduler(Protocol):
@@ -252,12 +254,10 @@ class DirectScheduler(InlineExecution):
         self._pool.close()
         for _ in self._workers:
             self._line.dismiss()
-        for worker in self._workers:
-            # Bounded: a request that never ends must not hang the unload; its worker ends with it.
-            worker.join(timeout=1.0)
+        # Bounded: a request that never ends must not hang the unload; its worker ends with it.
+        join_all(self._workers, _PATIENCE_SECONDS)
         self._answer_left_over()
-        for instance in self._instances:
-            instance.close()
+        close_all(self._instances)
 
     def _answer_left_over(self) -> None:
         for entry in list(self._waiting):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from repoagent.serving.instances.base import Instance, StagedInstance
+from repoagent.serving.instances.closing import close_all
 from repoagent.serving.measuring.run_time import common_run_time
 from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -166,5 +167,4 @@ class DynamicBatchScheduler(InlineExecution):
             left_over = self._queue.drain()
         for request in left_over:
             self._turn_away(request)
-        for instance in self._instances:
-            instance.close()
+        close_all(self._instances)

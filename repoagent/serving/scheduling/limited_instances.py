@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
+from repoagent.serving.instances.backend import Lingering
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.run_time import unpredictable
@@ -19,6 +20,11 @@ class LimitedInstance:
         self.inner = inner
         self.ticket = ticket
         self.run_time = unpredictable()  # However quick the model is: no one knows how long it has to wait.
+
+    @property
+    def lingers(self) -> bool:
+        """Whether ``inner`` does."""
+        return isinstance(self.inner, Lingering) and self.inner.lingers
 
     def call(self, request: InferRequest) -> InferResponse:
         self.ticket.executions += 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.closing import close_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.measuring.statistics import FailureReason, ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -25,7 +26,7 @@ from repoagent.serving.scheduling.sequence_table import SequenceTable, Slot
 from repoagent.serving.scheduling.settings import BatchSettings
 from repoagent.serving.scheduling.steps import Entry, Refusal
 from repoagent.serving.scheduling.watcher import Watcher
-from repoagent.serving.scheduling.workers import BatchWorkers
+from repoagent.serving.scheduling.workers import BatchWorkers, stop_all
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -193,15 +194,13 @@ class SequenceScheduler:
         self._watcher.stop()
         for lane in self._lanes:
             lane.pool.close()
-        for lane in self._lanes:
-            lane.workers.stop()
+        stop_all([lane.workers for lane in self._lanes])
         with self._lock:
             left_over = [request for lane in self._lanes for request in lane.source.drain()]
             left_over += [entry.request for entry in self._table.drain()]
         for request in left_over:
             self._refuser.answer(Refusal.unloaded(request, self._model_name))
-        for instance in self._instances:
-            instance.close()
+        close_all(self._instances)
 
 
 def _slot_count(config: "ModelConfig") -> int:

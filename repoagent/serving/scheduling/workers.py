@@ -2,16 +2,17 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.closing import join_all
 from repoagent.serving.instances.instance_pool import InstancePool
 from repoagent.serving.scheduling.assistant import Assistant
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.steps import NOTHING, BatchSource, Refusal, Step
 
-__all__ = ["BatchWorkers"]
+__all__ = ["BatchWorkers", "stop_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -138,11 +139,19 @@ class BatchWorkers:
 
     def stop(self) -> None:
         """Let running batches end and the threads with them; take nothing more out of the source."""
+        stop_all((self,))
+
+    def _dismiss(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         if self._assistant is not None:
             self._assistant.stop()
-        for thread in self._threads:
-            # Bounded: a request that never ends must not hang the unload; its worker ends with it.
-            thread.join(_PATIENCE_SECONDS)
+
+
+def stop_all(lanes: Sequence[BatchWorkers]) -> None:
+    """:meth:`BatchWorkers.stop` of all, at once."""
+    for workers in lanes:
+        workers._dismiss()
+    # Bounded: a request that never ends must not hang the unload; its worker ends with it.
+    join_all([thread for workers in lanes for thread in workers._threads], _PATIENCE_SECONDS)

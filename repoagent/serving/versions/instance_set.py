@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from repoagent.errors import CancelledError
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.instances.base import Instance, group_specs
+from repoagent.serving.instances.closing import close_all
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -32,8 +33,7 @@ class InstanceChange:
 
     def discard(self) -> None:
         """Close what was made: the change is not to be."""
-        for instance in self.added.values():
-            instance.close()
+        close_all(self.added.values())
 
 
 class InstanceSet:
@@ -65,12 +65,12 @@ class InstanceSet:
         }
         added: dict[_Key, Instance] = {}
         with ExitStack() as undo:
+            undo.callback(lambda: close_all(added.values()))
             for key, (group, spec) in wanted.items():
                 if key not in self._present:
                     if cancelled():
                         raise CancelledError(f"the load of model '{config.name}' was cancelled")
                     added[key] = self._make(group, spec)
-                    undo.callback(added[key].close)
             undo.pop_all()
         return InstanceChange(added, tuple(key for key in self._present if key not in wanted))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from repoagent.config import read_json, write_json
 from repoagent.errors import InvalidArgumentError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.python.model.context import CoreAccess, ModelContext
 from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
@@ -41,6 +42,7 @@ class PythonBackend:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = PythonSettings.of(settings)
+        self.limits = DEFAULT_LIMITS
         self._core: CoreAccess | None = None
 
     def gpus(self) -> Sequence[int]:
@@ -94,6 +96,7 @@ class PythonBackend:
             _file_name(config),
             decoupled=config.model_transaction_policy.decoupled,
             grace_seconds=self._settings.grace_seconds,
+            limits=self.limits,
             ahead=self._settings.requests_ahead,
             spin_ns=self._settings.spin_microseconds * 1000,
         )

@@ -8,13 +8,16 @@ sender's arena; the packet that first mentions a segment brings its descriptor a
 import array
 import contextlib
 import enum
+import errno
 import os
 import select
 import socket
 import struct
+import sys
 import threading
 from typing import Any, Final, NamedTuple, Protocol
 
+from repoagent.limits import Limits
 from repoagent.serving.backends.python.process.memory import (
     Arena,
     Block,
@@ -112,9 +115,22 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One of the sockets between two processes. Any thread may send, one at a time may receive."""
+    """One of the sockets between two processes. Any thread may send, one at a time may receive.
 
-    def __init__(self, sock: socket.socket, arena: Arena, mapping: Mapping) -> None:
+    A message's body may have ``longest_sent`` bytes here, and ``longest_received`` when it comes.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        mapping: Mapping,
+        *,
+        longest_sent: int = sys.maxsize,
+        longest_received: int = sys.maxsize,
+    ) -> None:
+        self._longest_sent: Final = longest_sent
+        self._longest_received: Final = longest_received
         self._socket: Final = sock
         self._arena: Final = arena
         self._mapping: Final = mapping
@@ -135,7 +151,7 @@ class Channel:
 
         Raises:
             PeerGoneError: there is nobody to receive it.
-            OSError: there is no memory for its tensors.
+            OSError: there is no memory for its tensors, or the body is too long.
             TypeError, ValueError: the body is not made of plain values.
         """
         place, inline = self._place(payload)
@@ -248,6 +264,8 @@ class Channel:
 
     def _spill(self, content: bytes, segments: list[int]) -> Place:
         """Put a long body into a block of its own."""
+        if len(content) > self._longest_sent:
+            raise OSError(errno.EMSGSIZE, _too_long(len(content), self._longest_sent))
         block = self._allocate(len(content))
         start = block.place[1]
         block.memory[start : start + len(content)] = content
@@ -272,7 +290,11 @@ class Channel:
         for number, offset, _ in released:
             self._arena.release(number, offset)
         if spilled:
-            body, place = decoded(str(self._mapping.view(place).data, "ascii"))
+            text = self._mapping.view(place)
+            if len(text) > self._longest_received:
+                raise ProtocolError(_too_long(len(text), self._longest_received))
+            body, place = decoded(str(text.data, "ascii"))
+            del text
         if place is not None:
             return Message(kind, body, self._mapping.view(place))
         return Message(kind, body, bytearray(self._view[end:length]))
@@ -303,6 +325,13 @@ class _Opened:
                 descriptor, self._sizes[number] = self._arena.file(number)
                 self.descriptors.append(descriptor)
         return list(self._sizes.items())
+
+
+def _too_long(length: int, longest: int) -> str:
+    return (
+        f"a message of {length} bytes, not counting tensors, is longer than {longest} "
+        f"({Limits.flag('python_message_bytes')})"
+    )
 
 
 def _is_brief(place: list[int] | None, opened: list[list[int]]) -> bool:

@@ -16,6 +16,7 @@ from repoagent.serving.backends.python.model.context import ModelContext
 from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.metrics import MetricFamily
+from repoagent.serving.backends.python.process.allowance import Allowance
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, error_body, request_of, response_body
@@ -29,10 +30,12 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(work_fd: int, side_fd: int, progress_fd: int, parent: int) -> int:
+def main(
+    work_fd: int, side_fd: int, progress_fd: int, parent: int, segments: int, shared_bytes: int, message_bytes: int
+) -> int:
     """Serve the process ``parent`` over two sockets: the one for work to be done here, the other for all else.
 
-    What has been begun of the work is noted in the file ``progress_fd``.
+    What has been begun of the work is noted in the file ``progress_fd``. The other numbers are what the server takes.
     """
     _end_with(parent)
     faulthandler.enable()
@@ -42,14 +45,15 @@ def main(work_fd: int, side_fd: int, progress_fd: int, parent: int) -> int:
     # Copies that nothing closes: the server takes the end of a connection for the end of the process.
     for fd in (work_fd, side_fd):
         os.dup(fd)
-    arena, mapping = Arena(), Mapping()
-    side = Channel(socket.socket(fileno=side_fd), arena, mapping)
+    arena, mapping = Arena(allowance=Allowance(segments, shared_bytes)), Mapping()
+    side = Channel(socket.socket(fileno=side_fd), arena, mapping, longest_sent=message_bytes)
     core = RemoteCore(side)
     core.start()
     MetricFamily.registry = RemoteRegistry(core)
     handler = _LogSender(side)
     logging.getLogger().addHandler(handler)
-    _Child(Channel(socket.socket(fileno=work_fd), arena, mapping), side, core, progress_fd).serve()
+    work = Channel(socket.socket(fileno=work_fd), arena, mapping, longest_sent=message_bytes)
+    _Child(work, side, core, progress_fd).serve()
     return 0
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.backends.python.process.allowance import Allowance
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
 from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
@@ -42,14 +44,16 @@ class Program:
 
 
 class ChildProcess:
-    """A process and its two channels. It is started by the constructor.
+    """A process and its two channels. It is started by the constructor. ``limits``: what it may take of the server.
 
     Raises:
         OSError, ValueError, subprocess.SubprocessError: it cannot be started.
     """
 
-    def __init__(self, program: Program, model_name: str, name: str) -> None:
+    def __init__(self, program: Program, model_name: str, name: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self._program = program
+        self._limits = limits
+        self._allowance = Allowance.of(limits)
         self.name: Final = name
         self._label = f"model '{model_name}', process of '{name}'"
         self._handle: Callable[[ChildProcess, Message], None] = _refuse
@@ -67,8 +71,8 @@ class ChildProcess:
         self.status = 0
         self.begun = 0
         """The last request of several given at once that it had begun when it ended, as far as it noted that."""
-        self.arena: Final = Arena()
-        self.mapping: Final = SharedMapping()
+        self.arena: Final = Arena(allowance=self._allowance)
+        self.mapping: Final = SharedMapping(self._allowance)
         # The kernel ends the child with the *thread* that started it, so the one that stays with it must do so.
         self._thread = threading.Thread(target=self._run, name=f"repoagent-{name}-process", daemon=True)
         self._begin()
@@ -164,11 +168,11 @@ class ChildProcess:
             self._started.set()
             return
         self._started.set()
-        try:
+        with ExitStack() as end:  # Whatever one step raises, the others are taken: those who wait must hear of the end.
+            end.callback(lambda: self._on_exit(self))
+            end.callback(self._has_ended)
+            end.callback(self._bury)
             self._look_after()
-        finally:
-            self._bury()
-        self._on_exit(self)
 
     def _spawn(self) -> None:
         with ExitStack() as undo, ExitStack() as theirs:
@@ -180,7 +184,7 @@ class ChildProcess:
             undo.callback(os.close, self._progress_fd)
             fds = [work[1].fileno(), side[1].fileno(), self._progress_fd]
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own interpreter
-                [*self._program.command, *map(str, fds), str(os.getpid())],
+                [*self._program.command, *map(str, (*fds, os.getpid(), *self._own_limits()))],
                 env=without_secrets(self._program.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -192,16 +196,33 @@ class ChildProcess:
             undo.callback(self._process.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
             undo.pop_all()
-        self.work = WorkChannel(
-            PatientChannel(work[0], self.arena, self.mapping), self.name, self.exited, self.ask_back
+        longest = self._limits.python_message_bytes
+        channel = PatientChannel(work[0], self.arena, self.mapping, longest_received=longest)
+        self.work = WorkChannel(channel, self.name, self.exited, self.ask_back)
+        self.side = PatientChannel(
+            side[0],
+            self.arena,
+            self.mapping,
+            longest_received=longest,
+            most_unread=self._limits.python_unread_bytes,
+            on_backlog=lambda: os.eventfd_write(self._wake, 1),
+            on_overflow=self._out_of_room,
         )
-        self.side = PatientChannel(side[0], self.arena, self.mapping, lambda: os.eventfd_write(self._wake, 1))
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._outputs = [
             OutputLines(self._process.stdout.fileno(), f"{self._label}, stdout"),
             OutputLines(self._process.stderr.fileno(), f"{self._label}, stderr", self._stderr),
         ]
+
+    def _own_limits(self) -> tuple[int, int, int]:
+        """What it keeps to by itself, as long as its code is sound: then it gets an error, and is not killed."""
+        return (*self._allowance.with_margin(), self._limits.python_message_bytes)
+
+    def _out_of_room(self) -> None:
+        flag = Limits.flag("python_unread_bytes")
+        logger.error("%s leaves too many answers unread (%s) and is killed", self._label, flag)
+        self.kill()
 
     @staticmethod
     def _pair(ours: ExitStack, theirs: ExitStack) -> tuple[socket.socket, socket.socket]:
@@ -261,21 +282,27 @@ class ChildProcess:
         return False
 
     def _bury(self) -> None:
-        """Take in what the process still said, its status, and everything that it left."""
-        self.kill()  # What it started ends with it, and writes nothing more.
-        if self._side_open:
-            self._read_side(_LAST_MESSAGES)
-        for output in self._outputs:
-            output.finish()
+        """Take in what the process still said, its status, and everything that it left. Each step is taken, also if an
+        earlier one raises."""
+        with ExitStack() as end:
+            end.callback(self._let_go)
+            end.callback(self._reap)
+            for output in self._outputs:
+                end.callback(output.finish)
+            if self._side_open:
+                end.callback(self._read_side, _LAST_MESSAGES)
+            self.kill()  # What it started ends with it, and writes nothing more.
+
+    def _reap(self) -> None:
         with self._reaping:
             self.status = self._process.wait()
             self._reaped = True
         self.work.shutdown()
         (self.begun,) = _NUMBER.unpack(os.pread(self._progress_fd, _NUMBER.size, 0))
+        self._has_ended()
+
+    def _let_go(self) -> None:
         os.close(self._progress_fd)
-        with self._progress:
-            self.exited.set()
-            self._progress.notify_all()
         self.work.close()  # Whoever waits for an answer has been woken up, and is gone before the socket is.
         self.side.close()
         for stream in (self._process.stdout, self._process.stderr):
@@ -285,6 +312,11 @@ class ChildProcess:
         os.close(self._wake)
         self.arena.close()
         self.mapping.close()
+
+    def _has_ended(self) -> None:
+        with self._progress:
+            self.exited.set()
+            self._progress.notify_all()
 
 
 def _refuse(child: ChildProcess, _: Message) -> None:

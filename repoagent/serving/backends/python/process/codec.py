@@ -197,7 +197,9 @@ def error_of(body: list[Any]) -> RepoAgentError:
     """
     try:
         code, message = body
-        return core_error(TritonError(str(message), ErrorCode(code)))
+        if not isinstance(message, str):
+            raise TypeError("its message is not text")
+        return core_error(TritonError(message, ErrorCode(code)))
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"an error cannot be read: {error}") from error
 

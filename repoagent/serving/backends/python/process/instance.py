@@ -198,6 +198,11 @@ class ProcessInstance:
         if child.exited.is_set():
             self.open_requests.fail_unhealthy(item.outstanding.numbers)
 
+    @property
+    def lingers(self) -> bool:
+        """That a process has been given its time to end holds no other one up."""
+        return True
+
     def is_ready(self) -> bool:
         """What the model's ``is_ready`` returns; waits for it as long as the process is there.
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from repoagent.serving.backends.python.process.allowance import UNLIMITED, Allowance
 from repoagent.serving.requests.tensor import Array
 
 __all__ = ["Arena", "Block", "ClosedError", "Mapping", "Memory", "Place", "ProtocolError", "sealed_file"]
@@ -31,6 +32,8 @@ _IDLE_BYTES: Final = 256 << 20
 _MANY_BLOCKS: Final = 32
 _TAKEN_AT_ONCE: Final = 256
 _MANY_BYTES: Final = 16 << 20
+_BLOCK: Final = 512
+"""What ``stat`` counts the memory of a file in."""
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -55,10 +58,9 @@ class _Segment:
     __slots__ = ("block_bytes", "fd", "free", "memory", "number", "size", "used")
 
     def __init__(self, number: int, block_bytes: int) -> None:
-        count = max(1, _SEGMENT_BYTES // block_bytes)
         self.number = number
         self.block_bytes = block_bytes
-        self.size = count * block_bytes
+        self.size = _segment_bytes(block_bytes)
         self.fd = sealed_file(self.size)
         try:
             self.memory = _map(self.fd, self.size)
@@ -75,11 +77,12 @@ class _Segment:
 
 
 class Arena:
-    """Where this side writes. Safe to use from any thread."""
+    """Where this side writes, within ``allowance``. Safe to use from any thread."""
 
-    def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
+    def __init__(self, idle_bytes: int = _IDLE_BYTES, allowance: Allowance = UNLIMITED) -> None:
         self._lock: Final = threading.Lock()
         self._limit: Final = idle_bytes
+        self._allowance: Final = allowance
         self._segments: dict[int, _Segment] = {}
         self._by_size: dict[int, list[_Segment]] = {}
         self._next = 1
@@ -90,7 +93,7 @@ class Arena:
         """A block of at least ``size`` bytes.
 
         Raises:
-            OSError: there is not so much memory.
+            OSError: there is not so much memory, or it is more than is allowed.
             ClosedError: there is none at all any more.
         """
         block_bytes = _rounded(size)
@@ -161,11 +164,20 @@ class Arena:
             self._by_size.clear()
 
     def _add(self, block_bytes: int) -> _Segment:
+        self._make_room(_segment_bytes(block_bytes))
         segment = _Segment(self._next, block_bytes)
         self._next += 1
         self._segments[segment.number] = segment
         self._by_size.setdefault(block_bytes, []).append(segment)
         return segment
+
+    def _make_room(self, size: int) -> None:
+        """Have a further segment of ``size`` bytes be allowed: those that nothing is in go first."""
+        idle = [segment for segment in self._segments.values() if not segment.used]
+        while not self._allowance.covers(len(self._segments) + 1, self.total_bytes + size):
+            if not idle:
+                raise self._allowance.exceeded()
+            self._remove(idle.pop())
 
     def _idle(self) -> int:
         return sum(len(segment.free) * segment.block_bytes for segment in self._segments.values())
@@ -182,17 +194,25 @@ class _Region(np.ndarray[Any, Any]):
 
 
 class Mapping:
-    """Where this side reads. Safe to use from any thread."""
+    """Where this side reads: as much of the other side's memory as ``allowance``. Safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: Allowance = UNLIMITED) -> None:
         self._maps: dict[int, mmap.mmap] = {}
         self._released: deque[Place] = deque()
+        self._allowance: Final = allowance
+        self._lock: Final = threading.Lock()
+        self._mapped = 0
+        """How many maps there are; also those that were forgotten, as long as there is an array over them."""
+        self._mapped_bytes = 0
+        self._unmapped: deque[int] = deque()
+        """Sizes of maps that have gone since."""
 
     def open(self, segment_number: int, fd: int, size: int) -> None:
         """Map a segment of the other side; one that is known already is left alone. Takes ``fd`` over.
 
         Raises:
-            ProtocolError: it is smaller than was said, or could become so while it is read; or nothing was said.
+            ProtocolError: it is smaller than was said, or could become so while it is read; or nothing was said; or
+                there are too many.
         """
         try:
             if type(size) is not int or size <= 0:  # A map of 0 bytes would be one of the whole file.
@@ -200,11 +220,34 @@ class Mapping:
             if segment_number in self._maps:
                 return
             # Reading beyond the end of a file that shrank would kill this process.
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size < size:
+            status = os.fstat(fd)
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or status.st_size < size:
                 raise ProtocolError(f"segment {segment_number} is not a sealed file of {size} bytes")
-            self._maps[segment_number] = _map(fd, size)
+            if status.st_blocks * _BLOCK < size:  # Reading would fill the holes, with memory of this process.
+                raise ProtocolError(f"segment {segment_number} has holes")
+            self._maps[segment_number] = self._mapped_within_allowance(fd, size)
         finally:
             os.close(fd)
+
+    def _mapped_within_allowance(self, fd: int, size: int) -> mmap.mmap:
+        with self._lock:  # Not while memory is mapped: an event loop must not wait for that.
+            self._count(1, size)
+            while self._unmapped:
+                self._count(-1, -self._unmapped.popleft())
+            if not self._allowance.covers(self._mapped, self._mapped_bytes):
+                self._unmapped.append(size)
+                raise ProtocolError(str(self._allowance.exceeded()))
+        try:
+            memory = _map(fd, size)
+        except BaseException:
+            self._unmapped.append(size)
+            raise
+        weakref.finalize(memory, self._unmapped.append, size).atexit = False
+        return memory
+
+    def _count(self, maps: int, size: int) -> None:
+        self._mapped += maps
+        self._mapped_bytes += size
 
     def forget(self, segment_number: int) -> None:
         """The other side has no use for a segment any more; arrays over it stay valid."""
@@ -256,6 +299,11 @@ def _rounded(size: int) -> int:
         return _SMALLEST_BLOCK
     step = max(_SMALLEST_BLOCK, 1 << (size.bit_length() - 4))
     return -(-size // step) * step
+
+
+def _segment_bytes(block_bytes: int) -> int:
+    """The size of a segment of blocks of that size."""
+    return max(1, _SEGMENT_BYTES // block_bytes) * block_bytes
 
 
 def sealed_file(size: int) -> int:

@@ -81,10 +81,20 @@ class OpenRequests:
         Raises:
             ProtocolError: they were not given, or have been answered: another process would execute them again.
         """
-        if self._outstanding is None or len(self.unanswered(numbers)) < len(numbers):
+        outstanding = self._outstanding
+        if outstanding is None:
             raise ProtocolError("requests come back that were not sent ahead")
-        self._outstanding.give_back(numbers)
-        self._drop(numbers)
+        taken: dict[int, InferRequest] = {}
+        try:
+            for number in numbers:  # Who takes a request out deals with it; another thread may hear of its answer now.
+                request = self._open.pop(number, None)
+                if request is None:
+                    raise ProtocolError("requests come back that were not sent ahead")
+                taken[number] = request
+            outstanding.give_back(numbers)
+        except BaseException:
+            self._open.update(taken)  # They are failed with the process.
+            raise
 
     def fail(self, numbers: Iterable[int], error: RepoAgentError) -> None:
         """Answer those of ``numbers`` that are still open with ``error``."""

@@ -2,9 +2,10 @@
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from repoagent.serving.backends.python.process.channel import Channel, UndeliveredError
 from repoagent.serving.backends.python.process.memory import Arena, Mapping
@@ -12,19 +13,34 @@ from repoagent.serving.backends.python.process.packets import DONT_WAIT, send_pa
 
 __all__ = ["PatientChannel"]
 
+_ENTRY_BYTES: Final = 256
+
 
 class PatientChannel(Channel):
     """A channel whose ``send`` never waits for the other side: what does not fit is sent by :meth:`flush`.
 
-    ``on_backlog`` is called when there is something to flush.
+    ``on_backlog`` is called when there is something to flush, ``on_overflow`` once, when that is more than
+    ``most_unread`` bytes: it is thrown away, and the other side is to be ended. Both must return at once.
     """
 
     def __init__(
-        self, sock: socket.socket, arena: Arena, mapping: Mapping, on_backlog: Callable[[], None] = lambda: None
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        mapping: Mapping,
+        *,
+        longest_received: int = sys.maxsize,
+        most_unread: int = sys.maxsize,
+        on_backlog: Callable[[], None] = lambda: None,
+        on_overflow: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(sock, arena, mapping)
+        super().__init__(sock, arena, mapping, longest_received=longest_received)
         self._backlog: deque[tuple[bytes, list[int]]] = deque()
+        self._unread = 0
+        self._most_unread = most_unread
+        self._overflown = False
         self._on_backlog = on_backlog
+        self._on_overflow = on_overflow
 
     @property
     def backlogged(self) -> bool:
@@ -43,7 +59,7 @@ class PatientChannel(Channel):
                 except OSError:
                     self._forget()
                     return
-                _close(self._backlog.popleft()[1])
+                self._pop()
 
     def close(self) -> None:
         super().close()
@@ -52,10 +68,18 @@ class PatientChannel(Channel):
 
     def _forget(self) -> None:
         while self._backlog:
-            _close(self._backlog.popleft()[1])
+            self._pop()
+
+    def _pop(self) -> None:
+        data, descriptors = self._backlog.popleft()
+        self._unread -= _cost(data)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
         try:
+            if self._overflown:
+                raise UndeliveredError("the other side does not read")
             if not self._backlog:
                 send_packet(self._socket, parts, descriptors, DONT_WAIT)
                 return
@@ -63,10 +87,19 @@ class PatientChannel(Channel):
             pass
         except OSError as error:
             raise UndeliveredError(str(error)) from error
-        self._backlog.append((b"".join(parts), [os.dup(descriptor) for descriptor in descriptors]))
+        self._let_wait(b"".join(parts), descriptors)
+
+    def _let_wait(self, data: bytes, descriptors: list[int]) -> None:
+        if self._unread + _cost(data) > self._most_unread:
+            self._overflown = True
+            self._forget()
+            self._on_overflow()
+            raise UndeliveredError("the other side does not read")
+        self._backlog.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+        self._unread += _cost(data)
         self._on_backlog()
 
 
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
+def _cost(data: bytes) -> int:
+    """How much memory a packet that waits takes, about."""
+    return len(data) + _ENTRY_BYTES

@@ -1,17 +1,19 @@
 """What the server does for a child process: other models' answers, questions, logs, metrics."""
 
-import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from repoagent.errors import InternalError, RepoAgentError
+from repoagent.errors import InternalError, RepoAgentError, UnavailableError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message
+from repoagent.serving.backends.python.process.child_log import log_record
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
+from repoagent.serving.backends.python.process.errands import Errands
 from repoagent.serving.backends.python.process.memory import ProtocolError
+from repoagent.serving.backends.python.process.reported_metrics import ReportedMetrics
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -38,13 +40,14 @@ class Services:
     """Serves one child process, on the thread that supervises it. Nothing here waits for anybody, but for an ensemble
     that holds a decoupled model back: then the child waits, too."""
 
-    def __init__(self, core: CoreAccess, requests: Requests, model_name: str) -> None:
+    def __init__(self, core: CoreAccess, requests: Requests, model_name: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self._core = core
         self._requests = requests
         self._model_name = model_name
+        self._most_calls = limits.python_calls
         self._calls: dict[int, InferRequest] = {}
-        self._families: list[metrics.MetricFamily] = []
-        self._metrics: list[metrics.Metric] = []
+        self._errands = Errands(model_name, limits)
+        self._metrics = ReportedMetrics(limits)
 
     def handle(self, child: ChildProcess, message: Message) -> None:
         """Do what ``message`` says.
@@ -66,10 +69,10 @@ class Services:
             elif kind == Kind.RETURNED:
                 self._requests.take_back(body)
             elif kind == Kind.LOG:
-                _log(*body)
+                log_record(self._model_name, body)
             elif kind == Kind.METRIC:
                 number, operation, value = body
-                _REPORTS[operation](self._metrics[number], value)
+                _REPORTS[operation](self._metrics.metric(number), value)
             elif kind != Kind.RELEASE:
                 raise ProtocolError(f"there is no message of kind {kind}")
         except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -80,18 +83,29 @@ class Services:
         for request in list(self._calls.values()):
             request.cancel()
         self._calls.clear()
-        self._families.clear()
-        self._metrics.clear()
+        self._errands.forget()
+        self._metrics.release()
 
     def _call(self, child: ChildProcess, message: Message) -> None:
         number, request = request_of(message.body, message.payload)
-        self._calls[number] = request
-        request.redirect(_CallSender(child, number, request, lambda: self._calls.pop(number, None)))
+        if type(number) is not int or number in self._calls:
+            raise ProtocolError("a request to another model has no number of its own")
+        sender = _CallSender(child, number, request, lambda: self._calls.pop(number, None))
+        request.redirect(sender)
         try:
+            self._admit(number, request)
             self._core.submit(request)
         except Exception as error:
             failure = InferResponse(request.model_name, "", error=as_repoagent_error(error, self._model_name))
-            _CallSender(child, number, request, lambda: self._calls.pop(number, None)).send(failure, True)
+            sender.send(failure, True)
+
+    def _admit(self, number: int, request: InferRequest) -> None:
+        if len(self._calls) >= self._most_calls:
+            raise UnavailableError(
+                f"a process of model '{self._model_name}' waits for {self._most_calls} answers of other models "
+                f"already ({Limits.flag('python_calls')})"
+            )
+        self._calls[number] = request
 
     def _cancel(self, number: int) -> None:
         request = self._calls.get(number)
@@ -100,31 +114,29 @@ class Services:
 
     def _ask(self, child: ChildProcess, message: Message) -> None:
         number, question, arguments = message.body
-        if question == "model_ready":
-            # It may ask the code of a model, which may take its time.
-            name = f"repoagent-{self._model_name}-{question}"
-            ask = partial(self._answer, child, number, lambda: self._core.model_ready(*arguments))
-            threading.Thread(target=ask, name=name, daemon=True).start()
-        elif question in ("load", "unload"):
-            # These may take as long as they like.
-            work = (
-                self._load(message)
-                if question == "load"
-                else lambda: self._core.unload(
-                    arguments[0], unload_dependents=bool(arguments[1]), wait=bool(arguments[2])
-                )
-            )
-            name = f"repoagent-{self._model_name}-{question}"
-            threading.Thread(target=self._answer, args=(child, number, work), name=name, daemon=True).start()
-        else:
+        if question not in ("load", "unload", "model_ready"):
             self._answer(child, number, lambda: self._quick(question, arguments))
+            return
+        # These may take as long as they like: also a question may ask the code of a model.
+        work: Callable[[], Any]
+        if question == "load":
+            work = self._load(message)
+        elif question == "unload":
+            name, dependents, wait = arguments
+            work = partial(self._core.unload, name, unload_dependents=bool(dependents), wait=bool(wait))
+        else:
+            work = partial(self._core.model_ready, *arguments)
+        try:
+            self._errands.run(partial(self._answer, child, number, work))
+        except UnavailableError as error:
+            child.tell(Kind.ANSWER, [number, None, error_body(error)])
 
     def _load(self, message: Message) -> Callable[[], None]:
         name, config, tensors = message.body[2]
         found = None if tensors is None else tensors_of(tensors, message.payload)
-        files = None if found is None else {path: tensor.array.tobytes() for path, tensor in found.items()}
 
         def load() -> None:
+            files = None if found is None else {path: tensor.array.tobytes() for path, tensor in found.items()}
             self._core.load(name, config=config, files=files)
 
         return load
@@ -134,7 +146,10 @@ class Services:
             answer = [number, work(), None]
         except Exception as error:
             answer = [number, None, error_body(as_repoagent_error(error, self._model_name))]
-        child.tell(Kind.ANSWER, answer)
+        try:
+            child.tell(Kind.ANSWER, answer)
+        except OSError as error:  # It is long, and the process holds all the memory that it may.
+            child.tell(Kind.ANSWER, [number, None, error_body(InternalError(f"the answer cannot be sent: {error}"))])
 
     def _quick(self, question: str, arguments: list[Any]) -> Any:
         if question == "heard":
@@ -145,14 +160,12 @@ class Services:
             return self._cancel(arguments[0])
         if question == "metric_family":
             name, description, kind = arguments
-            self._families.append(metrics.REGISTRY.family(name, description, metrics.MetricKind(kind)))
-            return len(self._families) - 1
+            return self._metrics.family(name, description, metrics.MetricKind(kind))
         if question == "metric":
             family, labels, buckets = arguments
-            self._metrics.append(self._families[family].add(labels, buckets))
-            return len(self._metrics) - 1
+            return self._metrics.series(family, labels, buckets)
         if question == "metric_value":
-            return self._metrics[arguments[0]].value
+            return self._metrics.metric(arguments[0]).value
         raise InternalError(f"there is no question '{question}'")
 
 
@@ -182,9 +195,3 @@ class _CallSender:
             failure = InternalError(f"the answer of model '{self._request.model_name}' cannot be handed over: {error}")
             body = response_body(self._number, InferResponse("", "", error=failure), final, Packer())
             self._child.tell(Kind.CALL_RESPONSE, body)
-
-
-def _log(name: str, level: int, path: str, line: int, text: str) -> None:
-    logger = logging.getLogger(name)
-    if logger.isEnabledFor(level):
-        logger.handle(logger.makeRecord(name, level, path, line, "%s", (text,), None))

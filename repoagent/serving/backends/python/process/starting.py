@@ -1,12 +1,14 @@
 """Starting a process of a model, and the first thing that it is asked to do."""
 
+import contextlib
 import logging
 import subprocess
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.errors import InternalError
+from repoagent.errors import InternalError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_process import ChildProcess, Program
@@ -33,6 +35,8 @@ class ProcessSpec:
     decoupled: bool
     grace_seconds: float
     """How long a process may take to end."""
+    limits: Limits = DEFAULT_LIMITS
+    """What each process may take of the server."""
     ahead: int = 1
     """How many requests a process is given at once, at most."""
     spin_ns: int = 0
@@ -56,7 +60,7 @@ def new_child(spec: ProcessSpec, name: str) -> ChildProcess:
         InternalError: it cannot be started.
     """
     try:
-        return ChildProcess(spec.program, spec.model_name, name)
+        return ChildProcess(spec.program, spec.model_name, name, spec.limits)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         command = spec.program.command[0]
         raise InternalError(f"the process '{command}' of model instance '{name}' cannot be started: {error}") from error
@@ -66,22 +70,34 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     """What the process answers to the message that makes it a model's.
 
     Raises:
-        InternalError: it failed, ended, or cannot be given the message; it is gone.
+        RepoAgentError: it failed, with the error of the model's code.
+        InternalError: it ended, cannot be given the message, or answers with nonsense. In each case it is gone.
     """
     place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
         answer = child.work.exchange(kind, body)
-        if answer.kind == Kind.DONE:
-            return answer.body
-        failure = error_of(answer.body)
     except (PeerGoneError, ProtocolError) as error:
         _end(child)
         raise InternalError(place + child.post_mortem()) from error
     except OSError as error:
         _end(child)
         raise InternalError(f"{place}it cannot be given its configuration: {error}") from error
+    if answer.kind == Kind.DONE:
+        return answer.body
     _end(child)
-    raise failure
+    raise _failure(answer) or _unreadable(child, what)
+
+
+def _failure(answer: Message) -> RepoAgentError | None:
+    """The error that a process reports, unless it is nonsense."""
+    if answer.kind == Kind.FAILED:
+        with contextlib.suppress(Exception):  # There is no end of what can be wrong.
+            return error_of(answer.body)
+    return None
+
+
+def _unreadable(child: ChildProcess, what: str) -> InternalError:
+    return InternalError(f"Stub process '{child.name}' is not healthy: in {what}, its answer cannot be read")
 
 
 def _end(child: ChildProcess) -> None:
@@ -95,9 +111,9 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
     Raises:
         InternalError: it failed, or its process ended.
     """
-    services = Services(spec.core, _NoRequests(), spec.model_name)
+    services = Services(spec.core, _NoRequests(), spec.model_name, spec.limits)
     child = new_child(spec, f"{spec.model_name}_autocomplete")
-    child.attend(services.handle)
+    child.attend(services.handle, lambda _: services.abandon())
     result = first_answer(child, Kind.COMPLETE, {**spec.description(), "config": config}, "auto_complete_config")
     # Nobody need wait for its end.
     ending = threading.Thread(target=child.finish, args=(spec.grace_seconds,), name=f"{child.name}-end", daemon=True)
@@ -105,6 +121,8 @@ def completed_in_child(spec: ProcessSpec, config: str) -> Any:
         ending.start()
     except RuntimeError:  # The machine has no thread left.
         _end(child)
+    if not (result is None or isinstance(result, dict)):
+        raise _unreadable(child, "auto_complete_config")
     return result
 
 

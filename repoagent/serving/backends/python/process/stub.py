@@ -1,4 +1,4 @@
-"""The program that a child process runs: ``python -P stub.py WORK_FD SIDE_FD PROGRESS_FD PARENT_PID``.
+"""The program that a child process runs: ``python -P stub.py WORK_FD SIDE_FD PROGRESS_FD PARENT_PID``, and its limits.
 
 It is run by its path, so that it also starts in an interpreter that knows nothing of this package (which needs NumPy,
 and nothing else): the package is loaded from where this file lies, and nothing beside it can be imported by accident.

@@ -109,11 +109,13 @@ class Supervisor:
         Raises:
             InternalError: that failed; nothing is left of the process.
         """
-        services = Services(self._spec.core, self._requests, self._spec.model_name)
+        services = Services(self._spec.core, self._requests, self._spec.model_name, self._spec.limits)
 
         def ended(child: ChildProcess) -> None:
-            services.abandon()
-            self._ended(child)
+            try:
+                services.abandon()
+            finally:
+                self._ended(child)
 
         child.attend(services.handle, ended)
         with self._state:
@@ -147,11 +149,16 @@ class Supervisor:
             closing = self._closing.is_set()
             self._restarter = None if closing else threading.current_thread()
         self._requests.process_ended()
-        if not closing:
+        if closing:
+            return
+        try:
             _models.error(
                 "Stub process '%s' is unhealthy and it will be restarted: %s", self._name, child.post_mortem()
             )
             self._start_again()
+        except Exception as error:  # Such as one of the operator's log handlers; requests wait for the next process.
+            self._give_up(f"{type(error).__name__}: {error}")
+            raise
 
     def _start_again(self) -> None:
         failures = 0

@@ -34,7 +34,7 @@ class End:
         self.mapping = Mapping()
         self.backlogs = 0
         self.channel: Any = (
-            PatientChannel(sock, self.arena, self.mapping, self._count)
+            PatientChannel(sock, self.arena, self.mapping, on_backlog=self._count)
             if patient
             else Channel(sock, self.arena, self.mapping)
         )

@@ -3,13 +3,15 @@
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from repoagent.errors import InternalError, UnavailableError
+from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.open_requests import OpenRequests
-from repoagent.serving.backends.python.process.work_item import WorkItem
+from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 
 
@@ -130,3 +132,47 @@ def test_the_end_of_a_process_fails_its_questions(open_requests: OpenRequests) -
     open_requests.process_ended()
     with pytest.raises(UnavailableError):
         answer.result(0)
+
+
+def test_a_request_that_is_answered_while_it_comes_back_is_one_or_the_other(answers: Answers) -> None:
+    """The answer is heard on another thread, which may run between any two steps of this one."""
+    runs: list[_Race] = []
+    while not runs or runs[-1].heard:
+        runs.append(_Race(len(runs), answers))
+        assert not (runs[-1].answered and runs[-1].returned), "it is answered, and executed again"
+        assert runs[-1].answered == runs[-1].nonsense
+        assert runs[-1].open == runs[-1].nonsense, "what does not come back is failed with the process"
+    assert {run.answered for run in runs} == {True, False}
+
+
+class _Race:
+    """The second and third of three requests come back; before that step of it, the third is answered."""
+
+    def __init__(self, step: int, answers: Answers) -> None:
+        requests = OpenRequests("m_0", "1")
+        asked = [InferRequest(Asked("m", inputs={}), answers) for _ in range(3)]
+        self.returned: list[int] = []
+        item = WorkItem([(one,) for one in asked], requests.numbers, lambda *_: None, self.returned.extend)
+        requests.admit(item)
+        _, second, self._third = item.outstanding.numbers
+        self._requests = requests
+        self._left = step
+        self.heard: list[UnsentAnswer | None] = []
+        sys.settrace(self._trace)
+        try:
+            requests.take_back([second, self._third])
+            self.nonsense = False
+        except ProtocolError:
+            self.nonsense = True
+        finally:
+            sys.settrace(None)
+        self.answered = any(answer is not None for answer in self.heard)
+        self.open = bool(requests.unanswered([second]))
+
+    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
+        if event in ("line", "call"):
+            self._left -= 1
+            if self._left == -1:
+                message = Message(Kind.DONE, None, bytearray())
+                self.heard.append(self._requests.answer([self._third, True, None], message))
+        return self._trace

@@ -41,7 +41,8 @@ class TritonPythonModel:
     assert (by_logger.name, by_logger.levelname) == ("repoagent.models", "WARNING")
     assert by_logger.pathname.endswith("/m/1/model.py")
     assert by_logger.lineno == 6
-    assert ("some.library", logging.ERROR, "by a library") in caplog.record_tuples
+    library = ("repoagent.models.some.library", logging.ERROR, "model 'm', some.library: by a library")
+    assert library in caplog.record_tuples
     model.close()
     assert "model 'm', process of 'm_0_0', stdout: by print" in caplog.messages
     assert "model 'm', process of 'm_0_0', stderr: half a line" in caplog.messages
