@@ -60,4 +60,6 @@ def _check_nothing(returned: object) -> None:
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise InvalidArgumentError("the method has a 'yield' and has not run")
     kind = type(returned).__name__
-    raise InvalidArgumentError(f"the method returned a {kind}; agents refuse models by raising, and return nothing")
+    raise InvalidArgumentError(
+        f"the method returned an object of type {kind}; agents refuse models by raising, and return nothing"
+    )

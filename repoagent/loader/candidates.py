@@ -1,5 +1,6 @@
 """One place where an agent was found, and the check of what came out of it."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -7,6 +8,7 @@ from typing import Protocol
 
 from repoagent.api.agent import SUPPORTED_API_VERSIONS, Agent
 from repoagent.errors import AgentError
+from repoagent.loader.agent_methods import fault_in_methods, warn_of_misspelt_methods
 
 __all__ = ["AgentSource", "Candidate", "LoadedAgent", "check_agent"]
 
@@ -51,7 +53,7 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
     """Return ``found`` if it is an agent that this program can run.
 
     Raises:
-        AgentError: it is something else, was written for another version of the interface, or does nothing.
+        AgentError: it is something else, was written for another version of the interface, or cannot be called.
     """
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Agent):
@@ -59,7 +61,8 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
         hint = "; an entry point is 'module:Class'" if isinstance(found, ModuleType) else ""
         raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent{hint}")
     _check_api_version(name, kind, where)
-    _check_does_something(name, kind, where)
+    _check_guard(name, kind, where)
+    _check_methods(name, kind, where)
     return found if isinstance(found, Agent) else kind
 
 
@@ -78,10 +81,13 @@ def _check_api_version(name: str, kind: type[Agent], where: str) -> None:
         )
 
 
-def _check_does_something(name: str, kind: type[Agent], where: str) -> None:
-    """An agent whose one method is misspelt would accept every model."""
-    calls = [call for call, member in vars(Agent).items() if callable(member) and not call.startswith("_")]
-    if all(getattr(kind, call) is getattr(Agent, call) for call in calls):
-        raise AgentError(
-            name, f"{where}: {kind.__name__} lacks the methods that are called, at least one of: {', '.join(calls)}"
-        )
+def _check_guard(name: str, kind: type[Agent], where: str) -> None:
+    guard = inspect.getattr_static(kind, "guard")
+    if not isinstance(guard, bool | property):
+        raise AgentError(name, f"{where}: {kind.__name__}.guard is {guard!r}; it must be True or False")
+
+
+def _check_methods(name: str, kind: type[Agent], where: str) -> None:
+    if fault := fault_in_methods(kind):
+        raise AgentError(name, f"{where}: {fault}")
+    warn_of_misspelt_methods(kind, where)

@@ -46,7 +46,10 @@ def judge_by_yield() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: False, "the method returned a bool; agents refuse models by raising, and return nothing"),
+        (
+            lambda: False,
+            "the method returned an object of type bool; agents refuse models by raising, and return nothing",
+        ),
         (judge_later, "the method is 'async def' and has not run; agents run on threads: write 'def'"),
         (judge_by_yield, "the method has a 'yield' and has not run"),
     ],
@@ -66,7 +69,7 @@ class Lenient(Agent):
 
 def test_the_default_entry_point_hands_on_what_a_method_returned() -> None:
     model = cast(AgentModel, SimpleNamespace(state=False))
-    with pytest.raises(AgentRefusedError, match="returned a bool"):
+    with pytest.raises(AgentRefusedError, match="returned an object of type bool"):
         call_agent("a", "LOAD of model 'm'", lambda: Lenient().model_action(model, Action.LOAD))
 
 

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -177,8 +178,61 @@ def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, re
 
 def test_an_agent_with_nothing_to_call_is_refused(install_package: Install, registry: AgentRegistry) -> None:
     offer(install_package, STAMP.replace("def load(", "def laod("))
-    with pytest.raises(AgentError, match=r"Stamp lacks the methods that are called, at least one of: .*, load, .*"):
+    with pytest.raises(
+        AgentError, match=r"Stamp lacks the methods that are called, at least one of: .*, load, .*"
+    ) as e:
         registry.load("stamp")
+    assert str(e.value).endswith("; did you mean 'load' by 'laod'?")
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("def load(self): pass", "Stamp.load cannot be called as the loader does: write def load(self, model)"),
+        ("def load(self, model, more): pass", "write def load(self, model)"),
+        ("def load(self, *, model): pass", "write def load(self, model)"),
+        ("def model_action(self, model): pass", "write def model_action(self, model, action)"),
+        ("def initialize(self, model): pass", "write def initialize(self)"),
+        ("load = 5", "Stamp.load is not a method but an object of type int"),
+        ("guard = 'no'\n    def load(self, model): pass", "Stamp.guard is 'no'; it must be True or False"),
+    ],
+)
+def test_a_method_that_cannot_be_called_is_refused_before_a_load(
+    install_package: Install, registry: AgentRegistry, method: str, text: str
+) -> None:
+    offer(install_package, f"from repoagent.api import Agent\nclass Stamp(Agent):\n    api_version = 1\n    {method}\n")
+    with pytest.raises(AgentError, match=re.escape(text)):
+        registry.load("stamp")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def load(self, *args): pass",
+        "def load(self, model, extra=None): pass",
+        "@staticmethod\n    def load(model): pass",
+        "@classmethod\n    def load(cls, model): pass",
+        "@property\n    def guard(self): return True\n    def load(self, model): pass",
+    ],
+)
+def test_a_method_that_can_be_called_in_another_way_is_taken(
+    install_package: Install, registry: AgentRegistry, method: str
+) -> None:
+    offer(install_package, f"from repoagent.api import Agent\nclass Stamp(Agent):\n    api_version = 1\n    {method}\n")
+    assert registry.load("stamp")
+
+
+def test_methods_with_almost_the_right_name_are_reported(
+    install_package: Install, registry: AgentRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["load", "unlaod", "load_completed", "finalise", "upload", "reload", "download", "loaded", "_laod"]
+    methods = "".join(f"    def {name}(self, model): pass\n" for name in names)
+    offer(install_package, f"from repoagent.api import Agent\nclass Stamp(Agent):\n    api_version = 1\n{methods}")
+    registry.load("stamp")
+    assert caplog.messages == [
+        f"acme_stamp:Stamp: Stamp.{wrong} is never called; did you mean '{meant}'?"
+        for wrong, meant in [("unlaod", "unload"), ("load_completed", "load_complete"), ("finalise", "finalize")]
+    ]
 
 
 @pytest.mark.parametrize(
