@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
@@ -230,6 +230,12 @@ BENCHMARKS := interop footprint index load_unload python_backend chain_overhead 
 
 bench: $(STAMP)
 	set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python benchmarks/$$name.py; done
+
+# The conformance test of HTTP/2 against our gRPC port; H2SPEC=/path/to/h2spec names the program.
+H2SPEC ?= h2spec
+
+h2spec: $(STAMP)
+	$(BIN)/python benchmarks/h2spec.py --h2spec $(H2SPEC)
 
 # Finds tests and code that depend on speed: TESTS="tests/loader tests/cli" names some, else it is all of them.
 test-starved: $(STAMP) $(CAPI)
