@@ -15,7 +15,7 @@ from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.queries import ModelMetrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
-from repoagent.serving.startup import check_options, pollers, startup_failure, startup_names
+from repoagent.serving.startup import pollers, startup_failure, startup_names
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 
@@ -35,7 +35,7 @@ class ServingCore:
     def __init__(
         self, options: CoreOptions, *, loader: Loader | None = None, backends: BackendRegistry | None = None
     ) -> None:
-        check_options(options)
+        options.check()
         self.options = options
         parts = assemble(options, self, self._unload_for_agent, loader, backends)
         self._parts = parts

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repoagent.audit import NO_AUDIT, Audit
+from repoagent.errors import InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.measuring.latencies import LatencyOptions
 from repoagent.serving.scheduling.rate_limiter import RateLimiterResource
@@ -113,3 +114,14 @@ class CoreOptions:
     """Passed to the filesystems of remote repositories."""
     on_progress: "Callable[[Progress], None] | None" = None
     """Called with the progress of a load's downloads and agents, on the thread that works; it should be quick."""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            InvalidArgumentError: they do.
+        """
+        if self.on_demand and self.control_mode is not ControlMode.EXPLICIT:
+            raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
+        if self.unload_idle_seconds is not None and not self.on_demand:
+            raise InvalidArgumentError("idle models can be unloaded only if models are loaded on demand")

@@ -3,32 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from repoagent.errors import InternalError, InvalidArgumentError
+from repoagent.errors import InternalError
 from repoagent.serving.lifecycle.named_loads import NamedLoads
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.repositories.repository_set import RepositorySet
 
-__all__ = ["check_options", "pollers", "startup_failure", "startup_names"]
+__all__ = ["pollers", "startup_failure", "startup_names"]
 
 _QUICKEST_LOOK: Final = 0.05
 _SLOWEST_LOOK: Final = 30.0
 """Seconds between two looks for idle models."""
 _REASONS: Final = 3
 """How many models' reasons the error of a start has."""
-
-
-def check_options(options: CoreOptions) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        InvalidArgumentError: they do.
-    """
-    if options.on_demand and options.control_mode is not ControlMode.EXPLICIT:
-        raise InvalidArgumentError("models can be loaded on demand only if the model control mode is EXPLICIT")
-    if options.unload_idle_seconds is not None and not options.on_demand:
-        raise InvalidArgumentError("idle models can be unloaded only if models are loaded on demand")
 
 
 def startup_names(options: CoreOptions, repositories: RepositorySet, loads: NamedLoads) -> Sequence[str]:
