@@ -66,7 +66,7 @@ from repoagent.web import Hosts, WebClient
 )
 VERIFY = (
     """
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verifying import Coverage, verify
 """,
     """

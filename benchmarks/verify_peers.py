@@ -47,7 +47,7 @@ PEM = serialization.Encoding.PEM
 INSIDE = """
 import json, sys, time
 from pathlib import Path
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verifying import Coverage, verify
 root, signature, key = map(Path, sys.argv[1:])
 trust, bundle = read_trust([("key", key.read_bytes())]), signature.read_bytes()

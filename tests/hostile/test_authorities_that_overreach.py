@@ -8,7 +8,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import read_identity, sign
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verifying import Coverage, verify
 
 from agents.verify.tests.issuing import Issued, issue

@@ -55,7 +55,7 @@ else:
 assert Patterns.of(["[" * 4000]).match("[" * 4000)
 """,
     "the beginnings of keys": """
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 for text in (b"-----BEGIN A-----" * 60_000, b"-----BEGIN " + b"A" * 1_000_000, b"-----BEGIN A-----" + b"-" * 1_000_000):
     try:
         read_trust([("f", text)])

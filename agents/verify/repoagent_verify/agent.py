@@ -18,7 +18,7 @@ from repoagent_verify.evidence import evidence
 from repoagent_verify.keyless import check_root
 from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.options import Options, few, parse_parameters
-from repoagent_verify.trust import Trust, read_trust
+from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
 from repoagent_verify.weaknesses import weaknesses
 

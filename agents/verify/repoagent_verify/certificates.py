@@ -22,7 +22,7 @@ from cryptography.x509.verification import (
 )
 
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.trust import Trust
+from repoagent_verify.trust_roots import Trust
 
 __all__ = ["verified_signer"]
 

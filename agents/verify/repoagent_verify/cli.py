@@ -22,7 +22,7 @@ from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.manifest import DIGEST_SIZES, Serialization
 from repoagent_verify.options import plain_path
 from repoagent_verify.signing import Identity, read_identity, sign_statement, statement_of
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
 
 __all__ = ["sign_command", "verify_command"]

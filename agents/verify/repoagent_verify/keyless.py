@@ -13,7 +13,7 @@ from cryptography import x509
 from repoagent.api import InvalidArgumentError, UnsupportedError, install_hint
 from repoagent_verify.dsse import PAYLOAD_TYPE
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.trust import Trust
+from repoagent_verify.trust_roots import Trust
 
 if TYPE_CHECKING:
     from sigstore.models import TrustedRoot

@@ -17,7 +17,7 @@ from repoagent_verify.dsse import pre_authentication_encoding, pre_authenticatio
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.keyless import verify_keyless
 from repoagent_verify.statement import PREDICATE_TYPE_OF_0_2
-from repoagent_verify.trust import Trust, key_fingerprint
+from repoagent_verify.trust_roots import Trust, key_fingerprint
 
 __all__ = ["HASHES", "Signer", "verify_signature"]
 

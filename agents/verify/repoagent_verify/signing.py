@@ -17,7 +17,7 @@ from repoagent_verify.manifest import DEFAULT_IGNORED, Manifest, Resource, Seria
 from repoagent_verify.signatures import HASHES
 from repoagent_verify.statement import root_digest, write_statement
 from repoagent_verify.tree import File, Ignored, list_files
-from repoagent_verify.trust import key_fingerprint
+from repoagent_verify.trust_roots import key_fingerprint
 
 __all__ = ["Identity", "read_identity", "sign", "sign_statement", "statement_of"]
 

@@ -11,7 +11,7 @@ from repoagent_verify.manifest import Manifest, Resource
 from repoagent_verify.signatures import Signer, verify_signature
 from repoagent_verify.statement import read_statement
 from repoagent_verify.tree import File, Ignored, list_files
-from repoagent_verify.trust import Trust
+from repoagent_verify.trust_roots import Trust
 
 __all__ = ["Coverage", "Verified", "verify"]
 

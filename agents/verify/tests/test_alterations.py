@@ -13,7 +13,7 @@ from repoagent_verify.dsse import pre_authentication_encoding
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, sign
-from repoagent_verify.trust import Trust
+from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verifying import Coverage, verify
 
 Document = dict[str, Any]

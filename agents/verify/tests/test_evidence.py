@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from repoagent_verify.manifest import Serialization
 from repoagent_verify.signing import Identity, read_identity, sign
-from repoagent_verify.trust import key_fingerprint
+from repoagent_verify.trust_roots import key_fingerprint
 
 from agents.fetch.tests.servers import Hub, sha256
 from agents.verify.tests.issuing import issue, public_pem

@@ -14,7 +14,7 @@ from agents.verify.tests.issuing import public_pem
 CHILD = """
 import sys
 from pathlib import Path
-from repoagent_verify.trust import read_trust
+from repoagent_verify.trust_roots import read_trust
 from repoagent_verify.verifying import Coverage, verify
 root, signature, key = map(Path, sys.argv[1:])
 verify(root, signature.read_bytes(), read_trust([("key", key.read_bytes())]), Coverage(""))

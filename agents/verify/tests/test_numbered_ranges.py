@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from repoagent_verify.bundle import Bundle, Method, write_bundle
 from repoagent_verify.dsse import pre_authentication_encoding
 from repoagent_verify.errors import VerificationError
-from repoagent_verify.trust import Trust, key_fingerprint
+from repoagent_verify.trust_roots import Trust, key_fingerprint
 from repoagent_verify.verifying import Coverage, Verified, verify
 
 SIZE = 256

@@ -12,7 +12,7 @@ from repoagent_verify.errors import VerificationError
 from repoagent_verify.hashing import hash_resources
 from repoagent_verify.manifest import Resource, Serialization
 from repoagent_verify.signing import Identity, read_identity, sign
-from repoagent_verify.trust import Trust
+from repoagent_verify.trust_roots import Trust
 from repoagent_verify.verifying import Coverage, Verified, verify
 
 from repoagent.api import CancelledError, InvalidArgumentError
