@@ -12,7 +12,7 @@ from repoagent_decrypt.files.errors import DamagedError, WrongKeyError
 from repoagent_decrypt.files.new_file import Sizes, new_file
 from repoagent_decrypt.files.positional import Progress, write_at
 from repoagent_decrypt.jwe.encoding import decode
-from repoagent_decrypt.jwe.header import Envelope, read_envelope
+from repoagent_decrypt.jwe.envelope import Envelope, read_envelope
 from repoagent_decrypt.jwe.keys import JweKey
 from repoagent_decrypt.jwe.unwrapping import content_keys
 

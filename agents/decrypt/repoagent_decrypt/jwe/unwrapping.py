@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from repoagent_decrypt.files.errors import DamagedError
-from repoagent_decrypt.jwe.header import Envelope
+from repoagent_decrypt.jwe.envelope import Envelope
 from repoagent_decrypt.jwe.keys import JweKey
 
 __all__ = ["content_keys"]

@@ -9,7 +9,7 @@ import pytest
 from jwcrypto import jwe, jwk
 from jwcrypto.common import base64url_encode
 from repoagent_decrypt.files.errors import DamagedError, DecryptError, KeyFormatError, WrongKeyError
-from repoagent_decrypt.jwe import header
+from repoagent_decrypt.jwe import envelope
 from repoagent_decrypt.jwe.files import decrypt_file, plain_size
 from repoagent_decrypt.jwe.keys import parse_keys
 
@@ -132,7 +132,7 @@ def test_another_key_is_refused(encrypt: Encrypt, tmp_path: Path) -> None:
 
 def test_a_file_above_the_limit_is_refused_before_it_is_read(encrypt: Encrypt, monkeypatch: pytest.MonkeyPatch) -> None:
     path = encrypt(AES[256], bytes(1001), alg="dir", enc="A256GCM")
-    monkeypatch.setattr(header, "LARGEST", 1000)
+    monkeypatch.setattr(envelope, "LARGEST", 1000)
     with pytest.raises(DamagedError, match="1001 bytes of plaintext, at most 1000 are accepted: use age or Tink"):
         plain_size(path)
 
