@@ -19,9 +19,9 @@ from repoagent.beneath import open_beneath, read_up_to
 from repoagent.errors import RepoAgentError
 from repoagent.executor.runner.adapter_surgery import take_adapters
 from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec
+from repoagent.executor.runner.external_data import hold_inner_tensors, outside_files
 from repoagent.executor.runner.mixed_surgery import mix_runs
 from repoagent.executor.runner.options import MOST_GRAPH_BYTES
-from repoagent.executor.runner.outside_files import hold_inner_tensors, outside_files
 from repoagent.executor.runner.window_surgery import limit_windows
 from repoagent.executor.types.errors import CheckError, DecoderError, text_of
 
