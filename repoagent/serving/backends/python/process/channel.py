@@ -27,7 +27,7 @@ from repoagent.serving.backends.python.process.memory import (
     Place,
     ProtocolError,
 )
-from repoagent.serving.backends.python.process.packets import decoded, descriptors_of, encoded, send_packet
+from repoagent.serving.backends.python.process.packets import decoded, descriptors_of, encoded, is_gone, send_packet
 
 __all__ = [
     "Channel",
@@ -151,25 +151,40 @@ class Channel:
 
         Raises:
             PeerGoneError: there is nobody to receive it.
-            OSError: there is no memory for its tensors, or the body is too long.
+            OSError: there is no memory for its tensors, the body is too long, or the kernel does not take it.
             TypeError, ValueError: the body is not made of plain values.
         """
-        place, inline = self._place(payload)
-        segments = [] if place is None else [place[0]]
-        with self._lock:
-            released, dropped = self._mapping.released(), self._arena.dropped()
+        blocks: list[Place] = []
+        try:
+            place, inline = self._place(payload, blocks)
+            with self._lock:
+                self._send(kind, body, place, inline, blocks)
+        except BaseException:
+            for number, offset, _ in blocks:  # Nobody has heard of them.
+                with contextlib.suppress(ProtocolError):  # It has been closed.
+                    self._arena.release(number, offset)
+            raise
+
+    def _send(self, kind: Kind, body: Any, place: Place | None, inline: bytearray, blocks: list[Place]) -> None:
+        """Send a message whose tensors are written, in ``blocks`` or ``inline``. Holds the lock."""
+        released, dropped = self._mapping.released(), self._arena.dropped()
+        try:
             with _Opened(self._arena, self._announced) as opened:
-                text = encoded([body, place, released, dropped, opened.sizes(segments)]).encode()
+                text = encoded([body, place, released, dropped, opened.sizes(blocks)]).encode()
                 spilled = len(text) > _TEXT_BYTES
                 if spilled:
-                    rest = self._spill(encoded([body, place]).encode(), segments)
-                    text = encoded([None, rest, released, dropped, opened.sizes(segments)]).encode()
+                    rest = self._spill(encoded([body, place]).encode(), blocks)
+                    text = encoded([None, rest, released, dropped, opened.sizes(blocks)]).encode()
                 head = _HEAD.pack(kind, spilled, len(text))
                 self._transmit([head, text, inline], opened.descriptors)
-            self._announced.update(segments)
-            if len(self._announced) > _REMEMBERED:
-                self._announced &= self._arena.numbers()
-            self.sent += 1
+        except BaseException:
+            self._mapping.not_heard(released)
+            self._arena.not_heard(dropped)
+            raise
+        self._announced.update(block[0] for block in blocks)
+        if len(self._announced) > _REMEMBERED:
+            self._announced &= self._arena.numbers()
+        self.sent += 1
 
     def receive(self, flags: int = 0, *, brief: bool = False) -> Message | None:
         """The next message, or None if the other side has gone.
@@ -238,13 +253,19 @@ class Channel:
             self._socket.close()
 
     def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
-        try:
-            send_packet(self._socket, parts, descriptors, 0)
-        except OSError as error:
-            raise UndeliveredError(str(error)) from error
+        self._send_packet(parts, descriptors, 0)
 
-    def _place(self, payload: Payload | None) -> tuple[Place | None, bytearray]:
-        """Write tensors where the other side will read them: shared memory, or the packet if they are small."""
+    def _send_packet(self, parts: list[Any], descriptors: list[int], flags: int) -> None:
+        try:
+            send_packet(self._socket, parts, descriptors, flags)
+        except OSError as error:
+            if is_gone(error):
+                raise UndeliveredError(str(error)) from error
+            raise
+
+    def _place(self, payload: Payload | None, blocks: list[Place]) -> tuple[Place | None, bytearray]:
+        """Write tensors where the other side will read them: shared memory, which is added to ``blocks``, or the packet
+        if they are small."""
         inline = bytearray()
         if payload is None or not payload.size:
             return None, inline
@@ -252,25 +273,25 @@ class Channel:
             inline = bytearray(payload.size)
             payload.write(inline, 0)
             return None, inline
-        block = self._allocate(payload.size)
+        block = self._allocate(payload.size, blocks)
         payload.write(block.memory, block.place[1])
         return block.place, inline
 
-    def _allocate(self, size: int) -> Block:
+    def _allocate(self, size: int, blocks: list[Place]) -> Block:
         try:
-            return self._arena.allocate(size)
+            block = self._arena.allocate(size)
         except ClosedError as error:
             raise UndeliveredError("the connection has ended") from error
+        blocks.append(block.place)
+        return block
 
-    def _spill(self, content: bytes, segments: list[int]) -> Place:
+    def _spill(self, content: bytes, blocks: list[Place]) -> Place:
         """Put a long body into a block of its own."""
         if len(content) > self._longest_sent:
             raise OSError(errno.EMSGSIZE, _too_long(len(content), self._longest_sent))
-        block = self._allocate(len(content))
+        block = self._allocate(len(content), blocks)
         start = block.place[1]
         block.memory[start : start + len(content)] = content
-        if block.place[0] not in segments:
-            segments.append(block.place[0])
         return block.place
 
     def _read(self, length: int, descriptors: list[int], *, brief: bool) -> Message:
@@ -318,9 +339,9 @@ class _Opened:
         for descriptor in self.descriptors:
             os.close(descriptor)
 
-    def sizes(self, segments: list[int]) -> list[tuple[int, int]]:
-        """Those of ``segments``, and how large they are."""
-        for number in segments:
+    def sizes(self, blocks: list[Place]) -> list[tuple[int, int]]:
+        """Those of ``blocks``, and how large they are."""
+        for number, _, _ in blocks:
             if number not in self._known and number not in self._sizes:
                 descriptor, self._sizes[number] = self._arena.file(number)
                 self.descriptors.append(descriptor)

@@ -111,9 +111,20 @@ class ChildProcess:
                 self._progress.wait_for(lambda: self.has_handled(count))
 
     def tell(self, kind: Kind, body: Any, payload: Payload | None = None) -> None:
-        """Send something over the side channel; never waits. A child that has gone is told nothing."""
-        with contextlib.suppress(PeerGoneError):
+        """Send something over the side channel; never waits. A child that has gone is told nothing.
+
+        Raises:
+            OSError: ``payload`` cannot be handed over.
+        """
+        try:
             self.side.send(kind, body, payload)
+        except PeerGoneError:
+            pass
+        except OSError as error:
+            if payload is not None:
+                raise
+            logger.error("%s cannot be given an answer and is killed: %s", self._label, error)
+            self.kill()
 
     def ask_back(self, number: int) -> None:
         """Ask the child to give back what it has not begun, up to the request of that ``number``."""
@@ -135,7 +146,7 @@ class ChildProcess:
         timer.start()
         try:
             self.work.exchange(Kind.FINALIZE, None)
-        except (PeerGoneError, ProtocolError):
+        except (PeerGoneError, ProtocolError, OSError):
             self.kill()
         finally:
             self._thread.join()

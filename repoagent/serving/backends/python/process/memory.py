@@ -125,6 +125,10 @@ class Arena:
         """Segments that have gone; the other side may forget them. What is returned once is not returned again."""
         return _taken(self._dropped)
 
+    def not_heard(self, dropped: list[int]) -> None:
+        """The other side has not heard of segments that :meth:`dropped` returned."""
+        self._dropped.extend(dropped)
+
     def file(self, segment_number: int) -> tuple[int, int]:
         """A new descriptor of a segment that has a block in use, and its size.
 
@@ -271,6 +275,10 @@ class Mapping:
     def released(self) -> list[Place]:
         """Blocks that nobody here reads any more. What is returned once is not returned again."""
         return _taken(self._released)
+
+    def not_heard(self, released: list[Place]) -> None:
+        """The other side has not heard of blocks that :meth:`released` returned."""
+        self._released.extend(released)
 
     def pressing(self) -> bool:
         """Whether :meth:`released` would give so much that the other side should hear of it soon."""

@@ -1,17 +1,25 @@
 """Packets of a Unix socket: the text in them, and the descriptors that they bring along."""
 
 import array
+import errno
 import json
 import socket
 from typing import Any, Final
 
-__all__ = ["DONT_WAIT", "decoded", "descriptors_of", "encoded", "send_packet"]
+__all__ = ["DONT_WAIT", "decoded", "descriptors_of", "encoded", "is_gone", "send_packet"]
 
 _encoder: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 _decode: Final = json.JSONDecoder().raw_decode
 # Numbers, as the members of an enumeration take microseconds to combine.
 _NO_SIGNAL: Final = int(socket.MSG_NOSIGNAL)
 DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
+_GONE: Final = frozenset({errno.EBADF, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether ``error`` means that the other side has gone. Else the packet is what cannot be sent, being too long for
+    the socket or bringing more descriptors than may be on their way."""
+    return error.errno in _GONE
 
 
 def send_packet(sock: socket.socket, parts: list[Any], descriptors: list[int], flags: int) -> None:

@@ -56,8 +56,9 @@ class PatientChannel(Channel):
                     send_packet(self._socket, [data], descriptors, flags)
                 except BlockingIOError:
                     return
-                except OSError:
+                except OSError:  # Without one of its messages the other side would wait for good.
                     self._forget()
+                    self.shutdown()
                     return
                 self._pop()
 
@@ -73,20 +74,17 @@ class PatientChannel(Channel):
     def _pop(self) -> None:
         data, descriptors = self._backlog.popleft()
         self._unread -= _cost(data)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close(descriptors)
 
     def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
         try:
             if self._overflown:
                 raise UndeliveredError("the other side does not read")
             if not self._backlog:
-                send_packet(self._socket, parts, descriptors, DONT_WAIT)
+                self._send_packet(parts, descriptors, DONT_WAIT)
                 return
         except BlockingIOError:
             pass
-        except OSError as error:
-            raise UndeliveredError(str(error)) from error
         self._let_wait(b"".join(parts), descriptors)
 
     def _let_wait(self, data: bytes, descriptors: list[int]) -> None:
@@ -95,7 +93,7 @@ class PatientChannel(Channel):
             self._forget()
             self._on_overflow()
             raise UndeliveredError("the other side does not read")
-        self._backlog.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+        self._backlog.append((data, _copies(descriptors)))
         self._unread += _cost(data)
         self._on_backlog()
 
@@ -103,3 +101,23 @@ class PatientChannel(Channel):
 def _cost(data: bytes) -> int:
     """How much memory a packet that waits takes, about."""
     return len(data) + _ENTRY_BYTES
+
+
+def _copies(descriptors: list[int]) -> list[int]:
+    """Copies of all of them.
+
+    Raises:
+        OSError: there is no descriptor left.
+    """
+    copies: list[int] = []
+    try:
+        copies.extend(map(os.dup, descriptors))
+    except OSError:
+        _close(copies)
+        raise
+    return copies
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -12,7 +12,7 @@ import pytest
 
 from repoagent.errors import InternalError, NotFoundError
 from repoagent.serving.backends.python.process import channel
-from repoagent.serving.backends.python.process.channel import Channel, Kind, PeerGoneError
+from repoagent.serving.backends.python.process.channel import Channel, Kind, PeerGoneError, UndeliveredError
 from repoagent.serving.backends.python.process.codec import (
     Packer,
     request_body,
@@ -174,15 +174,49 @@ def test_a_body_of_any_length_arrives(ends: tuple[End, End]) -> None:
     assert there.channel.receive().body == ["short"]
 
 
+def _tensor(kind: Kind) -> tuple[Kind, list[Any], Packer]:
+    """A message with a tensor that is too large for a packet."""
+    packer = Packer()
+    return kind, [packer.add("x", Tensor.of(np.zeros(50_000)))], packer
+
+
 def test_a_body_that_cannot_be_sent_leaves_the_channel_as_it_was(ends: tuple[End, End]) -> None:
     here, there = ends
     circle: list[Any] = []
     circle.append(circle)
+    there.channel.send(*_tensor(Kind.CALL))
+    here.channel.receive()
+    assert there.arena.used_blocks == 1
     for body, error in (([object()], TypeError), (circle, ValueError)):
         with pytest.raises(error):
-            here.channel.send(Kind.ASK, body)
+            here.channel.send(Kind.ASK, body, _tensor(Kind.ASK)[2])
+    assert here.arena.used_blocks == 0
     here.channel.send(Kind.ASK, [1])
     assert there.channel.receive().body == [1]
+    assert there.arena.used_blocks == 0, "a block is not given back any more"
+
+
+def test_a_packet_that_the_kernel_does_not_take_leaves_the_channel_as_it_was(ends: tuple[End, End]) -> None:
+    here, there = ends
+    here.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # The kernel makes some kilobytes of it.
+    with pytest.raises(OSError, match="Message too long"):
+        here.channel.send(Kind.ASK, "x" * 10_000, _tensor(Kind.ASK)[2])
+    assert here.arena.used_blocks == 0
+    here.channel.send(*_tensor(Kind.ASK))
+    assert there.channel.receive().kind == Kind.ASK
+
+
+def test_a_channel_that_cannot_send_what_it_keeps_ends_for_both_sides(ends: tuple[End, End]) -> None:
+    here, there = ends
+    while not here.channel.backlogged:
+        here.channel.send(Kind.ASK, "x" * 10_000)
+    here.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    here.channel.flush()
+    assert not here.channel.backlogged
+    while there.channel.receive() is not None:
+        pass
+    with pytest.raises(UndeliveredError):
+        here.channel.send(Kind.ASK, [1])
 
 
 def test_blocks_come_back_with_the_next_message(ends: tuple[End, End]) -> None:
