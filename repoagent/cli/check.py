@@ -30,15 +30,48 @@ __all__ = ["check"]
 
 @click.command()
 @click.argument("model_dir")
-@click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
+@click.option(
+    "--repoagent-directory",
+    type=click.Path(path_type=Path),
+    help="Directory of further agents (NAME/agent.py). [default: /opt/tritonserver/repoagents, if it exists]",
+)
 @click.option("--agent-policy", type=click.Path(path_type=Path), help="The operator's policy (a TOML file).")
-@click.option("--workspace-directory", type=click.Path(path_type=Path), help="Where loads keep private directories.")
-@click.option("--cache-directory", type=click.Path(path_type=Path), help="Where results are kept between loads.")
+@click.option(
+    "--workspace-directory",
+    type=click.Path(path_type=Path),
+    help="Where loads keep private directories. [default: below /tmp]",
+)
+@click.option(
+    "--cache-directory",
+    type=click.Path(path_type=Path),
+    help="Where results are kept between loads. [default: below the user's cache directory]",
+)
 @click.option("--model-config-name", help="Read configs/NAME.pbtxt where the model has it.")
-@click.option("--allow-config-variables", multiple=True, metavar="NAME", help="A variable that config.pbtxt may use.")
-@click.option("--cache-quota-bytes", type=click.IntRange(0), default=0, help="The largest size of the cache; 0: any.")
-@click.option("--repository-timeout", type=click.IntRange(1), default=15, help="Seconds that a remote store has.")
-@click.option("--confidential-directory", type=click.Path(path_type=Path), help="Memory filesystem for plaintext.")
+@click.option(
+    "--allow-config-variables",
+    multiple=True,
+    metavar="NAME",
+    help="A variable that config.pbtxt may use; repeat for more.",
+)
+@click.option(
+    "--cache-quota-bytes",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="The largest size of the cache; 0: any.",
+)
+@click.option(
+    "--repository-timeout",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="Seconds that a remote store has.",
+)
+@click.option(
+    "--confidential-directory",
+    type=click.Path(path_type=Path),
+    help="Memory filesystem for plaintext. [default: /dev/shm]",
+)
 @click.option("--allow-swap", is_flag=True, help="Allow confidential plaintext in memory that may be swapped.")
 @click.option("--allow-exec-keys", is_flag=True, help="Allow key references that run programs (exec:COMMAND).")
 @click.option(
@@ -52,7 +85,7 @@ __all__ = ["check"]
     type=PAIR,
     multiple=True,
     metavar="BACKEND,SETTING=VALUE",
-    help="Setting of a backend; may be given again.",
+    help="Setting of a backend; repeat for more.",
 )
 @limit_flags
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -30,8 +30,10 @@ _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "t
 @click.command()
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--cache-directory", type=click.Path(path_type=Path), help="The cache of the server that will load them.")
-@click.option("--include", multiple=True, help="A shell pattern of paths at the source.")
-@click.option("--digest", multiple=True, help="A file at the source and its digest, as PATH=sha256:HEX.")
+@click.option("--include", multiple=True, help="A shell pattern of paths at the source; repeat for more.")
+@click.option(
+    "--digest", multiple=True, help="A file at the source and its digest, as PATH=sha256:HEX; repeat for more."
+)
 @click.option("--manifest", help="A file of sha256sum at the source and its digest, as PATH=sha256:HEX.")
 @click.option("--token", help="Reference to a token, such as env:HF_TOKEN.")
 @click.option("--username", help="Reference to a user name, for a container registry.")

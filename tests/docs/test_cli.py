@@ -23,6 +23,9 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
 
 
 COMMANDS = dict(commands(program, "repoagent"))
+_REPEATED = re.compile(r"\brepeat\b|several|again")
+_NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
+_UNIT = re.compile(r"(?i)second|bytes|days|count|rate|port\b|level|most|how (deeply|long)|longest|pings|size|factor")
 
 
 @pytest.mark.slow
@@ -39,6 +42,25 @@ def test_every_command_and_flag_has_a_help_text(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
     assert [option.opts[0] for option in options(command) if not option.help] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_has_the_default_and_whether_a_flag_can_be_repeated(name: str) -> None:
+    context = click.Context(COMMANDS[name])
+    helps = {option: (option.get_help_record(context) or ("", ""))[1] for option in options(COMMANDS[name])}
+    hidden = [
+        option.opts[0]
+        for option, text in helps.items()
+        if option.to_info_dict()["default"] and not option.is_flag and "default: " not in text.lower()
+    ]
+    assert hidden == []
+    assert [option.opts[0] for option, text in helps.items() if option.multiple and not _REPEATED.search(text)] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_number_has_a_unit(name: str) -> None:
+    numbers = [option for option in options(COMMANDS[name]) if isinstance(option.type, _NUMBERS)]
+    assert [option.opts[0] for option in numbers if not _UNIT.search(f"{option.name} {option.help}")] == []
 
 
 @pytest.mark.parametrize("name", ["agents", "check", "policy", "serve", "version"])

@@ -60,9 +60,13 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
 
 @checksum.command()
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--manifest", multiple=True, help="A digest file in DIRECTORY.  [default: all with a standard name]")
+@click.option(
+    "--manifest",
+    multiple=True,
+    help="A digest file in DIRECTORY; repeat for more.  [default: all with a standard name]",
+)
 @click.option("--algorithm", type=_ALGORITHM, help="Of lines that do not name one.")
-@click.option("--ignore", multiple=True, help="A file or empty directory that need not be listed.")
+@click.option("--ignore", multiple=True, help="A file or empty directory that need not be listed; repeat for more.")
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def verify(
     directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...], quiet: bool

@@ -34,11 +34,13 @@ def license_group() -> None:
 
 @license_group.command()
 @click.option("--key", type=_FILE, required=True, help="The vendor's private key (Ed25519, PEM).")
-@click.option("--model", "models", multiple=True, required=True, help="A model's name or pattern; may be repeated.")
+@click.option("--model", "models", multiple=True, required=True, help="A model's name or pattern; repeat for more.")
 @click.option("--expires", type=_MOMENT, help="When it ends, in UTC.")
 @click.option("--days", type=click.IntRange(1), help="How many days it lasts, instead of --expires.")
 @click.option("--not-before", type=_MOMENT, help="When it begins, in UTC.  [default: now]")
-@click.option("--host", "hosts", multiple=True, help="A machine, as 'repoagent license host' prints it there.")
+@click.option(
+    "--host", "hosts", multiple=True, help="A machine, as 'repoagent license host' prints it there; repeat for more."
+)
 @click.option(
     "--content",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

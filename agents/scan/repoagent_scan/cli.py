@@ -20,9 +20,15 @@ _REFUSED = sorted(format_.value for format_ in Format if format_ not in ACCEPTED
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--allow", type=click.Choice(_REFUSED), multiple=True, help="A format to accept as well.")
-@click.option("--allow-file", multiple=True, help="A pattern of paths that are not looked at.")
-@click.option("--allow-operator", multiple=True, help="A domain of ONNX operators, or one operator (domain::type).")
+@click.option(
+    "--allow", type=click.Choice(_REFUSED), multiple=True, help="A format to accept as well; repeat for more."
+)
+@click.option("--allow-file", multiple=True, help="A pattern of paths that are not looked at; repeat for more.")
+@click.option(
+    "--allow-operator",
+    multiple=True,
+    help="A domain of ONNX operators, or one operator (domain::type); repeat for more.",
+)
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def scan_command(
     directory: Path,

@@ -43,7 +43,12 @@ _SIGNATURE = click.option(
 @click.option("--identity-token", type=_FILE, help="A file with the token of the identity.  [default: that of CI]")
 @click.option("--trust-config", type=_FILE, help="The services of a private Sigstore.  [default: the public one]")
 @click.option("--password-file", type=_FILE, help="A file with the password of the key.")
-@click.option("--certificate", type=_FILE, multiple=True, help="The signer's certificate, then those above it (PEM).")
+@click.option(
+    "--certificate",
+    type=_FILE,
+    multiple=True,
+    help="The signer's certificate, then those above it (PEM); repeat for more.",
+)
 @_SIGNATURE
 @click.option(
     "--algorithm",
@@ -53,7 +58,7 @@ _SIGNATURE = click.option(
     help="The digest of every file.",
 )
 @click.option("--shard-size", type=click.IntRange(1), help="Hash ranges of this many bytes instead of whole files.")
-@click.option("--ignore", multiple=True, help="A path in DIRECTORY that the signature does not cover.")
+@click.option("--ignore", multiple=True, help="A path in DIRECTORY that the signature does not cover; repeat for more.")
 @click.option("--allow-symlinks", is_flag=True, help="Follow links to files in DIRECTORY.")
 @click.option("--force", is_flag=True, help="Replace an existing signature.")
 def sign_command(
@@ -106,15 +111,19 @@ def _text(path: Path | None) -> str | None:
 
 @click.command()
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--public-key", type=_FILE, multiple=True, help="A public key to trust (PEM).")
-@click.option("--certificate", type=_FILE, multiple=True, help="A certificate or revocation list to trust (PEM).")
+@click.option("--public-key", type=_FILE, multiple=True, help="A public key to trust (PEM); repeat for more.")
+@click.option(
+    "--certificate", type=_FILE, multiple=True, help="A certificate or revocation list to trust (PEM); repeat for more."
+)
 @click.option("--sigstore-root", type=_FILE, help="A trusted_root.json, for keyless signatures.")
 @click.option("--identity", help="Who signs without a key, such as 'release@vendor.example' or a workflow.")
 @click.option("--issuer", help="The provider that vouches for the identity, such as 'https://accounts.google.com'.")
 @click.option("--subject", help="The subject that the signer's certificate must have, such as 'CN=Models,O=Vendor'.")
 @click.option("--at", type=click.DateTime(), help="When certificates must be valid, in UTC.  [default: now]")
 @_SIGNATURE
-@click.option("--unsigned", multiple=True, help="A path in DIRECTORY that need not be signed; '*' for any.")
+@click.option(
+    "--unsigned", multiple=True, help="A path in DIRECTORY that need not be signed; '*' for any; repeat for more."
+)
 @click.option("--strict", is_flag=True, help="Refuse files that the specification or the signer ignores.")
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def verify_command(

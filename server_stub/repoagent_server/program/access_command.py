@@ -24,7 +24,14 @@ def access() -> None:
 
 @access.command("key")
 @click.argument("name")
-@click.option("--model", "models", multiple=True, default=("*",), show_default=True, help="A pattern of model names.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=("*",),
+    show_default=True,
+    help="A pattern of model names; repeat for more.",
+)
 @click.option(
     "--right",
     "rights",
@@ -32,7 +39,7 @@ def access() -> None:
     type=click.Choice([right.value for right in Right]),
     default=("infer", "metadata"),
     show_default=True,
-    help="What the client may do.",
+    help="What the client may do; repeat for more.",
 )
 def make_key(name: str, models: tuple[str, ...], rights: tuple[str, ...]) -> None:
     """Make a random key for the client NAME.

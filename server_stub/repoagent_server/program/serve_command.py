@@ -141,7 +141,11 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @click.option(
     "--workspace-directory", type=_DIRECTORY, help="Where agents get private directories. [default: below /tmp]"
 )
-@click.option("--cache-directory", type=_DIRECTORY, help="Where downloads and conversions are kept between starts.")
+@click.option(
+    "--cache-directory",
+    type=_DIRECTORY,
+    help="Where downloads and conversions are kept between starts. [default: below the user's cache directory]",
+)
 @number("--cache-quota-bytes", default=0, low=0, help="The largest size of the cache; 0 means no limit.")
 @boolean("--allow-swap", default=False, help="Allow confidential plaintext in memory that may be swapped to disk.")
 @click.option(
@@ -164,7 +168,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     type=PAIR,
     multiple=True,
     metavar="CACHE,SETTING=VALUE",
-    help="Setting of the response cache: local,size=BYTES. It serves models that enable it in their configuration.",
+    help="Setting of the response cache, for models that enable it: local,size=BYTES; repeat for more.",
 )
 @click.option(
     "--response-cache-byte-size",
@@ -208,7 +212,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     type=RESTRICTED_PROTOCOL,
     multiple=True,
     metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
-    help="--http-restricted-api for gRPC; the header is triton-grpc-protocol-KEY.",
+    help="--http-restricted-api for gRPC; the header is triton-grpc-protocol-KEY; repeat for more.",
 )
 @hosting_flags
 @metrics_flags

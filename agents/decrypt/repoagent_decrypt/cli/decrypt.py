@@ -30,7 +30,12 @@ __all__ = ["decrypt"]
 @KEYSET
 @JWE_KEY
 @passphrase_options
-@click.option("--files", multiple=True, metavar="GLOB", help="Decrypt these files.  [default: *.age, *.jwe, *.tink]")
+@click.option(
+    "--files",
+    multiple=True,
+    metavar="GLOB",
+    help="Decrypt these files; repeat for more.  [default: *.age, *.jwe, *.tink]",
+)
 @FORCE
 def decrypt(
     model_dir: Path,

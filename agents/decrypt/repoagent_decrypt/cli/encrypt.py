@@ -41,7 +41,12 @@ _CONFIG = "config.pbtxt"
 @recipient_options
 @passphrase_options
 @KEYSET
-@click.option("--files", multiple=True, metavar="GLOB", help="Encrypt these files, not all of the version directories.")
+@click.option(
+    "--files",
+    multiple=True,
+    metavar="GLOB",
+    help="Encrypt these files, not all of the version directories; repeat for more.",
+)
 @click.option("--armor", is_flag=True, help="Write text instead of binary files (a third larger, and slow).")
 @FORCE
 def encrypt(

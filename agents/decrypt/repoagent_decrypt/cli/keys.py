@@ -45,17 +45,21 @@ IDENTITY: Final = click.option(
     "identities",
     multiple=True,
     metavar="FILE|REFERENCE",
-    help="An identity file ('-' for standard input), or where a key is, such as env:NAME or vault:kv/...",
+    help="An identity file ('-' for standard input) or a key reference (env:NAME, vault:kv/...); repeat for more.",
 )
 KEYSET: Final = click.option(
     "--keyset",
     "keysets",
     multiple=True,
     metavar="FILE|REFERENCE",
-    help="A Tink keyset for streaming AEAD (JSON or binary), for files in Tink's format.",
+    help="A Tink keyset for streaming AEAD (JSON or binary), for files in Tink's format; repeat for more.",
 )
 JWE_KEY: Final = click.option(
-    "--jwe-key", "jwe_keys", multiple=True, metavar="FILE|REFERENCE", help="A JWK, raw AES key or RSA key, for JWE."
+    "--jwe-key",
+    "jwe_keys",
+    multiple=True,
+    metavar="FILE|REFERENCE",
+    help="A JWK, raw AES key or RSA key, for JWE; repeat for more.",
 )
 FORCE: Final = click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 _REFERENCE: Final = re.compile(r"([a-z][a-z0-9+.-]*):.+", re.DOTALL)
@@ -69,10 +73,14 @@ def recipient_options(command: Any) -> Any:
         "recipient_files",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="A file with recipients, one a line.",
+        help="A file with recipients, one a line; repeat for more.",
     )(command)
     return click.option(
-        "-r", "--recipient", "recipients", multiple=True, help="Whom to encrypt to: age1..., age1pq1..., ssh-..."
+        "-r",
+        "--recipient",
+        "recipients",
+        multiple=True,
+        help="Whom to encrypt to: age1..., age1pq1..., ssh-...; repeat for more.",
     )(command)
 
 

@@ -36,7 +36,7 @@ _AGE_FILES: Final = ("*.age",)
 @OUT
 @IDENTITY
 @recipient_options
-@click.option("--files", multiple=True, metavar="GLOB", help="Change these files.  [default: *.age]")
+@click.option("--files", multiple=True, metavar="GLOB", help="Change these files; repeat for more.  [default: *.age]")
 @FORCE
 def rekey(
     model_dir: Path,
