@@ -216,15 +216,18 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self._stop = asyncio.Event()
-        self.thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        begun = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(begun,), name="loop", daemon=True)
         self.thread.start()
+        assert begun.wait(_PATIENCE), "the loop has no reader"
 
-    def _run(self) -> None:
+    def _run(self, begun: threading.Event) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-            runner.run(self._serve())
+            runner.run(self._serve(begun))
 
-    async def _serve(self) -> None:
+    async def _serve(self, begun: threading.Event) -> None:
         with LoopReader(self.loop) as self.reader:
+            begun.set()
             await self._stop.wait()
 
     def call(self, function: Callable[[], T]) -> T:

@@ -44,7 +44,9 @@ def test_none_is_left_if_one_cannot_be_started(write_model: Any, tmp_path: Path,
     backend.bind(object())  # type: ignore[arg-type]
     with pytest.raises(InternalError, match=r"the process '.*/python' of model instance 'm_0_0' cannot be started"):
         backend.load(read_text(CONFIG + parameter), files_of(tmp_path / "m"), 1)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-m_0")]
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("repoagent-m_0")]:
+        thread.join(60)  # It ends with the process, which has ended.
+        assert not thread.is_alive()
 
 
 def test_none_is_left_if_its_configuration_cannot_be_handed_over(
