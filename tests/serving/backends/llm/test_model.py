@@ -14,6 +14,7 @@ from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableEr
 from repoagent.executor import OutputConfig, Request, Result, SamplingConfig
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from repoagent.serving.core import ServingCore
+from repoagent.serving.measuring.custom_metrics import REGISTRY
 from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Asker, WriteModel, generated
 
@@ -282,12 +283,21 @@ def test_a_row_that_fails_ends_its_whole_request(core: ServingCore, write_llm: W
     assert asker.ask("hello", batching=True, max_tokens=5).one()
 
 
+def _until_it_runs() -> None:
+    """A request that does not stream answers nothing meanwhile: the metrics show that its model has it."""
+    active = 'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 1'
+    while active not in REGISTRY.text().splitlines():
+        threading.Event().wait(0.01)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_that_is_given_up_ends_soon(patient: Asker, stream: bool) -> None:
     request = patient.request("hello", max_tokens=30_000, stream=stream, end_id=-1)
     answers = patient.send(request)
     if stream:
         assert answers.first.wait(60)
+    else:
+        _until_it_runs()
     request.cancel()
     assert isinstance(answers.wait()[-1].error, CancelledError)
     statistics = patient.core.statistics("m")["model_stats"][0]
