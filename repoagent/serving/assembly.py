@@ -33,8 +33,8 @@ from repoagent.serving.queries import CoreQueries
 from repoagent.serving.reception import Reception
 from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.routing import Router
-from repoagent.serving.scheduling.cache import open_response_cache
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
+from repoagent.serving.scheduling.response_cache import open_response_cache
 from repoagent.serving.server_state import ServerLife
 from repoagent.serving.tracing.tracer import Tracer
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder

@@ -7,14 +7,14 @@ from repoagent.serving.instances.queueing import QueueingNativeInstance
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.scheduling.ahead import AheadScheduler
 from repoagent.serving.scheduling.batch_rule import BatchRule
-from repoagent.serving.scheduling.cache import ResponseCache
-from repoagent.serving.scheduling.caching import CachingScheduler
+from repoagent.serving.scheduling.caching_scheduler import CachingScheduler
 from repoagent.serving.scheduling.clock import Clock, MonotonicClock
 from repoagent.serving.scheduling.direct import DeferringScheduler, DirectScheduler, ModelScheduler, NativeScheduler
 from repoagent.serving.scheduling.dynamic import DynamicBatchScheduler
 from repoagent.serving.scheduling.iterative import IterativeScheduler
 from repoagent.serving.scheduling.limited_instances import LimitedInstance
 from repoagent.serving.scheduling.ordering import OrderedScheduler
+from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.sequence import SequenceScheduler
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.scheduling.settings import BatchSettings

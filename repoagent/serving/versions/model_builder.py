@@ -22,9 +22,9 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.class_labels import read_labels
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.reshape import Reshaper
-from repoagent.serving.scheduling.cache import ResponseCache
 from repoagent.serving.scheduling.factory import new_scheduler
 from repoagent.serving.scheduling.rate_limiter import RateLimiter
+from repoagent.serving.scheduling.response_cache import ResponseCache
 from repoagent.serving.scheduling.sequence_states import SequenceStates
 from repoagent.serving.versions.config_limits import check_limits
 from repoagent.serving.versions.ensemble_builder import EnsembleBuilder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.scheduling.cache import ResponseCache
+from repoagent.serving.scheduling.response_cache import ResponseCache
 
 Scenario = Callable[[Any], None]
 

@@ -4,10 +4,10 @@ from repoagent.serving.measuring.statistics import ModelStatistics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.senders import LayerSender
 from repoagent.serving.requests.tensor import Tensor
-from repoagent.serving.scheduling.cache import CacheKey, ResponseCache, request_digest
 from repoagent.serving.scheduling.clock import Clock
 from repoagent.serving.scheduling.direct import ModelScheduler
 from repoagent.serving.scheduling.forwarding import ForwardingScheduler
+from repoagent.serving.scheduling.response_cache import CacheKey, ResponseCache, request_digest
 
 __all__ = ["CachingScheduler"]
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from repoagent.errors import CancelledError, InternalError
-from repoagent.serving.scheduling.cache import ResponseCache
+from repoagent.serving.scheduling.response_cache import ResponseCache
 
 CACHED = "max_batch_size: 8 dynamic_batching { } response_cache { enable: true }"
 

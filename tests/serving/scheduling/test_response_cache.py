@@ -7,7 +7,7 @@ import pytest
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Array, DataType, Tensor
-from repoagent.serving.scheduling.cache import Owner, ResponseCache, open_response_cache, request_digest
+from repoagent.serving.scheduling.response_cache import Owner, ResponseCache, open_response_cache, request_digest
 
 
 def request(values: Any, dtype: Any = np.float32, **fields: Any) -> InferRequest:
