@@ -57,9 +57,7 @@ class Limits:
     grpc_held_bytes: int = _limit(
         1024 * _MIB, "The most bytes of unfinished gRPC requests, and of answers that clients have not taken, at once."
     )
-    tls_handshakes: int = _limit(
-        1024, "The most TLS handshakes under way on one port; a further one ends the one that began first."
-    )
+    tls_handshakes: int = _limit(1024, "The most unfinished TLS handshakes on one port; a further one ends the oldest.")
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")
     json_depth: int = _limit(100, "How deeply the JSON of a request may be nested.")
 
@@ -100,7 +98,7 @@ class Limits:
     word_bytes: int = _limit(1 << 16, "The most bytes of such a list of words, and of sampling_parameters.")
     guide_bytes: int = _limit(1 << 16, "The largest guide (grammar, schema, expression) of guided decoding, in bytes.")
     guide_repetitions: int = _limit(
-        10_000, "The most repetitions that a guide may count, such as the 9 in a{1,9}; 16 times as many characters."
+        10_000, "The most repetitions that a guide may count, such as the 9 in a{1,9}; for characters 16 times as many."
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""All that the author of an agent imports. Nothing heavy comes with it.
+"""Everything that the author of an agent imports. The import loads nothing heavy.
 
 ``ModelConfig``, ``WebClient`` and ``WebAnswer`` are loaded on first use: they need protobuf, and ssl.
 """

@@ -45,8 +45,8 @@ class Agent:
     def weaknesses(cls, parameters: Parameters) -> Sequence[str]:  # noqa: ARG003 - the base has nothing to say
         """What the owner of a model could still do if the operator's policy demanded this agent with ``parameters``.
 
-        ``repoagent policy check`` prints these: one sentence each, with what closes it. A guard without any is taken
-        to decide over every file of the model. May raise for parameters that the agent would refuse.
+        ``repoagent policy check`` prints these: one sentence each, with what closes it. A guard that returns none
+        is assumed to check every file of the model. May raise for parameters that the agent would refuse.
         """
         return ()
 

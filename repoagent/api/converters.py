@@ -1,4 +1,4 @@
-"""What turns a model of one format into another: the protocol of converters, and what an agent gets of one.
+"""Converters turn a model of one format into another: their protocol, and what an agent sees of them.
 
 A package offers converters through the hook :func:`~repoagent.api.hooks.register_converters`. An agent reaches them
 through :meth:`~repoagent.api.AgentModel.conversion`; the loader runs them, caches their results and
@@ -104,7 +104,7 @@ class ConversionJob:
 class Product:
     """What a build has to report, apart from its files.
 
-    ``annotations`` (values that JSON has) describe ``ConversionPlan.output``; they are written down with its digest.
+    ``annotations`` (values that JSON has) describe ``ConversionPlan.output``; they are stored with its digest.
     ``notes`` go into the load report.
     """
 
@@ -121,7 +121,7 @@ class Converter(Protocol):
 
     @property
     def version(self) -> str:
-        """Another one for every change of the code that may change a result."""
+        """The converter's version. Change it with every change of the code that may change a result."""
 
     @property
     def options(self) -> Mapping[str, ConverterOption]:
@@ -129,17 +129,17 @@ class Converter(Protocol):
 
     @property
     def in_child(self) -> bool:
-        """Whether ``build`` runs in a process of its own, as it should unless it is sure to be quick and harmless.
+        """Whether ``build`` runs in a separate process. It should, unless it is certainly quick and harmless.
 
-        There a crash, or a lack of memory, ends the build and nothing else, and a cancelled load ends it at once.
+        There a crash, or a lack of memory, ends only the build, and a cancelled load ends it at once.
         """
 
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
-        """Look at ``source`` and decide what is to be done. Quick: it reads headers and writes nothing.
+        """Look at ``source`` and decide what to do. Must be quick: read headers, write nothing.
 
         Args:
             source: What to convert.
-            options: What was given, of :attr:`options`, and the defaults of the others that have one.
+            options: The given ones of :attr:`options`, and the defaults of the others that have one.
 
         Raises:
             RepoAgentError: this cannot be converted, or an option has no such value; the message has ``source.label``.
@@ -154,12 +154,12 @@ class Converter(Protocol):
         """
 
     def configure(self, config: "ModelConfig", plan: ConversionPlan, product: Product) -> None:
-        """Change ``config`` so that the result is what is served: backend, name of the file, whatever else it needs."""
+        """Change ``config`` so that the server serves the result: backend, name of the file, whatever else it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A result that has been put in its place."""
+    """A result that has been written to its target."""
 
     files: tuple[str, ...]
     """Relative to the directory that was given, the statement of provenance among them."""
@@ -179,7 +179,7 @@ class Conversion(Protocol):
 
     @property
     def input_bytes(self) -> int:
-        """The size of all that is read."""
+        """The number of bytes that the conversion reads."""
 
     def write(self, target: Path) -> Converted:
         """Put the result into ``target``, an existing directory: from the cache, or built.
@@ -195,4 +195,4 @@ class Conversion(Protocol):
         """
 
     def configure(self, config: "ModelConfig") -> None:
-        """Change ``config`` so that what was written is what is served."""
+        """Change ``config`` so that the server serves what was written."""

@@ -1,4 +1,4 @@
-"""Files that an agent brings from elsewhere."""
+"""Remote files that an agent downloads."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ __all__ = ["RemoteFile"]
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file to download: where it is, where it goes, and what is known of it.
+    """One file to download: where it is, where it goes, and what is known about it.
 
     Attributes:
         path: Where it goes, relative, with ``/``.
         url: Where it is: http, https, or the URL of an object in a store.
-        size: Its bytes, if known: another size is refused.
+        size: Its size in bytes, if known; a file of another size is refused.
         digest: ``sha256:HEX``, ``sha512:HEX`` or ``git-sha1:HEX`` (of a git blob); empty: nothing is compared.
         tag: Changes when the file does (an ETag). With it, a file without a digest is downloaded once.
         headers: Headers of its requests, such as a token. Called for each request; with True when the server has just

@@ -14,7 +14,7 @@ A package offers such a module through the entry-point group ``repoagent.plugins
         print(event.model, event.outcome)
 
 Two kinds of hook, two rules. *Registrations* are called once, at start; two plug-ins that claim one name are an error
-that names both. *Observers* receive what happened; they run in order on a thread of their own, and an exception in
+that names both. *Observers* receive what happened; they run in order on a separate thread, and an exception in
 one is logged. An observer cannot refuse anything: that is what agents are for.
 
 Plug-in modules are imported at every start of the program, also for ``--help``: keep them light and name the real

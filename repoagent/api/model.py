@@ -69,7 +69,7 @@ class Parameters(Mapping[str, str]):
             once: Those of them that may be given only once.
 
         Raises:
-            InvalidArgumentError: a key is not known, with the closest one that is, or is given too often.
+            InvalidArgumentError: a key is unknown (the message suggests the closest known one) or given too often.
         """
         for key in self:
             if key not in known:
@@ -166,7 +166,7 @@ class AgentModel(Protocol):
 
     @property
     def config(self) -> "ModelConfig | None":
-        """The configuration of this load as it reads at ``location``, or None if there is none. A private copy."""
+        """The configuration of this load as found at ``location``, or None if there is none. A private copy."""
 
     @property
     def limits(self) -> "Limits":
@@ -282,7 +282,7 @@ class AgentModel(Protocol):
 
     @property
     def offline(self) -> bool:
-        """Whether the operator allows no downloads (``REPOAGENT_OFFLINE``)."""
+        """Whether the operator has turned downloads off (``REPOAGENT_OFFLINE``)."""
 
     def key(self, uri: str) -> bytes:
         """The secret that ``uri`` refers to: ``env:NAME``, ``file:/path``, ``exec:command``, or a plug-in's scheme.
@@ -346,9 +346,9 @@ class AgentModel(Protocol):
         """
 
     def request_unload(self, reason: str) -> None:
-        """Ask the server to unload this model soon: its licence ended, its key was withdrawn.
+        """Ask the server to unload this model soon, for example because its licence expired.
 
-        Returns at once and may be called from any thread, also one of your own, from the end of ``load`` until
+        Returns at once and may be called from any thread, including your own, from the end of ``load`` until
         ``unload``. Later calls and repeated ones have no effect. It is a request: the server logs it with ``reason``,
         and a program that embeds the loader may decide otherwise. During ``load``, raise instead.
         """
@@ -366,7 +366,7 @@ class AgentModel(Protocol):
         signer: str = "",
         evidence: Mapping[str, str] | None = None,
     ) -> None:
-        """Add to this entry's line of the load report: byte counts add up, the rest collects.
+        """Add to this entry's line of the load report: byte counts are added up, everything else is collected.
 
         ``evidence`` is one record for an auditor, see :class:`~repoagent.api.ActionReport`. Without a ``source`` of its
         own it gets that of the agents before, such as ``fetch``, or the place in the repository.

@@ -17,7 +17,7 @@ class ActionReport:
     "cancelled". ``seconds`` is wall time. Bytes, digests, notes, signers and evidence are what the agent itself
     reported.
 
-    Each record of ``evidence`` is what an auditor asks of one check of the model. It names what was checked
+    Each record of ``evidence`` describes one check of the model for an auditor. It names what was checked
     (``digest``), and where that comes from (``source``, ``revision``). It also has who checked it (``verifier``,
     ``version``), the ``time``, and the ``result``.
     """

@@ -46,7 +46,7 @@ __all__ = ["check"]
     type=click.Path(path_type=Path),
     help="Where results are kept between loads. [default: below the user's cache directory]",
 )
-@click.option("--model-config-name", help="Read configs/NAME.pbtxt where the model has it.")
+@click.option("--model-config-name", help="Read configs/NAME.pbtxt of the model, if it exists.")
 @click.option(
     "--allow-config-variables",
     multiple=True,
@@ -58,14 +58,14 @@ __all__ = ["check"]
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="The largest size of the cache; 0: any.",
+    help="The largest size of the cache; 0 means no limit.",
 )
 @click.option(
     "--repository-timeout",
     type=click.IntRange(1),
     default=15,
     show_default=True,
-    help="Seconds that a remote store has.",
+    help="Seconds that a remote store may take to answer.",
 )
 @click.option(
     "--confidential-directory",
@@ -79,7 +79,7 @@ __all__ = ["check"]
     is_flag=True,
     help="Complete and check the configuration too. Backends read the model's files; a Python model's code may run.",
 )
-@click.option("--disable-auto-complete-config", is_flag=True, help="Check it as it is, completed from no file.")
+@click.option("--disable-auto-complete-config", is_flag=True, help="Check it as written, not completed from files.")
 @click.option(
     "--backend-config",
     type=PAIR,

@@ -12,7 +12,7 @@ __all__ = ["doctor"]
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(as_json: bool) -> None:
-    """Print what of this machine the server can use, and what to do about each gap.
+    """Report what the server can use on this machine, and how to close each gap.
 
     A gap is not a fault: a server without a GPU serves everything but TensorRT plans. The exit status is 0.
     """

@@ -34,7 +34,7 @@ _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "t
 @click.option(
     "--digest", multiple=True, help="A file at the source and its digest, as PATH=sha256:HEX; repeat for more."
 )
-@click.option("--manifest", help="A file of sha256sum at the source and its digest, as PATH=sha256:HEX.")
+@click.option("--manifest", help="A sha256sum file at the source and its digest, as PATH=sha256:HEX.")
 @click.option("--token", help="Reference to a token, such as env:HF_TOKEN.")
 @click.option("--username", help="Reference to a user name, for a container registry.")
 @click.option("--password", help="Reference to a password, for a container registry.")
@@ -44,7 +44,7 @@ _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "t
 def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, floating: bool, **given: object) -> None:
     """Download the models at URL into the cache, as the agent fetch does when a model is loaded.
 
-    Exits 1 if one of them cannot be had. What was downloaded before that stays, and the next call continues.
+    Exits 1 if a model cannot be downloaded. What was downloaded until then is kept, and the next call continues.
     """
     from repoagent.loader.plugins import PluginManager
     from repoagent.serving.assembly import open_loader

@@ -106,10 +106,9 @@ def _without_collections() -> Iterator[None]:
 
 @click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def program() -> None:
-    """Put code between a model repository and a model server.
+    """A model server that runs agents whenever it loads or unloads a model.
 
-    Agents verify, decrypt, fetch or convert a model's files when it is loaded; `repoagent serve` runs them and serves
-    what they leave behind.
+    Agents verify, decrypt, fetch or convert a model's files. `repoagent serve` runs them and serves the result.
     """
 
 

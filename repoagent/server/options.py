@@ -140,7 +140,7 @@ class Options:
 
 
 def metrics_settings(options: Options) -> MetricsSettings:
-    """What the metrics show of latencies.
+    """Which latencies the metrics show.
 
     Raises:
         InvalidArgumentError: ``metrics_configuration`` has a name or a value that is not known.
@@ -153,11 +153,11 @@ def metrics_settings(options: Options) -> MetricsSettings:
 
 
 def core_options(options: Options) -> CoreOptions:
-    """The same for the serving core.
+    """These options in the form of the serving core.
 
     Raises:
         TypeError: a value has the wrong type.
-        InvalidArgumentError: there is no model repository, or a number means nothing.
+        InvalidArgumentError: there is no model repository, or a number is not valid.
         UnsupportedError: an option asks for a feature that this server does not have.
     """
     check_types(options)

@@ -31,7 +31,7 @@ class Server:
 
     ``Server(options)`` or ``Server(model_repository=..., ...)`` with the fields of :class:`Options`. Start it before
     and stop it after use, or write ``with Server(...) as server:``; one that still runs when the program ends is
-    stopped then. Every method may be called from any thread. ``backends`` can hold backends of the program's own.
+    stopped then. Every method may be called from any thread. ``backends`` can add the program's own backends.
 
     Raises:
         TypeError: there is no such option.
@@ -67,7 +67,7 @@ class Server:
 
         Args:
             wait_until_ready: Return when :meth:`ready` is true, not just when all loads have ended.
-            polling_interval: Seconds between two looks.
+            polling_interval: Seconds between two checks.
             timeout: Seconds to wait at most.
 
         Raises:
@@ -75,7 +75,7 @@ class Server:
             InternalError: a repository cannot be read, or a model failed and ``exit_on_error`` is set.
             UnavailableError: it was not ready in time; it keeps running.
             TypeError: an option has a value of the wrong type.
-            InvalidArgumentError: an option has a value that means nothing, or the log file cannot be opened.
+            InvalidArgumentError: an option has a value that is not valid, or the log file cannot be opened.
         """
         with self._starting:
             if self._core is not None:
@@ -210,7 +210,7 @@ class Server:
             parameters: ``"config"``: a configuration in JSON that replaces the model's own; ``"file:PATH"``: the
                 bytes of a file, in which case no file of the repository is looked at.
             version: Load this version beside those that are loaded, whatever the version policy is, until the next
-                load without one. The model goes through its agents again; unchanged versions serve on.
+                load without one. The model goes through its agents again; unchanged versions keep serving.
 
         Raises:
             UnavailableError: the control mode is another one.
@@ -224,7 +224,7 @@ class Server:
 
     @contextmanager
     def lease(self, name: str) -> Iterator[Model]:
-        """For a ``with`` block: the model is loaded, and is not unloaded to make room for others; EXPLICIT only.
+        """Load a model for a ``with`` block, in which it is not unloaded to make room for others; EXPLICIT only.
 
         After the block it may be unloaded to make room (``Options.memory_budget``), if it was not loaded explicitly.
 
@@ -246,13 +246,13 @@ class Server:
         *,
         version: int | None = None,
     ) -> None:
-        """Let no new request to a model in and unload it when the last one has left; EXPLICIT only.
+        """Refuse new requests to a model, and unload it when the last running one has ended; EXPLICIT only.
 
         Args:
             model: The model or its name.
             unload_dependents: Also unload the models that were loaded for it.
             wait_until_unloaded: Return when it is gone.
-            polling_interval: Seconds between two looks.
+            polling_interval: Seconds between two checks.
             timeout: Seconds to wait at most; it then returns without an error.
             version: Unload only this one; no agent is called before the last one goes.
 

@@ -1,4 +1,4 @@
-"""Tensors of the Server API: a data type, a shape, and memory with an owner. Nothing is copied without need."""
+"""Tensors of the Server API: a data type, a shape, and memory with an owner. Nothing is copied unless necessary."""
 
 import math
 from dataclasses import dataclass

@@ -60,6 +60,13 @@ def test_texts_are_told_from_docstrings(words: dict[str, Any]) -> None:
     assert found == [(2, "the word 'is no number'"), (4, "the word 'whoever'")]
 
 
+def test_the_help_of_a_command_counts_as_a_text(words: dict[str, Any]) -> None:
+    source = (
+        '@click.command()\ndef rekey() -> None:\n    """Shut somebody out."""\n\ndef other():\n    """It says."""\n'
+    )
+    assert [fault.text for fault in words["text_faults"](source)] == ["the word 'somebody'"]
+
+
 PUBLIC = ("repoagent/api", "repoagent/server", "repoagent/executor/types", "repoagent/testing")
 
 

@@ -41,12 +41,13 @@ def faults(page: str) -> list[Fault]:
 
 
 def text_faults(source: str) -> list[Fault]:
-    """The ruled out words in the texts of a Python module that users read: errors, logs and the help of flags.
+    """The ruled out words in the texts of a Python module that users read: errors, logs, and the help of commands.
 
-    Every text of several words counts that is not a docstring.
+    Every text of several words counts that is not a docstring, and the docstrings of commands, which ``--help`` shows.
     """
     tree = ast.parse(source)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    commands = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_command(node)}
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and id(node) not in commands}
     texts = [
         (node.lineno, node.value)
         for node in ast.walk(tree)
@@ -58,6 +59,12 @@ def text_faults(source: str) -> list[Fault]:
         if " " in text
         for match in _DIALECT.finditer(text)
     ]
+
+
+def _is_command(node: ast.FunctionDef) -> bool:
+    """Whether click makes a command of ``node``."""
+    calls = [one.func for one in node.decorator_list if isinstance(one, ast.Call)]
+    return any(isinstance(func, ast.Attribute) and func.attr in {"command", "group"} for func in calls)
 
 
 def _blank_code(page: str) -> str:

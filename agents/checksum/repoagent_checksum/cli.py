@@ -65,7 +65,7 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
     multiple=True,
     help="A digest file in DIRECTORY; repeat for more.  [default: all with a standard name]",
 )
-@click.option("--algorithm", type=_ALGORITHM, help="Of lines that do not name one.")
+@click.option("--algorithm", type=_ALGORITHM, help="The algorithm of lines that name none.")
 @click.option("--ignore", multiple=True, help="A file or empty directory that need not be listed; repeat for more.")
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def verify(

@@ -92,7 +92,7 @@ def show(file: Path, public_key: Path) -> None:
 
 @license_group.command()
 def host() -> None:
-    """Print what a license names this machine by."""
+    """Print the identifier of this machine for a license."""
     with _exit_codes():
         click.echo(host_id())
 

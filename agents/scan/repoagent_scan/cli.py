@@ -23,7 +23,7 @@ _REFUSED = sorted(format_.value for format_ in Format if format_ not in ACCEPTED
 @click.option(
     "--allow", type=click.Choice(_REFUSED), multiple=True, help="A format to accept as well; repeat for more."
 )
-@click.option("--allow-file", multiple=True, help="A pattern of paths that are not looked at; repeat for more.")
+@click.option("--allow-file", multiple=True, help="A pattern of paths that are not scanned; repeat for more.")
 @click.option(
     "--allow-operator",
     multiple=True,

@@ -66,7 +66,7 @@ _DECORATORS: Final = (
     ),
     click.option("--grpc-server-cert", default="", metavar="FILE", help="Certificate of the server (PEM)."),
     click.option("--grpc-server-key", default="", metavar="FILE", help="Key of the server (PEM)."),
-    click.option("--grpc-root-cert", default="", metavar="FILE", help="Certificate that signs those of clients (PEM)."),
+    click.option("--grpc-root-cert", default="", metavar="FILE", help="CA certificate for client certificates (PEM)."),
     click.option(
         "--grpc-infer-response-compression-level",
         type=click.Choice(COMPRESSION_LEVELS, case_sensitive=False),
@@ -77,7 +77,7 @@ _DECORATORS: Final = (
     number("--grpc-keepalive-time", default=7_200_000, low=1, help="Milliseconds of silence before a keepalive ping."),
     number("--grpc-keepalive-timeout", default=20_000, low=1, help="Milliseconds to wait for the answer to a ping."),
     boolean("--grpc-keepalive-permit-without-calls", default=False, help="Ping connections without a call, too."),
-    number("--grpc-http2-max-pings-without-data", default=2, low=0, help="Pings without data between; 0 for no limit."),
+    number("--grpc-http2-max-pings-without-data", default=2, low=0, help="Pings with no data between; 0 for no limit."),
     number(
         "--grpc-http2-min-recv-ping-interval-without-data",
         default=300_000,

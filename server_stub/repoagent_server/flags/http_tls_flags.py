@@ -22,7 +22,7 @@ _DECORATORS: Final = (
     ),
     click.option("--http-server-cert", default="", metavar="FILE", help="Certificate of the server (PEM)."),
     click.option("--http-server-key", default="", metavar="FILE", help="Key of the server (PEM)."),
-    click.option("--http-root-cert", default="", metavar="FILE", help="Certificate that signs those of clients (PEM)."),
+    click.option("--http-root-cert", default="", metavar="FILE", help="CA certificate for client certificates (PEM)."),
     boolean("--metrics-use-ssl", default=False, help="TLS for the metrics port, with the certificates of HTTP."),
 )
 

@@ -219,7 +219,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--allow-open",
     default=False,
-    help="Listen beyond this machine in explicit mode although clients need no credential to load and unload models.",
+    help="Listen beyond this machine in explicit mode even if clients need no credential to load and unload models.",
 )
 @boolean(
     "--allow-load-parameters",
@@ -229,7 +229,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
 @boolean(
     "--allow-client-shm",
     default=False,
-    help="Let clients register POSIX shared memory of this machine, for tensors to be read from and written to.",
+    help="Let clients register POSIX shared memory of this machine, to pass tensors through it.",
 )
 @click.option("--ready-file", type=_DIRECTORY, help="File with the addresses in JSON, written once the server serves.")
 @click.option(

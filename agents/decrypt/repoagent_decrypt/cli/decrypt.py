@@ -50,7 +50,7 @@ def decrypt(
 ) -> None:
     """Copy MODEL_DIR to OUT with its encrypted files decrypted, as the agent does when it loads the model.
 
-    OUT is on disk unless you choose a place that is not; only its owner may read it.
+    OUT is plaintext on disk, unless you choose a memory filesystem. Only its owner can read it.
     """
     with errors_to_exit_codes():
         secret = read_passphrase(ask=ask, reference=passphrase_key, confirm=False)

@@ -63,8 +63,8 @@ def encrypt(
 ) -> None:
     """Copy MODEL_DIR to OUT with its files encrypted.
 
-    Every file in a version directory becomes FILE.age, or FILE.tink with --keyset; config.pbtxt and what else lies
-    beside the version directories is copied as it is, unless --files says otherwise. config.pbtxt is never encrypted.
+    Every file in a version directory becomes FILE.age, or FILE.tink with --keyset. Files beside the version directories
+    are copied unchanged. --files chooses other files, but config.pbtxt is never encrypted.
     """
     with errors_to_exit_codes():
         tree = _scan(model_dir, files, ".tink" if keysets else ".age")

@@ -73,14 +73,14 @@ def recipient_options(command: Any) -> Any:
         "recipient_files",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="A file with recipients, one a line; repeat for more.",
+        help="A file with recipients, one per line; repeat for more.",
     )(command)
     return click.option(
         "-r",
         "--recipient",
         "recipients",
         multiple=True,
-        help="Whom to encrypt to: age1..., age1pq1..., ssh-...; repeat for more.",
+        help="A recipient: age1..., age1pq1..., ssh-...; repeat for more.",
     )(command)
 
 
@@ -89,7 +89,7 @@ def passphrase_options(command: Any) -> Any:
     command = click.option(
         "--passphrase-key",
         metavar="FILE|REFERENCE",
-        help="Where a passphrase is, such as env:NAME, instead of typing it.",
+        help="A reference to the passphrase, such as env:NAME, instead of typing it.",
     )(command)
     return click.option("-p", "--passphrase", "ask", is_flag=True, help="Ask for a passphrase.")(command)
 

@@ -47,11 +47,11 @@ def rekey(
     files: tuple[str, ...],
     force: bool,
 ) -> None:
-    """Copy MODEL_DIR to OUT with its encrypted files readable for the given recipients, and for nobody else.
+    """Copy MODEL_DIR to OUT with its files encrypted to the given recipients only.
 
-    Only the headers are replaced, so no plaintext appears and it is as fast as copying. The payloads and their keys
-    stay the same: somebody who could read the old files and kept one can still read it. To shut somebody out for
-    good, decrypt and encrypt.
+    Only the headers are replaced, so no plaintext is written, and the command is as fast as copying. The payloads and
+    their keys stay the same: a former recipient who kept a file can still decrypt it. To revoke a recipient for good,
+    decrypt and encrypt.
     """
     with errors_to_exit_codes():
         tree = _scan(model_dir, Patterns.of(files or _AGE_FILES))
