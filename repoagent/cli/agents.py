@@ -36,7 +36,7 @@ def agents() -> None:
 def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
     """Show every agent, its origin and its state.
 
-    Shown are name, version, distribution, origin and state. No agent's code is imported.
+    It also shows the name, version and distribution. No agent's code is imported.
     """
     infos = _registry(repoagent_directory).list()
     if as_json:
@@ -57,7 +57,7 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
 def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
     """Import agent NAME and show what it is.
 
-    Shown are where it comes from, its API version and its documentation.
+    That is where it comes from, its API version and its documentation.
     """
     logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is reported below, once.
     try:
