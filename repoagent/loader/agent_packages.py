@@ -1,8 +1,10 @@
 """Agents that installed packages offer through an entry-point group."""
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, metadata
 
+from repoagent.errors import AgentError
 from repoagent.loader.candidates import Candidate
 
 __all__ = ["AGENTS_GROUP", "distribution_metadata", "package_candidates"]
@@ -23,10 +25,18 @@ def _candidate(point: EntryPoint) -> Candidate:
         name=point.name,
         origin="package",
         target=point.value,
-        resolve=point.load,
+        resolve=partial(_resolve, point),
         distribution=distribution.name if distribution else None,
         version=distribution.version if distribution else None,
     )
+
+
+def _resolve(point: EntryPoint) -> object:
+    if point.pattern.match(point.value) is None:
+        owner = f" of package {point.dist.name}" if point.dist else ""
+        text = f"the entry point {point.value!r}{owner} is not valid; an entry point is 'module:Class'"
+        raise AgentError(point.name, text)
+    return point.load()
 
 
 def distribution_metadata(distribution: str) -> dict[str, str]:

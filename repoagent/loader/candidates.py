@@ -57,7 +57,7 @@ def check_agent(name: str, found: object, where: str) -> LoadedAgent:
     """
     kind = found if isinstance(found, type) else type(found)
     if not issubclass(kind, Agent):
-        what = found.__name__ if isinstance(found, type) else f"a {kind.__name__}"
+        what = found.__name__ if isinstance(found, type) else f"an object of type {kind.__name__}"
         hint = "; an entry point is 'module:Class'" if isinstance(found, ModuleType) else ""
         raise AgentError(name, f"{where} gives {what}, which is not a subclass of repoagent.api.Agent{hint}")
     _check_api_version(name, kind, where)

@@ -146,7 +146,7 @@ def test_imported_agent_classes_do_not_count_as_defined(directory: Path, registr
             STAMP + "\nclass Other(Agent):\n    api_version = 1\n",
             "defines more than one agent (Stamp, Other); choose one with a line 'agent = ...'",
         ),
-        ("agent = 7\n", "gives a int, which is not a subclass of repoagent.api.Agent"),
+        ("agent = 7\n", "gives an object of type int, which is not a subclass of repoagent.api.Agent"),
         ("class Plain:\n    pass\nagent = Plain\n", "gives Plain, which is not a subclass of repoagent.api.Agent"),
     ],
 )
@@ -163,7 +163,18 @@ def test_an_entry_point_without_a_class_is_told_how_to_name_one(
     install_package: Install, registry: AgentRegistry
 ) -> None:
     offer(install_package, STAMP, "acme_stamp")
-    with pytest.raises(AgentError, match=r"gives a module, which is .*; an entry point is 'module:Class'$"):
+    with pytest.raises(
+        AgentError, match=r"gives an object of type module, which is .*; an entry point is 'module:Class'$"
+    ):
+        registry.load("stamp")
+
+
+def test_an_entry_point_that_is_not_one_is_refused(install_package: Install, registry: AgentRegistry) -> None:
+    offer(install_package, target="not an entry")
+    text = (
+        "agent 'stamp': the entry point 'not an entry' of package acme-stamp is not valid; an entry point is 'module:"
+    )
+    with pytest.raises(AgentError, match=re.escape(text)):
         registry.load("stamp")
 
 
@@ -172,7 +183,8 @@ def test_an_entry_point_that_is_no_agent_is_refused(install_package: Install, re
     with pytest.raises(AgentError) as caught:
         registry.load("stamp")
     assert str(caught.value) == (
-        "agent 'stamp': acme_stamp:stamp gives a function, which is not a subclass of repoagent.api.Agent"
+        "agent 'stamp': acme_stamp:stamp gives an object of type function, which is not a subclass of "
+        "repoagent.api.Agent"
     )
 
 
