@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 
-__all__ = ["TritonError", "TritonModelException", "core_error", "let_interrupt_pass"]
+__all__ = ["TritonError", "TritonModelException", "core_error", "let_interrupt_pass", "writable"]
 
 
 class TritonModelException(Exception):
@@ -45,7 +45,12 @@ class TritonError:
 
 def core_error(error: TritonError) -> RepoAgentError:
     """The core's error of the same code and text."""
-    return error_of(error.code(), error.message())
+    return error_of(error.code(), writable(error.message()))
+
+
+def writable(text: str) -> str:
+    """``text`` as every protocol can carry it: half a surrogate pair, which a ``str`` may have, is spelt out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def let_interrupt_pass(error: BaseException) -> None:

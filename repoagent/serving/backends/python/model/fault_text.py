@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.serving.backends.python.model.context import ModelContext
+from repoagent.serving.backends.python.model.errors import writable
 
 __all__ = ["fault_text"]
 
@@ -24,4 +25,11 @@ def fault_text(error: BaseException, context: ModelContext, hint: str = "") -> s
         if path.is_relative_to(root):
             lines.append(f"  {path.relative_to(root)}({frame.lineno}): {frame.name}\n")
     at = "\n\nAt:\n" + "".join(lines[:_LONGEST]) if lines else ""
-    return f"{type(error).__name__}: {error}{hint}{at}"
+    return writable(f"{type(error).__name__}: {_text(error)}{hint}{at}")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # Also that is the model's code, or a number with too many digits.
+        return f"({type(failure).__name__} where its text was made)"

@@ -187,7 +187,7 @@ class _Child:
         try:
             bodies = [_body(*response, packer) for response in responses]
             self._work.send(Kind.DONE, [self._side.sent, bodies, times, last], packer)
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:  # Such as a parameter with too many digits.
             failure = InternalError(f"the outputs cannot be handed over: {error}")
             bodies = [
                 _body(number, InferResponse("", "", error=failure), final, packer) for number, _, final in responses

@@ -147,7 +147,7 @@ def response_body(number: int, response: InferResponse | None, final: int, packe
     """A response to the request ``number``; None is an empty end.
 
     Raises:
-        InternalError: its parameters are none.
+        InternalError: its parameters are none, or an output cannot be written.
     """
     if response is None:
         return [number, final, None]
@@ -155,7 +155,7 @@ def response_body(number: int, response: InferResponse | None, final: int, packe
         outputs: list[Any] = []
         return [number, final, [error_body(response.error), response.model_name, response.model_version, {}, outputs]]
     parameters = _plain(response.parameters)
-    outputs = [packer.add(name, tensor) for name, tensor in response.outputs.items()]
+    outputs = [_packed(name, tensor, packer) for name, tensor in response.outputs.items()]
     return [number, final, [None, response.model_name, response.model_version, parameters, outputs]]
 
 
@@ -183,6 +183,13 @@ def response_of(body: list[Any], memory: Memory) -> tuple[int, InferResponse | N
         ),
         final,
     )
+
+
+def _packed(name: str, tensor: Tensor, packer: Packer) -> list[Any]:
+    try:
+        return packer.add(name, tensor)
+    except (TypeError, ValueError, OverflowError) as error:  # Such as half a surrogate pair in a text.
+        raise InternalError(f"output '{name}' cannot be written: {error}") from error
 
 
 def error_body(error: RepoAgentError) -> list[Any]:

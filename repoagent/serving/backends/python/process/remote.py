@@ -156,6 +156,6 @@ class StreamSender:
             body = response_body(self._number, response, end, packer)
             self._core.keep_pace(packer.size)
             self._channel.send(Kind.RESPONSE, body, packer)
-        except (RepoAgentError, OSError) as error:
+        except (RepoAgentError, OSError, TypeError, ValueError) as error:
             failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
             self._channel.send(Kind.RESPONSE, response_body(self._number, failure, final, Packer()))
