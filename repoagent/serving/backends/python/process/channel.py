@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from repoagent.limits import Limits
@@ -167,23 +168,17 @@ class Channel:
 
     def _send(self, kind: Kind, body: Any, place: Place | None, inline: bytearray, blocks: list[Place]) -> None:
         """Send a message whose tensors are written, in ``blocks`` or ``inline``. Holds the lock."""
-        released, dropped = self._mapping.released(), self._arena.dropped()
+        news = released, dropped = self._mapping.released(), self._arena.dropped()
         try:
-            with _Opened(self._arena, self._announced) as opened:
-                text = encoded([body, place, released, dropped, opened.sizes(blocks)]).encode()
-                spilled = len(text) > _TEXT_BYTES
-                if spilled:
-                    rest = self._spill(encoded([body, place]).encode(), blocks)
-                    text = encoded([None, rest, released, dropped, opened.sizes(blocks)]).encode()
-                head = _HEAD.pack(kind, spilled, len(text))
-                self._transmit([head, text, inline], opened.descriptors)
+            text = encoded([body, place, *news, ()]).encode()
+            if len(text) <= _TEXT_BYTES and (place is None or place[0] in self._announced):
+                self._transmit([_HEAD.pack(kind, False, len(text)), text, inline], ())
+            else:
+                self._send_opening(kind, body, place, news, inline, blocks, spilled=len(text) > _TEXT_BYTES)
         except BaseException:
             self._mapping.not_heard(released)
             self._arena.not_heard(dropped)
             raise
-        self._announced.update(block[0] for block in blocks)
-        if len(self._announced) > _REMEMBERED:
-            self._announced &= self._arena.numbers()
         self.sent += 1
 
     def receive(self, flags: int = 0, *, brief: bool = False) -> Message | None:
@@ -252,10 +247,10 @@ class Channel:
         with self._lock:
             self._socket.close()
 
-    def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
+    def _transmit(self, parts: list[Any], descriptors: Sequence[int]) -> None:
         self._send_packet(parts, descriptors, 0)
 
-    def _send_packet(self, parts: list[Any], descriptors: list[int], flags: int) -> None:
+    def _send_packet(self, parts: list[Any], descriptors: Sequence[int], flags: int) -> None:
         try:
             send_packet(self._socket, parts, descriptors, flags)
         except OSError as error:
@@ -285,6 +280,27 @@ class Channel:
         blocks.append(block.place)
         return block
 
+    def _send_opening(
+        self,
+        kind: Kind,
+        body: Any,
+        place: Place | None,
+        news: tuple[list[Place], list[int]],
+        inline: bytearray,
+        blocks: list[Place],
+        *,
+        spilled: bool,
+    ) -> None:
+        """Send what lies in segments that the other side may not have heard of. Holds the lock."""
+        with _Opened(self._arena, self._announced) as opened:
+            if spilled:
+                body, place = None, self._spill(encoded([body, place]).encode(), blocks)
+            text = encoded([body, place, *news, opened.sizes(blocks)]).encode()
+            self._transmit([_HEAD.pack(kind, spilled, len(text)), text, inline], opened.descriptors)
+        self._announced.update(block[0] for block in blocks)
+        if len(self._announced) > _REMEMBERED:
+            self._announced &= self._arena.numbers()
+
     def _spill(self, content: bytes, blocks: list[Place]) -> Place:
         """Put a long body into a block of its own."""
         if len(content) > self._longest_sent:
@@ -302,7 +318,7 @@ class Channel:
         if brief and spilled:
             raise LongMessageError
         body, place, released, dropped, opened = decoded(str(self._view[_HEAD.size : end], "ascii"))
-        if brief and not _is_brief(place, opened):
+        if brief and (place is not None or opened) and not _is_brief(place, opened):
             raise LongMessageError
         for number, size in opened:
             self._mapping.open(number, descriptors.pop(0), size)

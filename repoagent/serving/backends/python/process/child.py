@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +20,16 @@ from repoagent.serving.backends.python.model.metrics import MetricFamily
 from repoagent.serving.backends.python.process.allowance import Allowance
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
-from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, error_body, request_of, response_body
+from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.executions import Batch, Executions, Response
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, Memory
-from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, StreamSender
+from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, Stream
 from repoagent.serving.requests.request import InferResponse
 
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG: Final = 1
+_models: Final = logging.getLogger("repoagent.models")
 
 
 def main(
@@ -64,20 +66,6 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-class _BatchSender:
-    """Where the response to one request of a model that is not decoupled goes."""
-
-    def __init__(self, request: RemoteRequest, batch: Batch, late: StreamSender) -> None:
-        self._request = request
-        self._batch = batch
-        self._late = late
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        end = RESCHEDULED if self._request.rescheduled else final
-        if not self._batch.add(self._request.number, response, end):
-            self._late.send(response, final)
-
-
 class _Child:
     """Does what comes over the channel ``work``, one thing after the other."""
 
@@ -85,6 +73,7 @@ class _Child:
         self._work = work
         self._side = side
         self._core = core
+        self._stream = Stream(side, core)
         self._executions = Executions(progress_fd, self._run, self._answer, self._say_returned)
         core.when_asked_back = self._executions.give_back
         self._spin_ns = 0
@@ -92,7 +81,7 @@ class _Child:
         self._decoupled = False
 
     def serve(self) -> None:
-        actions = {
+        actions: dict[int, Callable[[Message], None]] = {
             Kind.COMPLETE: self._complete,
             Kind.INITIALIZE: self._initialize,
             Kind.EXECUTE: self._execute,
@@ -101,7 +90,7 @@ class _Child:
         try:
             while (message := self._next()) is not None:
                 try:
-                    actions[Kind(message.kind)](message)
+                    actions[message.kind](message)
                 except RepoAgentError as error:
                     self._work.send(Kind.FAILED, error_body(error))
                 if message.kind == Kind.FINALIZE:
@@ -131,7 +120,8 @@ class _Child:
     def _initialize(self, message: Message) -> None:
         body = message.body
         context, path, _ = self._model(body)
-        _set_levels(body["log_levels"])
+        for name, level in body["log_levels"].items():
+            logging.getLogger(name).setLevel(level)
         self._decoupled = body["decoupled"]
         self._spin_ns = body["spin_ns"]
         self._instance = started(path, context, body["arguments"], decoupled=self._decoupled, alone=True)
@@ -163,21 +153,16 @@ class _Child:
 
     def _execute(self, message: Message) -> None:
         level, executions = message.body
-        _set_levels({"repoagent.models": level})
+        if _models.level != level:
+            _models.setLevel(level)
         self._executions.perform(executions, message.payload)
 
     def _run(self, bodies: list[Any], payload: Memory) -> list[Response]:
         """One execution of the requests of ``bodies``."""
         assert self._instance is not None
-        batch = Batch()
-        requests = []
-        for body in bodies:
-            number, request = request_of(body, payload, RemoteRequest)
-            assert isinstance(request, RemoteRequest)
-            request.number, request.core = number, self._core
-            stream = StreamSender(self._side, self._core, request)
-            request.redirect(stream if self._decoupled else _BatchSender(request, batch, stream))
-            requests.append(request)
+        batch = Batch(self._stream.send)
+        respond = self._stream.send if self._decoupled else batch.send
+        requests = [RemoteRequest(self._core, respond, *request_of(body, payload)) for body in bodies]
         self._instance.execute(requests)
         return batch.close()
 
@@ -208,13 +193,6 @@ def _body(number: int, response: InferResponse | None, final: int, packer: Packe
         return response_body(number, response, final, packer)
     except RepoAgentError as error:
         return response_body(number, InferResponse("", "", error=error), final, packer)
-
-
-def _set_levels(levels: dict[str, int]) -> None:
-    for name, level in levels.items():
-        logger = logging.getLogger(name)
-        if logger.level != level:
-            logger.setLevel(level)
 
 
 class _LogSender(logging.Handler):

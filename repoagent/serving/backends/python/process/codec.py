@@ -117,8 +117,8 @@ def request_body(number: int, request: InferRequest, packer: Packer) -> list[Any
     ]
 
 
-def request_of(body: list[Any], memory: Memory, kind: type[InferRequest] = InferRequest) -> tuple[int, InferRequest]:
-    """The number and the request of a :func:`request_body`; its sender is for the caller to set.
+def request_of(body: list[Any], memory: Memory) -> tuple[int, Asked, bool]:
+    """The number of a :func:`request_body`, what it asks, and whether it is a placeholder.
 
     Raises:
         ProtocolError: it is none.
@@ -138,7 +138,7 @@ def request_of(body: list[Any], memory: Memory, kind: type[InferRequest] = Infer
             priority=priority,
             timeout_us=timeout,
         )
-        return number, kind(asked, placeholder=bool(flags & 4))
+        return number, asked, bool(flags & 4)
     except (TypeError, ValueError) as error:
         raise ProtocolError(f"a request cannot be read: {error}") from error
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from repoagent.serving.requests.request import InferResponse
 
-__all__ = ["Answered", "Batch", "Executions"]
+__all__ = ["Answered", "Batch", "Executions", "Respond", "Response"]
 
 _NUMBER: Final = struct.Struct("Q")
 """In the machine's own order: so it is written in one step."""
@@ -19,23 +19,29 @@ _KEEP_NS: Final = 1_000_000
 _KEEP_BYTES: Final = 256 << 10
 
 Response = tuple[int, InferResponse | None, int]
+Respond = Callable[[int, InferResponse | None, int], None]
+"""Takes a response to the request of that number, and whether it is the last one."""
 Answered = Callable[[list[Response], list[list[int]], bool], None]
 """Takes responses, the numbers and moments of the executions that made them, and whether those were the last."""
 
 
 class Batch:
-    """The responses that go back when ``execute`` has returned."""
+    """The responses that go back when ``execute`` has returned; ``late`` sends those that come after that."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_late", "_lock", "_responses")
+
+    def __init__(self, late: Respond) -> None:
+        self._late = late
         self._lock = threading.Lock()
         self._responses: list[Response] | None = []
 
-    def add(self, number: int, response: InferResponse | None, final: int) -> bool:
-        """Keep one; False if it comes too late, and has to be sent by itself."""
+    def send(self, number: int, response: InferResponse | None, final: int) -> None:
+        """Take one."""
         with self._lock:
             if self._responses is not None:
                 self._responses.append((number, response, final))
-            return self._responses is not None
+                return
+        self._late(number, response, final)
 
     def close(self) -> list[Response]:
         """What there is; whatever comes now is late."""
@@ -89,9 +95,10 @@ class Executions:
             with self._lock:
                 self._ready += responses
                 self._times.append([number, begin, end])
-                self._size += _size(responses)
-                if self._waiting and (end - self._times[0][1] > _KEEP_NS or self._size > _KEEP_BYTES):
-                    self._send(last=False)
+                if self._waiting:
+                    self._size += _size(responses)
+                    if end - self._times[0][1] > _KEEP_NS or self._size > _KEEP_BYTES:
+                        self._send(last=False)
             bodies = self._next()
         with self._lock:
             self._send(last=True)

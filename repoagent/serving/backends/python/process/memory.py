@@ -123,7 +123,7 @@ class Arena:
 
     def dropped(self) -> list[int]:
         """Segments that have gone; the other side may forget them. What is returned once is not returned again."""
-        return _taken(self._dropped)
+        return _taken(self._dropped) if self._dropped else []
 
     def not_heard(self, dropped: list[int]) -> None:
         """The other side has not heard of segments that :meth:`dropped` returned."""
@@ -274,7 +274,7 @@ class Mapping:
 
     def released(self) -> list[Place]:
         """Blocks that nobody here reads any more. What is returned once is not returned again."""
-        return _taken(self._released)
+        return _taken(self._released) if self._released else []
 
     def not_heard(self, released: list[Place]) -> None:
         """The other side has not heard of blocks that :meth:`released` returned."""

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from repoagent.serving.backends.python.process.channel import Channel, UndeliveredError
@@ -76,7 +76,7 @@ class PatientChannel(Channel):
         self._unread -= _cost(data)
         _close(descriptors)
 
-    def _transmit(self, parts: list[Any], descriptors: list[int]) -> None:
+    def _transmit(self, parts: list[Any], descriptors: Sequence[int]) -> None:
         try:
             if self._overflown:
                 raise UndeliveredError("the other side does not read")
@@ -87,7 +87,7 @@ class PatientChannel(Channel):
             pass
         self._let_wait(b"".join(parts), descriptors)
 
-    def _let_wait(self, data: bytes, descriptors: list[int]) -> None:
+    def _let_wait(self, data: bytes, descriptors: Sequence[int]) -> None:
         if self._unread + _cost(data) > self._most_unread:
             self._overflown = True
             self._forget()
@@ -103,7 +103,7 @@ def _cost(data: bytes) -> int:
     return len(data) + _ENTRY_BYTES
 
 
-def _copies(descriptors: list[int]) -> list[int]:
+def _copies(descriptors: Sequence[int]) -> list[int]:
     """Copies of all of them.
 
     Raises:

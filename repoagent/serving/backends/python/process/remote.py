@@ -19,10 +19,11 @@ from repoagent.serving.backends.python.process.codec import (
     response_body,
     response_of,
 )
-from repoagent.serving.requests.request import InferRequest, InferResponse
+from repoagent.serving.backends.python.process.executions import Respond
+from repoagent.serving.requests.request import Asked, InferRequest, InferResponse
 from repoagent.serving.requests.tensor import Tensor
 
-__all__ = ["RemoteCore", "RemoteRequest", "StreamSender"]
+__all__ = ["RemoteCore", "RemoteRequest", "Stream"]
 
 _AHEAD_BYTES: Final = 16 << 20
 _AHEAD_RESPONSES: Final = 64
@@ -126,36 +127,46 @@ class RemoteCore:
 
 
 class RemoteRequest(InferRequest):
-    """A request that the server handed over. Whether it is cancelled, only the server knows."""
+    """A request that the server handed over. Whether it is cancelled, only the server knows.
 
-    number = 0
-    core: RemoteCore | None = None
+    It has no sender: that would lead back to it, and keep its tensors in memory until the garbage collector comes by.
+    """
+
+    __slots__ = ("_respond", "core", "number")
+
+    def __init__(self, core: RemoteCore, respond: Respond, number: int, asked: Asked, placeholder: bool) -> None:
+        super().__init__(asked, placeholder=placeholder)
+        self._respond = respond
+        self.core: Final = core
+        self.number: Final = number
+        """What it is called in messages."""
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self._respond(self.number, response, RESCHEDULED if self.rescheduled else final)
 
     @property
     def cancelled(self) -> bool:
-        return self.core is not None and bool(self.core.ask("cancelled", [self.number]))
+        return bool(self.core.ask("cancelled", [self.number]))
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
         """Nobody sets it on this side; the constructor does."""
 
 
-class StreamSender:
-    """Sends the responses to one request of a decoupled model as they come."""
+class Stream:
+    """Sends responses as they come: those of a decoupled model, and late ones."""
 
-    def __init__(self, channel: Channel, core: RemoteCore, request: RemoteRequest) -> None:
+    def __init__(self, channel: Channel, core: RemoteCore) -> None:
         self._channel = channel
         self._core = core
-        self._request = request
-        self._number = request.number
 
-    def send(self, response: InferResponse | None, final: bool) -> None:
+    def send(self, number: int, response: InferResponse | None, final: int) -> None:
+        """See :data:`Respond`."""
         packer = Packer()
         try:
-            end = RESCHEDULED if self._request.rescheduled else final
-            body = response_body(self._number, response, end, packer)
+            body = response_body(number, response, final, packer)
             self._core.keep_pace(packer.size)
             self._channel.send(Kind.RESPONSE, body, packer)
         except (RepoAgentError, OSError, TypeError, ValueError) as error:
             failure = InferResponse("", "", error=InternalError(f"the response cannot be sent: {error}"))
-            self._channel.send(Kind.RESPONSE, response_body(self._number, failure, final, Packer()))
+            self._channel.send(Kind.RESPONSE, response_body(number, failure, final, Packer()))

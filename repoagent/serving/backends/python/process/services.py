@@ -87,9 +87,10 @@ class Services:
         self._metrics.release()
 
     def _call(self, child: ChildProcess, message: Message) -> None:
-        number, request = request_of(message.body, message.payload)
+        number, asked, placeholder = request_of(message.body, message.payload)
         if type(number) is not int or number in self._calls:
             raise ProtocolError("a request to another model has no number of its own")
+        request = InferRequest(asked, placeholder=placeholder)
         sender = _CallSender(child, number, request, lambda: self._calls.pop(number, None))
         request.redirect(sender)
         try:
