@@ -2,11 +2,14 @@
 
 import re
 import runpy
+import sys
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[1]
@@ -43,3 +46,19 @@ def test_the_versions_are_those_of_the_constraints(locked: dict[str, str]) -> No
 def test_it_names_no_place_to_download_from() -> None:
     text = (ROOT / "requirements.lock").read_text()
     assert not re.search(r"://|--(extra-)?index-url|--find-links|@ ", text)
+
+
+@pytest.mark.parametrize(
+    ("file", "environment"),
+    [("constraints.txt", ""), ("requirements.lock", ""), ("docs/site/requirements.txt", ".venvs/docs")],
+)
+def test_what_is_pinned_runs_on_the_oldest_python(file: str, environment: str) -> None:
+    """Debian 12 has 3.11.2: a pin that needs a later 3.11 installs on this machine, and not there."""
+    pinned = {match[1].lower() for match in re.finditer(r"(?m)^([A-Za-z0-9._-]+)==", (ROOT / file).read_text())}
+    folders = (
+        [str(path) for path in (ROOT / environment).glob("lib/python*/site-packages")] if environment else sys.path
+    )
+    needed = {one.name: one.metadata.get_all("Requires-Python") or [] for one in distributions(path=folders)}
+    assert pinned
+    newer = {name for name, stated in needed.items() for python in stated if "3.11.0" not in SpecifierSet(python)}
+    assert {name for name in newer if name.lower() in pinned} == set()
