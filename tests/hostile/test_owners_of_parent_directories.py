@@ -1,5 +1,6 @@
 """A cache or a workspace below a directory of another user: that user can rename it, and put one in its place."""
 
+import ctypes
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.storage.cache.cache import Cache
 from repoagent.storage.workspaces.private import private_root
 from repoagent.storage.workspaces.workspace import WorkspaceRoot
@@ -17,6 +18,8 @@ from tests.hostile.conftest import NewCore
 
 STRANGER: Final = 12345
 USER: Final = 54321
+_CLONE_NEWUSER: Final = 0x10000000
+_PR_SET_DUMPABLE: Final = 4
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives directories to other users")
 
@@ -63,6 +66,68 @@ def test_a_link_of_a_stranger_on_the_way_is_refused(stranger: Path, tmp_path: Pa
     (stranger / "link").symlink_to(tmp_path / "ours")
     with pytest.raises(InvalidArgumentError, match="belongs to user"):
         private_root(stranger / "link" / "cache", purpose="cache")
+
+
+@needs_root
+@pytest.mark.parametrize("way", ["direct", "by way of a link of ours"])
+def test_a_strangers_link_in_a_directory_that_all_write_to_is_refused(tmp_path: Path, way: str) -> None:
+    """The stranger can lead it elsewhere at any time, to another directory of ours."""
+    shared = tmp_path / "shared"
+    (tmp_path / "ours").mkdir(mode=0o700)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "link").symlink_to(tmp_path / "ours")
+    os.lchown(shared / "link", STRANGER, STRANGER)
+    (tmp_path / "own").symlink_to("shared/../shared/link")
+    start = shared / "link" if way == "direct" else tmp_path / "own"
+    with pytest.raises(InvalidArgumentError, match=f"lies in {shared}/link, which belongs to user {STRANGER}"):
+        private_root(start / "cache", purpose="cache")
+    assert list((tmp_path / "ours").iterdir()) == []
+
+
+@needs_root
+def test_links_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(UnavailableError, match="Too many levels of symbolic links"):
+        private_root(tmp_path / "one" / "cache", purpose="cache")
+
+
+def _in_a_namespace(path: Path) -> str:
+    """What making a cache there comes to in a container that maps this user alone. For a forked process."""
+    os.setresgid(USER, USER, USER)
+    os.setresuid(USER, USER, USER)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_DUMPABLE, 1)  # else /proc/self/uid_map belongs to root
+    if libc.unshare(_CLONE_NEWUSER):
+        return "no namespaces"
+    Path("/proc/self/uid_map").write_text(f"{USER} {USER} 1")
+    assert (Path("/").stat().st_uid, os.geteuid()) == (65534, USER)
+    return str(private_root(path, purpose="cache"))
+
+
+@needs_root
+def test_a_container_that_maps_one_user_alone_has_a_cache(volume: Path) -> None:
+    """As Apptainer and rootless containers do: what belongs to others, root too, belongs to user 65534 there."""
+    home = volume / "home"
+    home.mkdir()
+    os.chown(home, USER, USER)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, _in_a_namespace(home / "cache").encode())
+        except BaseException as error:
+            os.write(writing, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(child, 0)
+    if said == "no namespaces":
+        pytest.skip("this machine makes no user namespaces")
+    assert said == str(home / "cache")
 
 
 @needs_root

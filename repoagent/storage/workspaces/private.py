@@ -5,8 +5,9 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
@@ -14,13 +15,16 @@ __all__ = ["default_cache_path", "default_workspace_path", "private_directory", 
 
 logger = logging.getLogger(__name__)
 
+_MOST_LINKS: Final = 40
+"""As many as the kernel follows in one path (path_resolution(7))."""
+
 
 def private_root(path: Path, *, purpose: str) -> Path:
     """As :func:`private_directory`, for one whose parents are not ours either: its place, without links.
 
     Who owns a directory can put another one into the place of what is in it. So every parent must be this user's or
-    root's. One that everybody can write to, without the sticky bit, is only reported: a volume that Kubernetes makes
-    for one pod is such.
+    root's, and so must every link on the way. One that everybody can write to, without the sticky bit, is only
+    reported: a volume that Kubernetes makes for one pod is such.
 
     Raises:
         InvalidArgumentError: as :func:`private_directory`; or a parent belongs to another user.
@@ -43,15 +47,54 @@ def private_root(path: Path, *, purpose: str) -> Path:
 
 
 def _check_owners(path: Path, purpose: str) -> None:
-    """Refuse a place with a parent that belongs to neither this user nor root, links on the way included."""
-    for parent in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
+    """Refuse a place with a parent, or a link on the way, that belongs to neither this user nor root."""
+    for step in _looked_up(path.parent):
         with contextlib.suppress(OSError):  # it is not there yet, or making the directory will show why not
-            owner = parent.stat().st_uid
-            if owner not in (0, os.geteuid()):
+            owner = step.lstat().st_uid
+            if owner not in (0, os.geteuid()) and not _is_unmapped(owner):
                 raise InvalidArgumentError(
-                    f"the {purpose} directory {path} lies in {parent}, which belongs to user {owner}: that user can "
+                    f"the {purpose} directory {path} lies in {step}, which belongs to user {owner}: that user can "
                     "put another directory in its place; name a directory whose parents belong to this user or to root"
                 )
+
+
+def _looked_up(path: Path) -> Iterator[Path]:
+    """Every directory and link that the kernel looks at on the way to ``path``, in its order."""
+    place = Path("/")
+    yield place
+    names = list(reversed(path.absolute().parts[1:]))
+    links = 0
+    while names:
+        name = names.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        step = place / name
+        yield step
+        if not step.is_symlink():
+            place = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:  # the kernel refuses the path too
+            return
+        target = step.readlink()
+        names += [part for part in reversed(target.parts) if part != target.anchor]
+        place = Path(target.anchor) if target.is_absolute() else place
+
+
+def _is_unmapped(owner: int) -> bool:
+    """Whether ``owner`` stands for all users that this user namespace does not map.
+
+    In a container without root, such as one of Apptainer, that is whom the host's directories belong to, root's too
+    (user_namespaces(7)). Who it really is cannot be found out.
+    """
+    try:
+        if owner != int(Path("/proc/sys/kernel/overflowuid").read_text()):
+            return False
+        ranges = [[*map(int, line.split())] for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except (OSError, ValueError):
+        return False
+    return not any(first <= owner < first + count for first, _, count in ranges)
 
 
 def private_directory(path: Path, *, purpose: str) -> Path:
