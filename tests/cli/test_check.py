@@ -213,7 +213,7 @@ def test_a_second_interrupt_ends_an_agent_that_does_not_look_without_a_traceback
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        deadline = threading.Timer(60, child.kill)
+        deadline = threading.Timer(120, child.kill)
         deadline.start()
         try:
             assert child.stdout.readline() == "loading\n"

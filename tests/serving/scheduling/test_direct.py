@@ -33,6 +33,17 @@ def one(runners: list[Any], statistics: ModelStatistics) -> Any:
     scheduler.close()
 
 
+def let_go_when(condition: Callable[[], bool], runner: Any) -> None:
+    """Let the runner answer what it holds once the condition holds, which the caller's next step brings about."""
+
+    def let_go() -> None:
+        while not condition():
+            threading.Event().wait(0.001)
+        runner.hold.set()
+
+    threading.Thread(target=let_go, daemon=True).start()
+
+
 def test_a_caller_that_waits_executes_on_its_own_thread(
     one: DirectScheduler, request_of: RequestMaker, runners: list[Any]
 ) -> None:
@@ -176,7 +187,7 @@ def test_a_caller_waits_for_a_free_instance(
     runner.hold = threading.Event()
     one.submit(request_of(sender=sender))
     assert runner.running.acquire(timeout=60)
-    threading.Timer(0.02, runner.hold.set).start()
+    let_go_when(lambda: bool(one._pool._waiters), runner)
     assert one.infer(request_of()).error is None
 
 
@@ -288,7 +299,7 @@ def test_closing_answers_what_waits_and_closes_the_instances(
     one.submit(request_of(sender=sender))
     assert runner.running.acquire(timeout=60)
     one.submit(request_of(sender=waiting))
-    threading.Timer(0.02, runner.hold.set).start()
+    let_go_when(lambda: one._closed, runner)
     one.close()
     assert sender.final().error is None
     assert isinstance(waiting.final().error, UnavailableError)
