@@ -356,7 +356,7 @@ async def test_responses_are_awaited(server: Server, addsub_inputs: Inputs) -> N
 async def test_a_decoupled_model_is_awaited_and_fills_a_queue(server: Server) -> None:
     received: asyncio.Queue[InferenceResponse] = asyncio.Queue()
     responses = server.model("repeat").async_infer(inputs=_int(2), response_queue=received)
-    queued = [await asyncio.wait_for(received.get(), 10) for _ in range(3)]
+    queued = [await asyncio.wait_for(received.get(), 60) for _ in range(3)]
     assert [response.final for response in queued] == [False, False, True]
     assert [it async for it in responses] == queued
 

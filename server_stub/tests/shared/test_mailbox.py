@@ -46,7 +46,7 @@ async def test_a_batch_of_responses_wakes_the_loop_once_and_keeps_its_order() ->
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()  # the loop has no turn in between
-    await asyncio.wait_for(receiver.all.wait(), 10)
+    await asyncio.wait_for(receiver.all.wait(), 60)
     assert loop.wakes == 1
     assert [response for response, _, _ in receiver.got] == responses
     assert {ident for _, _, ident in receiver.got} == {threading.get_ident()}
@@ -63,7 +63,7 @@ async def test_nothing_is_lost_when_many_threads_post_while_the_loop_drains() ->
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
-    await asyncio.wait_for(receiver.all.wait(), 30)
+    await asyncio.wait_for(receiver.all.wait(), 60)
     for thread in threads:
         thread.join()
 

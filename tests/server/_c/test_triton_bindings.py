@@ -216,7 +216,7 @@ async def test_a_future_of_an_event_loop_is_resolved_on_it(explicit: Any, arrays
     explicit.infer_async(request)
     future = asyncio.get_running_loop().create_future()
     request.get_next_response(future)
-    response, flags = await asyncio.wait_for(future, 10)
+    response, flags = await asyncio.wait_for(future, 60)
     assert (response.output_count, flags) == (2, int(tb.FINAL))
 
 
