@@ -13,6 +13,7 @@ from repoagent.serving.core import ServingCore
 from repoagent.serving.lifecycle.on_demand import OnDemand
 from repoagent.serving.options import ControlMode
 from repoagent.serving.requests.request import InferRequest, InferResponse
+from tests.serving.core_kit import loads_cancelled
 
 CoreMaker = Callable[..., ServingCore]
 ModelWriter = Callable[..., Path]
@@ -231,6 +232,8 @@ def test_the_end_of_the_server_ends_a_load_on_demand(
     assert loader.entered.acquire(timeout=60)
     stopping = threading.Thread(target=core.stop)
     stopping.start()
+    while not any(loads_cancelled(core._table.slots())):
+        threading.Event().wait(0.001)
     loader.hold.set()
     stopping.join(60)
     assert answer.get().error is not None
