@@ -1,7 +1,8 @@
 """Which model some code belongs to, and what that model may ask of the server."""
 
-from collections.abc import Mapping
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -9,7 +10,7 @@ from typing import Final, Protocol
 from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.request import InferRequest
 
-__all__ = ["CoreAccess", "ModelContext", "current", "entered"]
+__all__ = ["CoreAccess", "ModelContext", "current", "entered", "running"]
 
 
 class CoreAccess(Protocol):
@@ -41,7 +42,8 @@ class ModelContext:
     core: CoreAccess
 
 
-_current: Final[ContextVar[ModelContext]] = ContextVar("repoagent_python_model")
+running: Final[ContextVar[ModelContext]] = ContextVar("repoagent_python_model")
+"""Set while code of a model runs."""
 
 
 def current() -> ModelContext:
@@ -51,7 +53,7 @@ def current() -> ModelContext:
         TritonModelException: it works for none.
     """
     try:
-        return _current.get()
+        return running.get()
     except LookupError:
         raise TritonModelException(
             "the model that calls this is not known on this thread; import triton_python_backend_utils at the top of "
@@ -59,16 +61,11 @@ def current() -> ModelContext:
         ) from None
 
 
-class entered:  # noqa: N801 - used as a function
-    """Run a block as the code of the model of ``context``. Every request does: a generator would take longer."""
-
-    __slots__ = ("_context", "_token")
-
-    def __init__(self, context: ModelContext) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        self._token: Token[ModelContext] = _current.set(self._context)
-
-    def __exit__(self, *exception: object) -> None:
-        _current.reset(self._token)
+@contextmanager
+def entered(context: ModelContext) -> Iterator[None]:
+    """Run a block as the code of the model of ``context``."""
+    token = running.set(context)
+    try:
+        yield
+    finally:
+        running.reset(token)

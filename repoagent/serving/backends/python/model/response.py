@@ -22,8 +22,10 @@ class InferenceResponse:
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
         self._tensors = checked_tensors(output_tensors, "output_tensors")
-        self.set_error(error)
-        self._parameters = checked_parameters(parameters)
+        self._error: TritonError | None = None
+        if error is not None:
+            self.set_error(error)
+        self._parameters = checked_parameters(parameters) if parameters else {}
 
     @classmethod
     def wrap(
@@ -51,10 +53,6 @@ class InferenceResponse:
     def parameters(self) -> str:
         """The response's parameters as JSON text."""
         return json.dumps(self._parameters, separators=(",", ":"))
-
-    def raw_parameters(self) -> dict[str, ParameterValue]:
-        """The same as a dictionary; not part of Triton's interface."""
-        return self._parameters
 
 
 def checked_tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
@@ -96,12 +94,11 @@ def response_of(
     request: InferRequest, version: str, response: InferenceResponse, wanted: Sequence[str] = ()
 ) -> InferResponse:
     """The core's form of what a model answered; only the outputs that are ``wanted``, or all if none is named."""
-    answer = InferResponse(request.model_name, version, id=request.asked.id, parameters=response.raw_parameters())
-    error = response.error()
-    if error is not None:
-        answer.error = core_error(error)
+    answer = InferResponse(request.model_name, version, id=request.asked.id, parameters=response._parameters)
+    if response._error is not None:
+        answer.error = core_error(response._error)
         return answer
-    for tensor in response.output_tensors():
+    for tensor in response._tensors:
         name = tensor.name()
         if not wanted or name in wanted:
             answer.outputs[name] = tensor.unwrap()

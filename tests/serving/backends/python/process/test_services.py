@@ -221,7 +221,7 @@ def test_a_response_that_cannot_be_sent_is_an_error_of_its_request_only(run_in_p
 class TritonPythonModel:
     def execute(self, requests):
         bad = pb_utils.InferenceResponse([])
-        bad.raw_parameters()["p"] = [1]
+        bad._parameters["p"] = [1]
         return [bad, pb_utils.InferenceResponse([])]
 """
     first, second = run_in_process_of_its_own(body).ask([1.0], [1.0])
