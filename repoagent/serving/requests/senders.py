@@ -68,7 +68,7 @@ class LayerSender:
     def send(self, response: InferResponse | None, final: bool) -> None:
         """Pass an answer on; a layer's own does this last."""
         if final:
-            self.withdraw()
+            self._request.redirect(self._inner)
         self._inner.send(response, final)
 
 

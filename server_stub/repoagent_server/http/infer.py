@@ -45,7 +45,7 @@ class InferRoute:
             exchange.respond(answer_to(error, request))
 
     def _submit(self, asked: Asked, form: OutputEncoding, request: Request, exchange: Exchange) -> None:
-        context = self._inference.context(lambda: request.headers, request.caller, request.id)
+        context = self._inference.context(lambda: request.headers, request.frame.caller, request.id)
         reply = _Reply(self._mailbox, exchange, form, request, self._long)
         infer = self._inference.prepare(asked, reply, context, form.requested, _DECOUPLED)
         exchange.on_cancel = infer.cancel
@@ -54,11 +54,12 @@ class InferRoute:
     def _read(self, request: Request, params: Params, exchange: Exchange) -> tuple[Asked, OutputEncoding] | None:
         """What is asked, and how the answer is written; None if that is long, and submitted later."""
         model, version = params["model"], check_version(params["version"])
-        inference, body = self._inference, request.body
-        regions = inference.regions(request.caller)
+        inference, frame, body = self._inference, request.frame, request.body
+        regions = inference.regions(frame.caller)
         try:
-            _check_encoding(request.frame.encoding)
-            length = _json_length(request.frame.json_length, len(body))
+            if frame.encoding is not None:
+                _check_encoding(frame.encoding)
+            length = len(body) if frame.json_length is None else _json_length(frame.json_length, len(body))
             if length == 0:
                 return read_raw(body, inference.core.model_config(model, version), model, version)
             known = self._known.read(body, length, model, version) if length < LONG_JSON else None
@@ -70,14 +71,14 @@ class InferRoute:
                 return read
             inference.model_metadata(model, version)
         except RepoAgentError as error:
-            inference.unreadable(error, request.caller, model, version)
+            inference.unreadable(error, frame.caller, model, version)
             raise
 
         def read_long(look: Callable[[], None]) -> tuple[Asked, OutputEncoding]:
             try:
                 return read_infer(body, length, model, version, regions, inference.limits, look)
             except RepoAgentError as error:
-                inference.unreadable(error, request.caller, model, version)
+                inference.unreadable(error, frame.caller, model, version)
                 raise
 
         self._long.do(read_long, lambda made: self._submit(*made, request, exchange), request, exchange)
@@ -95,15 +96,13 @@ def _is_long(body: Buffer, length: int) -> bool:
     return b"BYTES" in head or b"\\" in head
 
 
-def _check_encoding(encoding: bytes | None) -> None:
-    if encoding is not None and encoding.lower() not in (b"", b"identity"):
+def _check_encoding(encoding: bytes) -> None:
+    if encoding.lower() not in (b"", b"identity"):
         raise UnsupportedError("Unsupported compression type")
 
 
-def _json_length(text: bytes | None, length: int) -> int:
-    """How many of the ``length`` bytes of the body are JSON: all of them, unless a header says otherwise."""
-    if text is None:
-        return length
+def _json_length(text: bytes, length: int) -> int:
+    """How many of the ``length`` bytes of the body are JSON, by the header's ``text``."""
     value = _leading_number(text)
     if not 0 <= value <= length:
         raise InvalidArgumentError(
