@@ -29,6 +29,7 @@ RESCHEDULED: Final = 2
 
 _ALIGNMENT: Final = 64
 _PLAIN: Final = (bool, int, float, str)
+_PLAIN_TYPES: Final = frozenset(_PLAIN)
 _SMALL_BYTES: Final = 16 << 10
 """Up to here two copies take less time than having NumPy make one."""
 _CODES: Final = {kind: kind.value for kind in DataType}
@@ -76,9 +77,9 @@ def tensors_of(entries: list[Any], memory: Memory) -> dict[str, Tensor]:
         ProtocolError: they do not lie there.
     """
     try:
-        found = {
-            name: _tensor(*_KINDS[kind], tuple(shape), at, length, memory) for name, kind, shape, at, length in entries
-        }
+        found = {}
+        for name, kind, shape, at, length in entries:
+            found[name] = _tensor(*_KINDS[kind], tuple(shape), at, length, memory)
         "".join(found)
     except (TypeError, ValueError, KeyError, OverflowError, struct.error) as error:
         raise ProtocolError(f"a tensor cannot be read: {error}") from error
@@ -221,6 +222,6 @@ def _plain(parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:
 
 
 def _checked(parameters: Any) -> dict[str, ParameterValue]:
-    if not isinstance(parameters, dict) or not all(isinstance(value, _PLAIN) for value in parameters.values()):
+    if not isinstance(parameters, dict) or not _PLAIN_TYPES.issuperset(map(type, parameters.values())):
         raise ProtocolError("parameters cannot be read")
     return parameters

@@ -67,7 +67,8 @@ class LoopPort:
         """Take the answers to ``item``, which has been sent."""
         self._current = child, item
         try:
-            self._watch(child)
+            if self._watched is None or self._watched[0] is not child:
+                self._watch(child)
         except Exception as error:  # There is no descriptor left.
             logger.warning("answers of '%s' cannot be read on an event loop: %s", child.name, error)
             self._hand_over()
@@ -127,7 +128,8 @@ class LoopPort:
             _send(answers)
             return
         early = [answer for answer in answers if not answer.final]
-        _send(early)  # Their final answers may come from another thread from now on.
+        if early:
+            _send(early)  # Their final answers may come from another thread from now on.
         self._current = None
         child.work.over()
         self._open_requests.free()
@@ -152,10 +154,7 @@ class LoopPort:
             work(item, child, first, fault)
 
     def _watch(self, child: ChildProcess) -> None:
-        if self._watched is not None:
-            if self._watched[0] is child:
-                return
-            self._unwatch()
+        self._unwatch()
         self._watched = child, self._reader.watch(child.work.fd, self)
 
     def _unwatch(self) -> None:
