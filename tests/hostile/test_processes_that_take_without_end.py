@@ -84,12 +84,17 @@ def start(new_core: NewCore, repository: Path) -> Start:
         (directory / "model.py").write_text(MODEL.replace("ATTACK", attack))
         (directory.parent / "config.pbtxt").write_text(CONFIG)
         core = new_core(limits=Limits(**limits))
+        before = processes()
         core.load("m")
-        gc.collect()
-        (child,) = [entry for entry in gc.get_objects() if type(entry) is ChildProcess and not entry.exited.is_set()]
+        (child,) = [child for child in processes() if child not in before and child.name == "m_0"]
         return core, child
 
     return start
+
+
+def processes() -> list[ChildProcess]:
+    """Those that this process knows of: also of other tests, and the one that completed the configuration."""
+    return [entry for entry in gc.get_objects() if type(entry) is ChildProcess]
 
 
 def ask(core: ServingCore, *values: float) -> InferResponse:
