@@ -73,6 +73,7 @@ def test_an_example_without_arguments_prints_its_usage(examples: Path, name: str
 
 
 def test_flags_for_a_compiler_have_to_be_asked_for() -> None:
+    pytest.importorskip("repoagent_capi")
     command = [sys.executable, "-m", "repoagent_capi"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -15,6 +15,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from repoagent.errors import InvalidArgumentError
+from repoagent.serving.measuring.custom_metrics import MetricKind, MetricRegistry
 from tests.certificates import Authority
 from tests.deploy.server_log import ServerLog
 
@@ -224,3 +226,12 @@ def test_promtool_reads_the_page_and_complains_of_names_of_triton_alone(
     assert done.returncode in (0, 3), done.stderr
     assert [line for line in done.stderr.splitlines() if not line.startswith("nv_")] == []
     assert check_metrics(f"{text}no page\n").returncode == 1
+
+
+def test_no_model_can_name_a_metric_as_the_server_does(text: str) -> None:
+    """It would break the page, or speak for other models."""
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert "nv_inference_count" in names
+    for name in names:
+        with pytest.raises(InvalidArgumentError, match="name of the server's own metrics"):
+            MetricRegistry().family(name, "mine", MetricKind.COUNTER)

@@ -28,6 +28,8 @@ def ask(*question):
         return None
 class TritonPythonModel:
     def execute(self, requests):
+        family = ask("metric_family", ["nv_inference_count", "mine", 0])
+        ask("metric", [family, {"model": "another"}, None])
         kinds = {0: (None,), 1: (None,), 2: ([], ["x"], [10**400], [float("nan")], [[1]], "ab", [1, 1], [1, 1e400])}
         descriptions = [5, None, [], chr(0xD800), "a metric"]
         for index, description in enumerate(descriptions):
@@ -52,6 +54,7 @@ def test_the_page_of_metrics_is_still_written(new_core: NewCore, repository: Pat
     core.load("m")
     core.infer(InferRequest(Asked("m", {"x": Tensor.of(np.array([1.0], np.float32))})))
     page = REGISTRY.text().encode().decode()
+    assert "nv_inference_count" not in page
     families = {family.name: family for family in text_string_to_metric_families(page)}
     assert [name for name in families if name.startswith("garbage")] == ["garbage_4_2"]
     counts = [sample for sample in families["garbage_4_2"].samples if sample.name.endswith("_count")]

@@ -20,6 +20,18 @@ __all__ = ["REGISTRY", "Metric", "MetricFamily", "MetricKind", "MetricRegistry"]
 logger = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_OF_THE_SERVER: Final = (
+    "nv_cache_",
+    "nv_cpu_",
+    "nv_energy_",
+    "nv_gpu_",
+    "nv_inference_",
+    "nv_model_",
+    "nv_pinned_",
+    "process_",
+    "repoagent_",
+)
+"""How the names of the server's own families begin, Triton's that are not here yet among them."""
 _LABEL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -196,8 +208,13 @@ class MetricRegistry:
 
         Raises:
             AlreadyExistsError: there is one of another kind or description.
-            InvalidArgumentError: no family can have that name.
+            InvalidArgumentError: no family can have that name, or only one of the server.
         """
+        if isinstance(name, str) and name.startswith(_OF_THE_SERVER):
+            raise InvalidArgumentError(
+                f"metric family {name!r} has a name of the server's own metrics: begin it with something other than "
+                f"{', '.join(_OF_THE_SERVER)}"
+            )
         with self._lock:
             found, users = self._families.get(name, (None, 0))
             if found is not None and (found.kind, found.description) != (kind, description):
