@@ -37,7 +37,8 @@ class Mailbox:
 
     def post(self, receiver: Receiver, response: InferResponse | None, final: bool) -> None:
         """Hand ``response`` over, from any thread. Waking the loop is what costs, so it is done once per batch."""
-        if threading.get_ident() == self._thread:
+        here = threading.get_ident() == self._thread
+        if here and not self._waiting:  # else it would overtake what another thread has posted
             receiver.deliver(response, final)
             return
         self._waiting.append((receiver, response, final))
@@ -45,7 +46,7 @@ class Mailbox:
             # Two threads may both get here; the second wake-up then finds nothing, which is harmless.
             self._woken = True
             self._wake()
-        if len(self._waiting) > _ROOM:
+        if len(self._waiting) > _ROOM and not here:
             self._hold()
 
     def _hold(self) -> None:

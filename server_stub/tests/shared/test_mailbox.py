@@ -52,6 +52,20 @@ async def test_a_batch_of_responses_wakes_the_loop_once_and_keeps_its_order() ->
     assert {ident for _, _, ident in receiver.got} == {threading.get_ident()}
 
 
+async def test_a_response_of_the_loop_does_not_overtake_one_of_a_thread() -> None:
+    mailbox = Mailbox(asyncio.get_running_loop())
+    receiver = _Receiver(3)
+    responses = [InferResponse("m", str(number)) for number in range(3)]
+    thread = threading.Thread(target=mailbox.post, args=(receiver, responses[0], True))
+    thread.start()
+    thread.join()  # the loop has no turn in between
+    mailbox.post(receiver, responses[1], True)
+    await asyncio.wait_for(asyncio.sleep(0), 60)
+    mailbox.post(receiver, responses[2], True)
+    await asyncio.wait_for(receiver.all.wait(), 60)
+    assert [response for response, _, _ in receiver.got] == responses
+
+
 async def test_nothing_is_lost_when_many_threads_post_while_the_loop_drains() -> None:
     mailbox = Mailbox(asyncio.get_running_loop())
     receiver = _Receiver(8 * 2000)

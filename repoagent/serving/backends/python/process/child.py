@@ -3,6 +3,7 @@
 import ctypes
 import faulthandler
 import logging
+import math
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from repoagent.serving.backends.python.process.child_metrics import RemoteRegist
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.executions import Batch, Executions, Response
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, Memory
+from repoagent.serving.backends.python.process.packets import encoded
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, Stream
 from repoagent.serving.requests.request import InferResponse
 
@@ -168,16 +170,14 @@ class _Child:
 
     def _answer(self, responses: list[Response], times: list[list[int]], last: bool) -> None:
         """With the number of messages that were sent on the other channel before."""
-        packer = Packer()
-        try:
-            bodies = [_body(*response, packer) for response in responses]
-            self._work.send(Kind.DONE, [self._side.sent, bodies, times, last], packer)
-        except (OSError, TypeError, ValueError) as error:  # Such as a parameter with too many digits.
-            failure = InternalError(f"the outputs cannot be handed over: {error}")
-            bodies = [
-                _body(number, InferResponse("", "", error=failure), final, packer) for number, _, final in responses
-            ]
-            self._work.send(Kind.DONE, [self._side.sent, bodies, times, last])
+        while True:
+            packer = Packer()
+            try:
+                bodies = [_body(*response, packer) for response in responses]
+                self._work.send(Kind.DONE, [self._side.sent, bodies, times, last], packer)
+                return
+            except (OSError, TypeError, ValueError) as error:  # Such as a parameter with too many digits.
+                responses = _with_failure(responses, error)
 
     def _say_returned(self, numbers: list[int]) -> None:
         self._side.send(Kind.RETURNED, numbers)
@@ -193,6 +193,31 @@ def _body(number: int, response: InferResponse | None, final: int, packer: Packe
         return response_body(number, response, final, packer)
     except RepoAgentError as error:
         return response_body(number, InferResponse("", "", error=error), final, packer)
+
+
+def _with_failure(responses: list[Response], error: Exception) -> list[Response]:
+    """``responses``, which could not be sent because of ``error``, with a failure in the place of what was the reason:
+    those that cannot be written, else the largest."""
+    weights = [_weight(response) for response in responses]
+    worst = max(weights, default=0)
+    if not worst:
+        raise error
+    failed = InferResponse("", "", error=InternalError(f"the outputs cannot be handed over: {error}"))
+    return [
+        (response[0], failed, response[2]) if weight == worst else response
+        for response, weight in zip(responses, weights, strict=True)
+    ]
+
+
+def _weight(response: Response) -> float:
+    """The bytes that ``response`` takes; nothing if there can be no less of it."""
+    if response[1] is None or response[1].error is not None:
+        return 0
+    packer = Packer()
+    try:
+        return len(encoded(_body(*response, packer))) + packer.size
+    except (TypeError, ValueError):
+        return math.inf
 
 
 class _LogSender(logging.Handler):
