@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Final, Protocol
 
@@ -79,7 +80,7 @@ class Mailbox:
             self._room.set()
 
 
-class Answer:
+class Answer(ABC):
     """The sender of one request, whose responses are delivered on the event loop's thread: a :class:`Receiver`."""
 
     __slots__ = ("_mailbox",)
@@ -91,6 +92,6 @@ class Answer:
         """Take a response on any thread; see :class:`~repoagent.serving.requests.request.ResponseSender`."""
         self._mailbox.post(self, response, final)
 
+    @abstractmethod
     def deliver(self, response: InferResponse | None, final: bool) -> None:
         """See :class:`Receiver`."""
-        raise NotImplementedError
