@@ -4,12 +4,13 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
+import httpx
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +21,7 @@ from repoagent_server.grpc.frontend import GrpcFrontend
 from repoagent_server.handlers.shared_memory import Regions
 from repoagent_server.http.api import api_service, metrics_service
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.http.service import ServiceFactory
 from repoagent_server.shared.grpc_options import TRANSPORTS, GrpcOptions
 
 from repoagent.audit.log import AuditLog
@@ -44,6 +46,18 @@ ensemble_scheduling {
   } ]
 }
 """
+
+
+@contextmanager
+def client_of(service: ServiceFactory) -> Iterator[httpx.Client]:
+    """A client of a port with ``service`` alone."""
+    front = HttpFrontend(Endpoint(port=0), service)
+    front.start()
+    try:
+        with httpx.Client(base_url="http://{}:{}".format(*front.bind())) as http:
+            yield http
+    finally:
+        front.stop()
 
 
 def digest(key: str) -> str:

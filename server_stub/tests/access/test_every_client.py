@@ -12,11 +12,10 @@ from repoagent_server.access import Right, Scope
 from repoagent_server.grpc.access import NEEDS
 from repoagent_server.grpc.service import METHODS, SERVICE
 from repoagent_server.http.api import api_service
-from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import TRANSPORTS
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from server_stub.tests.access.conftest import Guarded
+from server_stub.tests.access.conftest import Guarded, client_of
 from server_stub.tests.access.kinds import ADMITTED, LIMITED, MODEL, UNKNOWN, expected, headers
 from server_stub.tests.access.routes import BODY, CASES, Case
 
@@ -79,13 +78,8 @@ def test_a_refusal_is_reported_once(guarded: Guarded, http: httpx.Client, case: 
 @pytest.fixture(scope="module")
 def without_openai(guarded: Guarded) -> Iterator[httpx.Client]:
     """A port over the same core, with the same access file, where OpenAI's API is off."""
-    front = HttpFrontend(Endpoint(port=0), api_service(guarded.core, access=guarded.file.access))
-    front.start()
-    try:
-        with httpx.Client(base_url="http://{}:{}".format(*front.bind())) as client:
-            yield client
-    finally:
-        front.stop()
+    with client_of(api_service(guarded.core, access=guarded.file.access)) as client:
+        yield client
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.form.startswith("/v1/")], ids=_case)

@@ -6,12 +6,11 @@ import httpx
 import pytest
 from repoagent_server.access import Right, Scope
 from repoagent_server.http.api import api_service
-from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.http.hosting.sagemaker import SageMaker, SageMakerOptions
 from repoagent_server.http.hosting.service import hosted
 from repoagent_server.http.hosting.vertex import Vertex, VertexOptions
 
-from server_stub.tests.access.conftest import Guarded
+from server_stub.tests.access.conftest import Guarded, client_of
 from server_stub.tests.access.kinds import ADMITTED, LIMITED, UNKNOWN, expected, headers
 
 BODY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}
@@ -25,15 +24,9 @@ def web(guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[httpx.Clie
         if request.param == "sagemaker"
         else Vertex(VertexOptions("/ping", "/invocations"), "fraud-us")
     )
-    front = HttpFrontend(
-        Endpoint(port=0), api_service(guarded.core, make_service=hosted(platform), access=guarded.file.access)
-    )
-    front.start()
-    try:
-        with httpx.Client(base_url="http://{}:{}".format(*front.bind())) as client:
-            yield client
-    finally:
-        front.stop()
+    service = api_service(guarded.core, make_service=hosted(platform), access=guarded.file.access)
+    with client_of(service) as client:
+        yield client
 
 
 def test_a_platforms_routes_times_every_kind_of_client(guarded: Guarded, web: httpx.Client) -> None:
