@@ -15,11 +15,22 @@ EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pypr
 
 .PHONY: demo serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
+# What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
+RUN := $(VENV)/.runs
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUN_PACKAGES := ".[s3,llm]" $(patsubst %,./%,$(filter-out .[dev],$(LOCAL)))
+
+$(RUN): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv $(VENV)
-	@echo "Installing the packages of this checkout and what they need into $(VENV): a few minutes, without output"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE)
+	@echo "1 of 2: making the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2 of 2: installing repoagent, its agents and what they need, some 400 MB: half a minute on two cores"
+	@$(PIP) $(foreach package,$(RUN_PACKAGES),-e $(package)) "tritonclient[http]"
+	@touch $@
+
+$(STAMP): $(RUN)
+	@echo "Installing what the tests need, 1.1 GB more: one to two minutes on two cores"
+	@$(PIP) $(EDITABLE)
 # xgrammar comes without its requirements, which name torch; nothing that is used of it needs that.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps xgrammar
 	@touch $@
@@ -57,11 +68,11 @@ EXAMPLE := examples/digits
 CHAT := examples/chat
 export DIGITS_IDENTITY ?= $(shell tail -n 1 $(EXAMPLE)/identity.txt)
 
-demo: $(STAMP)
+demo: $(RUN)
 	$(BIN)/python $(EXAMPLE)/demo.py
 	$(BIN)/python $(CHAT)/demo.py
 
-serve: $(STAMP)
+serve: $(RUN)
 	$(BIN)/repoagent serve --allow-openai=true --model-repository $(EXAMPLE)/repository --model-repository $(CHAT)/repository
 
 # One process more than there are processors, as tests wait for programs and disks; the tests of one file run in one
