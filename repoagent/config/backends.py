@@ -8,7 +8,6 @@ from repoagent.config.model_config_pb2 import ModelConfig
 
 __all__ = [
     "BACKEND_OF_PLATFORM",
-    "CHECKPOINT_HINT",
     "ENSEMBLE",
     "MODEL_FILENAMES",
     "PLATFORM_OF_BACKEND",
@@ -17,6 +16,7 @@ __all__ = [
     "is_checkpoint",
     "model_filename",
     "platform_of",
+    "way_out",
 ]
 
 #: The platform and the backend of a pipeline of other models.
@@ -53,15 +53,56 @@ MODEL_FILENAMES: Final = MappingProxyType(
     }
 )
 
-CHECKPOINT_HINT: Final = (
-    "holds a checkpoint, which no backend runs as it is: name the agent 'convert' with the parameter to = decoder"
+_SKLEARN: Final = "write it with skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})"
+_BOOSTER: Final = "convert it to ONNX with onnxmltools, and compare its answers"
+_KERAS: Final = "a Keras model: write it with model.export('model.onnx', format='onnx')"
+_TORCH: Final = "a PyTorch model: write it with torch.onnx.export(model, inputs, 'model.onnx', dynamo=True)"
+_SAVED: Final = "a TensorFlow SavedModel: convert it with 'python -m tf2onnx.convert --saved-model DIR'"
+_WAYS: Final = MappingProxyType(
+    {
+        "MLmodel": "an MLflow model: serve the file of its flavor, converted to ONNX",
+        "saved_model.pb": _SAVED,
+        "model.savedmodel": _SAVED,
+        "model.txt": f"a LightGBM model: {_BOOSTER}",
+        "model.json": f"an XGBoost model: {_BOOSTER}",
+        ".keras": _KERAS,
+        ".h5": _KERAS,
+        ".pt": _TORCH,
+        ".pth": _TORCH,
+        ".pt2": "a PyTorch program: write it with torch.onnx.export(program, f='model.onnx')",
+        ".skops": f"a scikit-learn model: {_SKLEARN}",
+        ".joblib": f"a pickle, as of scikit-learn: {_SKLEARN}",
+        ".pkl": f"a pickle, as of scikit-learn: {_SKLEARN}",
+        ".pickle": f"a pickle, as of scikit-learn: {_SKLEARN}",
+        ".ubj": f"an XGBoost model: {_BOOSTER}",
+        ".bst": f"an XGBoost or LightGBM model: {_BOOSTER}",
+        ".lgb": f"a LightGBM model: {_BOOSTER}",
+        ".cbm": "a CatBoost model: write it with model.save_model('model.onnx', format='onnx')",
+        ".gguf": "a GGUF file: serve the checkpoint that it was made of, with the agent 'convert' and to = decoder",
+        ".onnx": "an ONNX model under another name: call it model.onnx, or set default_model_filename",
+    }
 )
-"""What a message has of a directory with the files of :func:`is_checkpoint`."""
+"""What a file, by its name or its ending, is of, and what its user can do where no backend runs it."""
 
 
 def is_checkpoint(names: Collection[str]) -> bool:
     """Whether a directory with files of these names holds a checkpoint of Hugging Face."""
     return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
+
+def way_out(names: Collection[str]) -> str:
+    """What a message states of a directory with files of these names that no backend runs: what they are, what to do.
+
+    Empty where none of them is known.
+    """
+    if is_checkpoint(names):
+        return "a checkpoint, which no backend runs as it is: name the agent 'convert' with the parameter to = decoder"
+    for known, way in _WAYS.items():
+        ending = known if known.startswith(".") else f"/{known}"
+        found = next((name for name in names if f"/{name}".endswith(ending)), None)
+        if found is not None:
+            return f'{way} ({found}; docs/reference/converters.md, "Models of other frameworks")'
+    return ""
 
 
 _BACKEND_OF_FILENAME: Final = MappingProxyType({name: backend for backend, name in MODEL_FILENAMES.items()})

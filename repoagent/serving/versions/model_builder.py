@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
-from repoagent.config.backends import CHECKPOINT_HINT, is_checkpoint
+from repoagent.config.backends import way_out
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
@@ -305,8 +305,9 @@ class ModelBuilder:
     def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
-        if not config.backend and is_checkpoint(names):
-            raise InvalidArgumentError(f"version directory {version} of model '{name}' {CHECKPOINT_HINT}")
+        way = "" if config.backend in self.registry.names() else way_out(names)
+        if way:
+            raise InvalidArgumentError(f"version directory {version} of model '{name}' holds {way}")
         if not config.backend:
             raise InvalidArgumentError(
                 f"must specify 'platform' or 'backend' for model '{name}': nothing in version directory {version} "

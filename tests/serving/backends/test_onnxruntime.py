@@ -18,6 +18,7 @@ from repoagent.errors import (
 )
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.onnxruntime.options import run_options, session_options
+from repoagent.serving.backends.onnxruntime.signature import _TYPES
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import DataType, Tensor
 from repoagent.storage import DirectoryFiles
@@ -183,6 +184,47 @@ def test_nothing_is_completed_where_nothing_is_missing(memory_files: FileMaker) 
 def test_a_type_that_the_protocol_does_not_know_is_refused(open_model: Any, onnx_model: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"tensor 'x' of the model has type 'tensor\(float8e4m3fn\)'"):
         open_model(onnx_model(data_type=TensorProto.FLOAT8E4M3FN))
+
+
+@pytest.fixture
+def classifier() -> bytes:
+    """What skl2onnx makes of a classifier unless it is asked for a matrix of probabilities."""
+    parts = [
+        helper.make_node(
+            "LinearClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml",
+            coefficients=[1.0, 0, 0, 0, -1.0, 0, 0, 0], intercepts=[0.0, 0.0], classlabels_ints=[0, 1],
+        ),
+        helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+    ]  # fmt: skip
+    row = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, ["N"]),
+        helper.make_value_info("probabilities", helper.make_sequence_type_proto(row)),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])]
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(helper.make_graph(parts, "g", inputs, outputs), opset_imports=imports, ir_version=10)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def test_outputs_that_cannot_be_served_are_left_out_with_a_warning(
+    open_model: Any, classifier: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = open_model(classifier).run({"x": Tensor.of(np.array([[1, 0, 0, 0], [-1, 0, 0, 0]], np.float32))}, ())
+    assert {name: tensor.array.tolist() for name, tensor in answer.items()} == {"label": [0, 1]}
+    assert [record.getMessage() for record in caplog.records if "zipmap" in record.getMessage()] == [
+        "model 'm' is served without one of its outputs: tensor 'probabilities' of the model has type "
+        "'seq(map(int64,tensor(float)))', which cannot be served; write the model with skl2onnx.to_onnx(..., "
+        "options={'zipmap': False}); supported are " + ", ".join(_TYPES)
+    ]
+
+
+def test_a_model_without_an_output_that_can_be_served_is_refused(open_model: Any, classifier: bytes) -> None:
+    model = onnx.load_from_string(classifier)
+    del model.graph.output[0]
+    with pytest.raises(UnsupportedError, match=r"tensor 'probabilities'.*options=\{'zipmap': False\}"):
+        open_model(model.SerializeToString())
 
 
 def test_a_gpu_instance_is_refused_by_name(memory_files: FileMaker, add_constant: Any) -> None:

@@ -45,6 +45,31 @@ def test_a_model_of_no_known_kind_is_told_with_what_lies_there(builder: ModelBui
         build(builder, builder.configuration("m", None), memory_files({"1/weights.bin": b""}))
 
 
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        ("model.skops", "scikit-learn model.*zipmap"),
+        ("clf.pkl", "pickle.*skl2onnx"),
+        ("model.ubj", "XGBoost.*onnxmltools"),
+        ("model.json", "XGBoost"),
+        ("model.lgb", "LightGBM"),
+        ("model.cbm", "CatBoost.*format='onnx'"),
+        ("model.pt", r"PyTorch.*torch\.onnx\.export"),
+        ("model.pt2", "PyTorch program"),
+        ("model.keras", r"Keras.*model\.export"),
+        ("saved_model.pb", "SavedModel.*tf2onnx"),
+        ("MLmodel", "MLflow"),
+        ("llama.gguf", "GGUF.*decoder"),
+        ("other.onnx", "default_model_filename"),
+    ],
+)
+def test_a_model_of_another_framework_is_refused_with_what_to_do(
+    builder: ModelBuilder, memory_files: Any, file: str, way: str
+) -> None:
+    with pytest.raises(BuildError, match=rf"version directory 1 of model 'm' holds an? .*{way}.*\({file}; docs"):
+        build(builder, builder.configuration("m", None), memory_files({f"1/{file}": b"x"}))
+
+
 def test_an_unknown_backend_is_told_with_those_that_there_are(builder: ModelBuilder, memory_files: Any) -> None:
     with pytest.raises(BuildError, match=r"unable to find backend 'nosuch'; available are .*onnxruntime, python"):
         build(builder, read_text('backend: "nosuch"'), memory_files({"1/x": b""}))

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from repoagent.config.backends import CHECKPOINT_HINT, is_checkpoint
+from repoagent.config.backends import way_out
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS
@@ -71,8 +71,8 @@ class LlmBackend:
             )
         path = f"{version}/{self.default_model_filename}"
         if not files.exists(path):
-            if is_checkpoint(files.names(str(version))):
-                raise UnavailableError(f"version directory {version} of model '{config.name}' {CHECKPOINT_HINT}")
+            if way := way_out(files.names(str(version))):
+                raise UnavailableError(f"version directory {version} of model '{config.name}' holds {way}")
             raise UnavailableError(
                 f"unable to find '{path}' for model '{config.name}': a version directory holds a decoder folder, as "
                 "onnxruntime-genai's model builder and repoagent.executor.builder write it, and its tokenizer.json"

@@ -1,6 +1,7 @@
 """Loading ONNX models."""
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -12,7 +13,7 @@ from repoagent.serving.backends.onnxruntime.model import OnnxRuntimeModel, devic
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
 from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, model_file, open_session
-from repoagent.serving.backends.onnxruntime.signature import signature_of
+from repoagent.serving.backends.onnxruntime.signature import left_out, signature_of
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
 from repoagent.serving.instances.base import instance_specs
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
 __all__ = ["OnnxRuntimeBackend"]
+
+logger = logging.getLogger(__name__)
 
 _SETTINGS: Final = ("default-max-batch-size", "engine-cache-directory", "provider-library")
 
@@ -84,7 +87,10 @@ class OnnxRuntimeBackend:
 
         places = dict.fromkeys(device_of(spec) for spec in instance_specs(config)) or {None: None}
         sessions = {place: open_on(place) for place in places}
-        signature = signature_of(next(iter(sessions.values())))
+        session = next(iter(sessions.values()))
+        signature = signature_of(session)
+        for reason in left_out(session):
+            logger.warning("model '%s' is served without one of its outputs: %s", config.name, reason)
         validate(config, signature)
         return OnnxRuntimeModel(config, sessions, signature, open_on)
 
