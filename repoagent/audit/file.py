@@ -143,6 +143,9 @@ class AuditFile:
     def _take_lock(self) -> None:
         if not self._lock.try_acquire():
             raise _in_use(self.path, self._beside)
+        if self._note >= 0:
+            os.close(self._note)
+            self._note = -1
         self._note = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def _recover(self) -> tuple[Tail, Head]:
@@ -169,9 +172,28 @@ class AuditFile:
         """Remove what a write that failed left of a line, and note what others did to the file."""
         if self._size > self._clean:
             self._cut()
-        actual = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        if not status.st_nlink:
+            self._begin_again()
+            return
+        actual = status.st_size
         if actual != self._size:  # a reader of the log will find it; here it must only do no further harm
             self._size = self._clean = actual
+
+    def _begin_again(self) -> None:
+        """Go on in a new file at the path: this one was removed, perhaps with its directory."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock.release()
+            self._take_lock()
+            self.reopen()
+        except RepoAgentError as error:
+            raise OSError(errno.EEXIST, str(error)) from error
+        logger.error(
+            "the audit log %s was removed under this server: its lines up to %d are lost, and it goes on in a new file",
+            self.path,
+            self._head.seq,
+        )
 
     def _cut(self) -> None:
         self._clean = min(self._clean, os.fstat(self._fd).st_size)

@@ -166,6 +166,11 @@ class Loader:
             if chain.settled:
                 chain.finish()
 
+    @property
+    def workspace_fault(self) -> str | None:
+        """Why no load can have a directory on the disk now; None if it can."""
+        return self._workspace_root.fault
+
     def agents_in_use(self) -> dict[str, int]:
         """Name of every agent that is alive -> how many chain entries share it."""
         return self._pool.in_use()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.server.at_exit import forget, stop_at_exit
 from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
-from repoagent.server.exposition.agents import AgentMetrics
+from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition
 from repoagent.server.logs import open_log_file, server_log
@@ -302,7 +302,8 @@ def _exposition(core: ServingCore, options: Options) -> Callable[[], str]:
     agents = AgentMetrics()
     core.observe(agents, "server-metrics")
     machine = Machine() if options.cpu_metrics else None
-    return Exposition(core.metrics, agents, machine, settings=metrics_settings(options)).text
+    others = [WorkspaceMetrics(core)]
+    return Exposition(core.metrics, agents, machine, settings=metrics_settings(options), others=others).text
 
 
 def _wait(condition: Callable[[], bool], interval: float, timeout: float | None) -> bool:

@@ -121,6 +121,11 @@ class ServingCore:
             raise InternalError("Exit timeout expired. Exiting immediately.")
         self._parts.resources.close()
 
+    @property
+    def workspace_fault(self) -> str | None:
+        """Why no load can have a private directory on the disk now; None if it can."""
+        return self._context.loader.workspace_fault
+
     # -- models --------------------------------------------------------------------------------------------------
 
     def load(

@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import resource
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -362,3 +363,25 @@ def test_the_lock_goes_with_the_process(path: Path, new_log: NewLog) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(RepoAgentError, match="in use"):
             new_log()
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["directory", "file"])
+def test_a_log_that_is_removed_goes_on_in_a_new_file(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture, whole: bool
+) -> None:
+    written = tmp_path / "logs" / path.name
+    written.parent.mkdir()
+    log = AuditLog(written, required=True)
+    log.record("load", "loaded", {"model": "a"})
+    if whole:
+        shutil.rmtree(tmp_path / "logs")
+    else:
+        written.unlink()
+    log.demand("load", "loaded", {"model": "b"})
+    log.demand("load", "loaded", {"model": "c"})
+    assert [line["seq"] for line in documents(written)] == [2, 3]
+    assert "its lines up to 1 are lost" in caplog.text
+    with pytest.raises(UnavailableError, match="in use by another server"):
+        AuditLog(written)
+    log.close()
+    assert verify([written]).head.seq == 3

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from repoagent.api.hooks import ActionEvent, LoadEvent, hookimpl
 from repoagent.server.exposition.text import Family
+from repoagent.serving.core import ServingCore
 
-__all__ = ["AgentMetrics"]
+__all__ = ["AgentMetrics", "WorkspaceMetrics"]
 
 
 class AgentMetrics:
@@ -52,6 +53,18 @@ class AgentMetrics:
                     "repoagent_load_seconds", "gauge", "How long the last successful load took", self._load_seconds
                 ),
             ]
+
+
+class WorkspaceMetrics:
+    """Whether loads can have private directories; looking makes again what was removed."""
+
+    def __init__(self, core: ServingCore) -> None:
+        self._core = core
+
+    def families(self) -> Iterable[Family]:
+        """One gauge: 1 if they can."""
+        text = "Whether loads can have directories in the workspace (1) or not (0)"
+        return [Family("repoagent_workspace_usable", "gauge", text, [((), int(self._core.workspace_fault is None))])]
 
 
 def _by_action(name: str, text: str, counts: Counter[tuple[str, str, str]]) -> Family:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,17 +27,30 @@ class TraceFile:
         self._size = 0
         self._index = 0
         self._failing = False
+        self._has_written = False
 
     def append(self, records: Sequence[str]) -> None:
         """Add to ``path``; what was there before this object is overwritten."""
         with self._lock:
             try:
-                if self._stream is None:
-                    self._stream = io.FileIO(self._path, "w")
-                    self._size = 0
-                self._write(self._stream, ("," if self._size else "[") + ",".join(records))
+                stream = self._stream
+                if stream is None or not os.fstat(stream.fileno()).st_nlink:
+                    stream = self._take_new_file()
+                self._write(stream, ("," if self._size else "[") + ",".join(records))
             except OSError as error:
                 self._complain(self._path, error)
+
+    def _take_new_file(self) -> io.FileIO:
+        """Begin ``path``: the first one, or that after one that was removed under this server."""
+        removed = self._stream
+        if removed is not None:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            logger.warning("the trace file '%s' was removed under this server; it goes on in a new one", self._path)
+        self._stream = io.FileIO(self._path, "w")
+        self._size = 0
+        if removed is not None:
+            removed.close()
+        return self._stream
 
     def _write(self, stream: io.FileIO, text: str) -> None:
         """Write all of ``text``, or nothing."""
@@ -58,6 +72,8 @@ class TraceFile:
             path = Path(f"{self._path}.{self._index}")
             self._index += 1
         try:
+            if self._has_written:  # Then there was a directory.
+                path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"[{','.join(records)}]", encoding="utf-8")
         except OSError as error:
             with suppress(OSError):
@@ -65,6 +81,7 @@ class TraceFile:
             self._complain(str(path), error)
         else:
             self._failing = False
+            self._has_written = True
 
     def close(self) -> None:
         """Complete ``path``, if anything was written to it."""

@@ -73,6 +73,10 @@ class BlobStore:
         self._known = private_directory(path / "known", purpose="cache")
         self._sweep()
 
+    def is_there(self) -> bool:
+        """Whether its directories still exist."""
+        return all(path.is_dir() for path in (self._blobs, self._parts, self._known))
+
     def place(
         self, file: RemoteFile, target: Path, context: DownloadContext, *, most: int, offline: bool = False
     ) -> tuple[str, int]:

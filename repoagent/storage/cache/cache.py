@@ -1,5 +1,6 @@
 """Results that outlive a load: one builder per key over all processes, shared read-only, within a quota."""
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ from repoagent.storage.workspaces.locks import FileLock
 from repoagent.storage.workspaces.private import default_cache_path
 
 __all__ = ["Cache", "CacheScope"]
+
+logger = logging.getLogger(__name__)
 
 _PRIVATE_NAMES: Final = 2
 """``objects``, and the digest of a key."""
@@ -78,10 +81,13 @@ class Cache:
         self._own.close()
 
     def open_store(self) -> CacheStore:
-        """The files of the cache; the first call cleans up after killed builders."""
+        """The files of the cache; the first call cleans up after killed builders. Made again if they were removed."""
         with self._lock:
-            if self._store is None:
+            lost = self._store is not None and not self._store.is_there()
+            if self._store is None or lost:
                 self._store = CacheStore(self._path)
+            if lost:
+                logger.warning("something removed directories of the cache %s; they are made again", self._path)
             return self._store
 
     def check(self) -> None:

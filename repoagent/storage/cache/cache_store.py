@@ -68,6 +68,10 @@ class CacheStore:
         self.blobs: Final = BlobStore(path, self._locks)
         self._sweep()
 
+    def is_there(self) -> bool:
+        """Whether every directory of the cache still exists."""
+        return self.blobs.is_there() and all(path.is_dir() for path in (self._objects, self._meta, self._locks))
+
     def check(self) -> None:
         """Refuse a cache in which nothing could be kept, a full disk apart: that may pass.
 

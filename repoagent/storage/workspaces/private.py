@@ -127,9 +127,13 @@ def private_directory(path: Path, *, purpose: str) -> Path:
 
 
 def default_workspace_path(environment: Mapping[str, str]) -> Path:
-    """``$REPOAGENT_WORKSPACE``, else ``repoagent-<uid>`` in the directory for temporary files."""
-    given = environment.get("REPOAGENT_WORKSPACE")
-    return Path(given).resolve() if given else Path(tempfile.gettempdir()) / f"repoagent-{os.geteuid()}"
+    """``$REPOAGENT_WORKSPACE``, else ``workspace`` in systemd's ``$STATE_DIRECTORY``, which no cleaner looks into, else
+    ``repoagent-<uid>`` in the directory for temporary files."""
+    if given := environment.get("REPOAGENT_WORKSPACE"):
+        return Path(given).resolve()
+    if state := environment.get("STATE_DIRECTORY"):
+        return Path(state.split(":")[0]).resolve() / "workspace"
+    return Path(tempfile.gettempdir()) / f"repoagent-{os.geteuid()}"
 
 
 def default_cache_path(environment: Mapping[str, str]) -> Path:

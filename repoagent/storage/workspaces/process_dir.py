@@ -3,13 +3,18 @@
 Below ``root``::
 
     .lock                     held while a directory is made or the dead are looked for
-    <pid>-<random>/.alive     flock'ed by its process for as long as that lives
+    <pid>-<random>/           flock'ed by its process for as long as that lives
+    <pid>-<random>/.alive     flock'ed, too: not every network filesystem locks directories
     <pid>-<random>/...        what the process keeps here
 
-A directory appears and its ``.alive`` is locked under ``.lock``, so a directory whose ``.alive`` can be locked under
-``.lock`` has no living owner. Its removal takes ``.alive`` last: killed in the middle, the next start goes on.
+A directory appears and is locked under ``.lock``, so a directory that can be locked under ``.lock`` has no living
+owner. Its removal takes ``.alive`` last: killed in the middle, the next start goes on.
+
+systemd-tmpfiles leaves locked directories alone; the root is locked for the sake of ``.lock``. Other cleaners do not
+ask, so a directory that is gone is made again.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -21,11 +26,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.storage.paths.trees import remove_tree
 from repoagent.storage.workspaces.disk_space import DiskSpace
 from repoagent.storage.workspaces.locks import FileLock
-from repoagent.storage.workspaces.private import private_directory, private_root
+from repoagent.storage.workspaces.private import private_root
 
 __all__ = ["ProcessDirectory", "ProcessRoot", "sweep", "sweep_memory", "sweep_root"]
 
@@ -54,7 +59,14 @@ class ProcessDirectory:
                 self._alive.acquire()
         except OSError as error:
             raise UnavailableError(f"cannot create a directory in {root}: {error.strerror}") from error
-        self._guard = _guard_from_tmpfiles(self.path)
+        self._guards = [_locked_directory(root, fcntl.LOCK_SH), _locked_directory(self.path, fcntl.LOCK_EX)]
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is still there, and is the one that was made."""
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self._guards[-1]))
+        return False
 
     def close(self) -> None:
         """Remove the directory, then let go of the lock. Does nothing in a forked child.
@@ -67,7 +79,8 @@ class ProcessDirectory:
         try:
             remove_tree(self.path, wipe=self._wipe, keep=_ALIVE)
         finally:
-            os.close(self._guard)
+            while self._guards:
+                os.close(self._guards.pop())
             self._alive.release()
 
 
@@ -87,7 +100,7 @@ def _claim(directory: Path) -> FileLock | None:
     """The lock of ``directory`` if no one alive holds it."""
     lock = FileLock(directory / _ALIVE)
     try:
-        if not stat.S_ISDIR(directory.lstat().st_mode):
+        if not stat.S_ISDIR(directory.lstat().st_mode) or _is_locked(directory):
             return None
         return lock if lock.try_acquire() else None
     except FileNotFoundError:  # its owner has just removed it
@@ -108,18 +121,32 @@ def _remove_dead(directory: Path, lock: FileLock, wipe: bool) -> bool:
     return True
 
 
-def _guard_from_tmpfiles(directory: Path) -> int:
-    """Lock the directory itself: systemd-tmpfiles ages nothing away in a directory that is locked."""
+def _locked_directory(directory: Path, lock: int) -> int:
+    """A descriptor of the directory, which is locked where the filesystem can do that."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # not on every network filesystem
+        fcntl.flock(fd, lock | fcntl.LOCK_NB)
+    except OSError as error:  # not on every network filesystem; or a cleaner is at it
         logger.debug("cannot lock the directory %s: %s", directory, error)
     return fd
 
 
+def _is_locked(directory: Path) -> bool:
+    """Whether another process holds the lock of the directory; its ``.alive`` may have been cleaned away."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
 class ProcessRoot:
-    """This process's directory on the disk or in memory, made when first needed."""
+    """This process's directory on the disk or in memory, made when first needed, and again when it was removed."""
 
     def __init__(self, root: Path, *, wipe: bool, free: Callable[[Path], int | None]) -> None:
         self.wipe = wipe
@@ -127,17 +154,20 @@ class ProcessRoot:
         self._free = free
         self._lock = threading.Lock()
         self._opened: tuple[ProcessDirectory, DiskSpace] | None = None
+        self._complained = False
 
     def open(self) -> tuple[Path, DiskSpace]:
-        """Where to put things and how much room there is. Errors as in :class:`ProcessDirectory`."""
+        """Where to put things and how much room there is.
+
+        Raises:
+            InvalidArgumentError: the root is another user's, or others can write to it.
+            UnavailableError: the directory cannot be created, or the root has become unusable since it was.
+        """
         with self._lock:
             if self._opened is None:
-                if self.wipe:
-                    private_root(self._root, purpose="confidential workspace")
-                else:
-                    private_directory(self._root, purpose="workspace")
-                directory = ProcessDirectory(self._root, wipe=self.wipe)
-                self._opened = directory, DiskSpace(directory.path, free=self._free)
+                self._opened = self._made()
+            elif not self._opened[0].exists:
+                self._opened = self._made_again(self._opened[0])
             return self._opened[0].path, self._opened[1]
 
     def close(self) -> None:
@@ -146,6 +176,32 @@ class ProcessRoot:
             opened, self._opened = self._opened, None
         if opened is not None:
             opened[0].close()
+
+    def _made(self) -> tuple[ProcessDirectory, DiskSpace]:
+        private_root(self._root, purpose="confidential workspace" if self.wipe else "workspace")
+        directory = ProcessDirectory(self._root, wipe=self.wipe)
+        return directory, DiskSpace(directory.path, free=self._free)
+
+    def _made_again(self, lost: ProcessDirectory) -> tuple[ProcessDirectory, DiskSpace]:
+        """What was in the lost one is gone: the models that serve from it may fail when they are used."""
+        try:
+            made = self._made()
+        except (RepoAgentError, OSError) as error:
+            if not self._complained:
+                self._complained = True
+                logger.error("something removed the workspace directory %s under this server: %s", lost.path, error)
+            if isinstance(error, InvalidArgumentError):  # no caller can help it
+                raise UnavailableError(f"the workspace was removed and cannot be made again: {error}") from error
+            raise
+        self._complained = False
+        logger.warning(
+            "something removed the workspace directory %s under this server; it is made again as %s. Keep cleaners "
+            "away from it, or name another directory (REPOAGENT_WORKSPACE); load models again that fail",
+            lost.path,
+            made[0].path,
+        )
+        lost.close()
+        return made
 
 
 def sweep_root(root: Path, *, wipe: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from repoagent.errors import InvalidArgumentError, UnavailableError
+from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.public_text import hide
 from repoagent.storage.paths.names import file_label
 from repoagent.storage.paths.trees import remove_tree
@@ -45,7 +45,7 @@ class WorkspaceRoot:
         """Check and clean the roots; nothing is acquired yet.
 
         Args:
-            path: Root on disk; by default ``$REPOAGENT_WORKSPACE``, else ``<tmp>/repoagent-<uid>``.
+            path: Root on disk; by default that of :func:`default_workspace_path`.
             confidential_dir: A memory filesystem (``/dev/shm`` by default); the root is ``repoagent-<uid>`` in it.
             allow_swap: Hand out confidential directories although swap is on.
             allow_core_dumps: Let the kernel write core dumps after a confidential directory was handed out.
@@ -93,6 +93,17 @@ class WorkspaceRoot:
             workspace = Workspace(self, serial, f"{serial}-{file_label(name)}")
             self._workspaces[serial] = workspace
             return workspace
+
+    @property
+    def fault(self) -> str | None:
+        """Why no load can have a directory on the disk now; one that was removed is made again first."""
+        with self._lock:
+            try:
+                if not self._closed:
+                    self._disk.open()
+            except (RepoAgentError, OSError) as error:
+                return str(error)
+            return None
 
     def is_plaintext(self, path: Path) -> bool:
         """Whether ``path`` lies where confidential directories of this user are, of whichever process."""

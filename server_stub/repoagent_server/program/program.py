@@ -21,7 +21,7 @@ from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
-from repoagent.server.exposition.agents import AgentMetrics
+from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
 from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
 from repoagent.server.exposition.page import Exposition, Source
@@ -219,7 +219,7 @@ def _front_ends(
     machine = Machine() if options.allow_cpu_metrics else None
     fronts: dict[str, FrontEnd] = {}
     certificates = CertificateMetrics(lambda: {_READY_NAMES[name]: front for name, front in fronts.items()})
-    others: list[Source] = [denials, certificates, *sources]
+    others: list[Source] = [WorkspaceMetrics(core), denials, certificates, *sources]
     exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=others)
     page = exposition.text if options.allow_metrics else None
     limits = Limits(max_body=options.http_max_input_size)

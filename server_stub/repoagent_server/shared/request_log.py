@@ -2,6 +2,7 @@
 
 import logging
 import os
+import stat
 import sys
 import threading
 import time
@@ -138,7 +139,7 @@ class RequestLog:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
-                if self._reopen:
+                if self._reopen or self._is_removed():
                     self._reopen = False
                     self._take_new_file()
                 self._write("".join(map(_line, batch)).encode("ascii"))
@@ -159,9 +160,17 @@ class RequestLog:
     def _opened(self) -> int:
         return sys.__stderr__.fileno() if self._path is None else os.open(self._path, _OPEN, 0o600)  # type: ignore[union-attr]
 
+    def _is_removed(self) -> bool:
+        status = os.fstat(self._fd)
+        if status.st_nlink or not stat.S_ISREG(status.st_mode):
+            return False
+        logger.warning("the request log %s was removed under this server; it goes on in a new file", self._path)
+        return True
+
     def _take_new_file(self) -> None:
         if self._path is None:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         former, self._fd = self._fd, self._opened()
         os.close(former)
         self._torn = False

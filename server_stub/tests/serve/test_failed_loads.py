@@ -155,3 +155,35 @@ def test_a_tmpfs_that_fills_up_refuses_the_load_and_the_next_one_has_the_room(wo
         assert [path.name for path in memory.rglob("planted")] == []
     assert server.answer("plain") == [1, -2, 3, -4]
     assert server.stop() == 0
+
+
+def test_a_workspace_that_is_removed_under_the_server_is_made_again_and_the_metric_tells_if_it_cannot(
+    world: "World",
+) -> None:
+    world.agent("agent")
+    for name in ("first", "second"):
+        world.model(name, [("agent", {"copy": "LOAD disk"})])
+    server = world.serve("--allow-metrics=true", "--metrics-port=0")
+
+    def usable() -> bool:
+        page = httpx.get(f"http://127.0.0.1:{server.port('metrics')}/metrics").text
+        return "\nrepoagent_workspace_usable 1\n" in page
+
+    assert server.load("first").status_code == 200
+    assert usable()
+    shutil.rmtree(world.work)
+    assert server.load("second").status_code == 200, server.log
+    assert server.log.count("removed the workspace directory") == 1
+    assert server.answer("first") == server.answer("second") == [1, -2, 3, -4]
+    shutil.rmtree(world.work)
+    world.work.symlink_to("/tmp")
+    assert not usable()
+    assert server.unload("first").status_code == 200
+    refused = server.load("first")
+    assert (refused.status_code, "cannot be made again" in refused.text) == (500, True)
+    assert server.http.get("/v2/health/ready").status_code == 200
+    world.work.unlink()
+    assert server.load("first").status_code == 200
+    assert usable()
+    assert server.stop() == 0
+    assert list(world.work.glob("[0-9]*")) == []

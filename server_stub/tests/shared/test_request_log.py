@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -190,6 +191,23 @@ def test_a_renamed_file_is_followed_by_a_new_one(path: Path) -> None:
     log.close()
     assert json.loads(path.read_text())["model"] == "b"
     assert json.loads(path.with_name("former").read_text())["model"] == "a"
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["directory", "file"])
+def test_a_removed_file_is_followed_by_a_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool) -> None:
+    path = tmp_path / "logs" / "requests"
+    path.parent.mkdir()
+    log = Noting(path)
+    log.put(entry(model="a"))
+    log.wait(lines=1)
+    if whole:
+        shutil.rmtree(path.parent)
+    else:
+        path.unlink()
+    log.put(entry(model="b"))
+    log.close()
+    assert json.loads(path.read_text())["model"] == "b"
+    assert (log.lines, log.dropped, len(caplog.messages)) == (2, 0, 1)
 
 
 def test_after_the_end_entries_are_counted_as_dropped(path: Path, new_log: Callable[[], RequestLog]) -> None:

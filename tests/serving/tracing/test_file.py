@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,19 @@ def test_what_fits_stays_readable_and_goes_on_when_there_is_room_again(
     file.close()
     assert json.loads(path.read_text()) == [{"id": 1}, {"id": 2}, {"id": 4}]
     assert len(caplog.messages) == 2  # Once for each time.
+
+
+def test_files_whose_directory_is_removed_go_on_in_new_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "traces" / "trace"
+    path.parent.mkdir()
+    file = TraceFile(str(path))
+    for number in range(2):
+        file.append([f'{{"id":{number}}}'])
+        file.append([f'{{"id":{number}}}'])
+        file.write_numbered([f'{{"id":{number}}}'])
+        if not number:
+            shutil.rmtree(path.parent)
+    file.close()
+    assert json.loads(path.read_text()) == [{"id": 1}, {"id": 1}]
+    assert json.loads(path.with_name("trace.1").read_text()) == [{"id": 1}]
+    assert len(caplog.messages) == 1

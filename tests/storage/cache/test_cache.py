@@ -45,6 +45,22 @@ def test_a_result_is_built_once_and_survives_a_restart(cache: Cache, tmp_path: P
         assert restarted.get_or_build("key", _never) == path
 
 
+@pytest.mark.parametrize("removed", ["", "objects", "meta", "locks", "blobs", "parts", "known"])
+def test_directories_that_are_removed_are_made_again(
+    cache: Cache, caplog: pytest.LogCaptureFixture, removed: str
+) -> None:
+    cache.get_or_build("before", _write(b"x"))
+    cache.close()
+    cache.path.joinpath("objects").chmod(0o700)
+    for path in [*cache.path.glob("objects/*"), *cache.path.glob("objects/*/*")]:
+        path.chmod(0o700)
+    shutil.rmtree(cache.path / removed)
+    assert (cache.get_or_build("after", _write(b"y")) / "1/plan").read_bytes() == b"y"
+    cache.get_or_build("after", _never)
+    assert cache.open_store().is_there()
+    assert len(caplog.messages) == 1
+
+
 def test_a_result_is_read_only_and_private(cache: Cache) -> None:
     path = cache.get_or_build("key", _write(b"x"))
     modes = {one: stat.S_IMODE(one.stat().st_mode) for one in (path, path / "1", path / "1/plan")}
@@ -168,11 +184,13 @@ def test_a_disk_that_takes_nothing_is_a_cache_that_cannot_be_had_and_leaves_no_l
 ) -> None:
     cache.get_or_build("there", _write(b"x"))
     cache.close()
-    shutil.rmtree(cache.path / "locks")
     for key in ("there", "absent"):
-        with pytest.raises(UnavailableError, match=f"cannot write to the cache at {cache.path}: No such file"):
+        lock = cache.path / "locks" / f"{name_of(key)}.use"
+        lock.unlink(missing_ok=True)
+        lock.mkdir()
+        with pytest.raises(UnavailableError, match=f"cannot write to the cache at {cache.path}: Is a directory"):
             cache.get_or_build(key, _never)
-    (cache.path / "locks").mkdir()
+        lock.rmdir()
     monkeypatch.setattr(Path, "touch", _full)
     with pytest.raises(UnavailableError, match="No space left on device"):
         cache.get_or_build("there", _never)

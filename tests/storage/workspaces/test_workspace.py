@@ -1,6 +1,8 @@
+import fcntl
 import json
 import logging
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -233,6 +235,10 @@ def test_the_default_root_comes_from_the_environment(tmp_path: Path, monkeypatch
     with WorkspaceRoot() as root, root.new("m") as workspace:
         assert workspace.directory("a").is_relative_to(tmp_path / "given")
     monkeypatch.delenv("REPOAGENT_WORKSPACE")
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path / 'state'}:{tmp_path / 'other'}")
+    with WorkspaceRoot() as root, root.new("m") as workspace:
+        assert workspace.directory("a").is_relative_to(tmp_path / "state" / "workspace")
+    monkeypatch.delenv("STATE_DIRECTORY")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with WorkspaceRoot() as root, root.new("m") as workspace:
         assert workspace.directory("a").is_relative_to(tmp_path / f"repoagent-{os.geteuid()}")
@@ -274,6 +280,68 @@ def test_a_squatted_memory_root_stops_only_who_needs_it(
         assert workspace.directory("a").is_dir()
         with pytest.raises(InvalidArgumentError, match="lets others write"):
             workspace.directory("b", confidential=True)
+
+
+@pytest.mark.parametrize("confidential", [False, True])
+@pytest.mark.parametrize("whole", [True, False], ids=["root", "process directory"])
+def test_what_a_cleaner_removes_is_made_again_and_said_once(
+    roots: Callable[..., WorkspaceRoot],
+    tmp_path: Path,
+    memory_dir: Path,
+    caplog: pytest.LogCaptureFixture,
+    confidential: bool,
+    whole: bool,
+) -> None:
+    place = memory_dir / f"repoagent-{os.geteuid()}" if confidential else tmp_path / "work"
+    with roots() as root:
+        loaded = root.new("loaded")
+        lost = loaded.directory("a", confidential=confidential)
+        shutil.rmtree(place if whole else lost.parent.parent)
+        for name in ("m", "n"):
+            with root.new(name) as workspace:
+                path = workspace.directory("a", confidential=confidential)
+                (path / "f").write_text("x")
+                for made in (path, path.parent, path.parent.parent, place):
+                    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+        assert [line for line in caplog.messages if "removed the workspace directory" in line] == caplog.messages
+        assert len(caplog.messages) == 1
+        loaded.close()
+    assert _left(place) == []
+
+
+def test_a_root_that_cannot_be_made_again_is_a_fault_until_it_can(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with roots() as root, root.new("m") as workspace:
+        workspace.directory("a")
+        assert root.fault is None
+        shutil.rmtree(tmp_path / "work")
+        (tmp_path / "work").mkdir()
+        (tmp_path / "work").chmod(0o777)  # as a stranger would, where all may write
+        for _ in range(2):
+            with root.new("n") as other, pytest.raises(UnavailableError, match="lets others write"):
+                other.directory("a")
+            assert "lets others write" in (root.fault or "")
+        assert len(caplog.messages) == 1
+        (tmp_path / "work").chmod(0o700)
+        assert root.fault is None
+        with root.new("n") as other:
+            assert other.directory("a").is_dir()
+
+
+def test_cleaners_that_respect_locks_find_the_root_and_the_processs_directory_locked(
+    roots: Callable[..., WorkspaceRoot], tmp_path: Path
+) -> None:
+    with roots() as root, root.new("m") as workspace:
+        process_directory = workspace.directory("a").parent.parent
+        for directory in (tmp_path / "work", process_directory):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            with pytest.raises(BlockingIOError):  # as systemd-tmpfiles tries to lock it
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.close(fd)
+        (process_directory / ".alive").unlink()  # by one that does not, for its age
+        roots().close()
+        assert workspace.directory("a").is_dir()
 
 
 _HOLDER = """
