@@ -121,6 +121,8 @@ class EnsembleRun:
         self._in_flight: dict[StepRequest, None] = {}
         self._error: RepoAgentError | None = None
         self._incomplete = 0
+        self._answer: InferResponse | None = None
+        """Of the event that is handled: sent after it, because the last answer carries the final flag."""
         self._durations = Durations()
         self._origin = self._new_scope(0)
 
@@ -183,6 +185,7 @@ class EnsembleRun:
                 self._durations.add(Durations.of(event.ended))
                 if not self._in_flight:
                     self._finish()
+            self._send_answer()
 
     def _handle(self, event: _Event) -> None:
         response = event.response
@@ -280,7 +283,7 @@ class EnsembleRun:
     def _answer_if_complete(self, scope: _Scope, news: Sequence[str]) -> None:
         if self._complete(scope) and any(name in news for name in self._wanted):
             self._incomplete -= 1
-            self._send(self._response(scope), final=False)
+            self._answer = self._response(scope)
 
     def _complete(self, scope: _Scope) -> bool:
         return all(name in scope.tensors or name in scope.absent for name in self._wanted)
@@ -301,9 +304,12 @@ class EnsembleRun:
             response = self._last_response()
         if self._error is not None:
             response = InferResponse(self._plan.name, self._version, self.request.asked.id, error=self._error)
+        if self._error is None and self._answer is not None:
+            response, self._answer = self._answer, None
+        self._send_answer()
         self.request.on_cancel = None  # It would keep this run, and all its tensors.
         self._done(RunOutcome(self._error, self._durations))
-        self._send(response, final=True)
+        self.request.send(response, True)
 
     def _last_response(self) -> InferResponse | None:
         """The only answer, or None after the answers of a decoupled ensemble. Notes an error if one is incomplete."""
@@ -317,8 +323,11 @@ class EnsembleRun:
             self._fail(error)
             return None
 
-    def _send(self, response: InferResponse | None, *, final: bool) -> None:
-        self.request.send(response, final)
+    def _send_answer(self) -> None:
+        """What the event has made, before what comes after it."""
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            self.request.send(answer, False)
 
 
 def _named(ensemble: str, error: RepoAgentError) -> RepoAgentError:

@@ -346,6 +346,28 @@ def test_every_answer_of_a_decoupled_member_goes_on_by_itself(
     assert sorted(collect(sender)) == [100 + count + number for number in range(count)]
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["with its last tensors", "by itself"])
+def test_the_last_answer_has_the_final_flag_if_no_step_is_left(
+    new_core: CoreMaker,
+    write_python: Callable[..., None],
+    write_model: ModelWriter,
+    ensemble_config: Text,
+    request_of: RequestMaker,
+    new_sender: Any,
+    together: bool,
+) -> None:
+    """As under Triton: clients get empty answers only if they ask for them."""
+    code = STREAM.replace("send(flags=", "send(pb_utils.InferenceResponse([tensor]), ") if together else STREAM
+    write_python("stream", "", code=code, extra=" model_transaction_policy { decoupled: true }")
+    write_model("e", {}, ensemble_config(("stream", {"x": "x"}, {"y": "y"})))
+    core = new_core()
+    core.load("e")
+    sender = new_sender()
+    core.submit(request_of("e", [[2, 0, 0, 0]], sender=sender))
+    sent = [sender.sent.get(timeout=60) for _ in range(3)]
+    assert [(response is not None, final) for response, final in sent] == [(True, False)] * 2 + [(together, True)]
+
+
 @pytest.mark.usefixtures("stream")
 def test_a_decoupled_ensemble_within_another_streams_through(
     new_core: CoreMaker, write_model: ModelWriter, ensemble_config: Text, request_of: RequestMaker, new_sender: Any

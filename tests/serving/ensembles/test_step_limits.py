@@ -123,8 +123,9 @@ def test_a_decoupled_member_waits_while_the_next_step_has_no_place(
         ahead.append(line.produced - number)
         line.release()
         response, final = sender.sent.get(timeout=60)
-        assert (response.outputs["y"].array.tolist(), final) == ([number], False)
-    assert sender.sent.get(timeout=60) == (None, True)
+        assert response.outputs["y"].array.tolist() == [number]
+        assert not final or number == count - 1
+    assert final or sender.sent.get(timeout=60) == (None, True)
     assert max(ahead) <= 80, "without a limit all 300 would have been made while the first one was consumed"
 
 
@@ -140,7 +141,8 @@ def test_it_goes_on_as_soon_as_there_is_a_place(
         line.release()
         sender.sent.get(timeout=60)
     line.release(2)
-    assert [sender.sent.get(timeout=60)[1] for _ in range(3)] == [False, False, True]
+    assert sender.sent.get(timeout=60)[1] is False
+    assert sender.sent.get(timeout=60)[1] or sender.sent.get(timeout=60) == (None, True)
 
 
 def test_the_limit_is_for_all_requests_to_the_ensemble_together(
@@ -152,8 +154,9 @@ def test_the_limit_is_for_all_requests_to_the_ensemble_together(
         line.ask(1, sender)
     line.release(20)
     for sender in senders:
-        assert sender.sent.get(timeout=60)[0].error is None
-    assert all(sender.sent.get(timeout=60) == (None, True) for sender in senders)
+        response, final = sender.sent.get(timeout=60)
+        assert response.error is None
+        assert final or sender.sent.get(timeout=60) == (None, True)
 
 
 @pytest.mark.slow
