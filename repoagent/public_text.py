@@ -1,8 +1,8 @@
-"""What an answer to a client may say: no path of a private place of this machine.
+"""What an answer to a client may say: no path of a private place of this machine, and no address of a store.
 
-Code that makes or opens such a place names it with :func:`hide`; the front ends send no text that did not pass through
-:func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left, which is what a client
-knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
+Code that makes or opens such a place names it with :func:`hide` or :func:`hide_url`; the front ends send no text that
+did not pass through :func:`public_text`. Logs keep the whole text. Beneath a place the path in the model is left,
+which is what a client knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
 """
 
 import os
@@ -11,11 +11,12 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["hide", "printable", "public_text", "public_values"]
+__all__ = ["hide", "hide_url", "printable", "public_text", "public_values"]
 
 _BEFORE: Final = r"(?<![^\s'\"`(\[<=:,])"
 _TAIL: Final = r"(?P<tail>(?:/[^\s'\"`]*)?)(?![\w.-])"
 _HELD: Final = re.compile(r"/proc/self/fd/\d+")
+_ALL: Final = 1 << 10
 _ENDINGS: Final = ".,:;)]>"
 
 _places: dict[str, tuple[re.Pattern[str], str, int]] = {}
@@ -31,10 +32,30 @@ def hide(place: Path | str, what: str, *, depth: int = 0) -> None:
         depth: How many directories below it are private names as well.
     """
     for path in {str(place), os.path.abspath(place), os.path.realpath(place)}:
-        if path not in ("/", ".", "") and path not in _places:
-            pattern = re.compile(_BEFORE + re.escape(path.rstrip("/")) + _TAIL)
-            with _lock:
-                _places[path] = (pattern, f"<{what}>", depth)
+        if path not in ("/", ".", ""):
+            _hide(path, what, depth)
+
+
+def hide_url(url: str, what: str) -> None:
+    """Let no answer have ``url``, the address of its server, or the place on that server.
+
+    What a store's package reports of a failure may name any of them. A bucket alone may be any word, and stays.
+    """
+    place = url.rpartition("://")[2]
+    server, _, beneath = place.partition("/")
+    _hide(url, what, 0)
+    if "." in server or ":" in server:
+        place = beneath
+        for spelling in (server, f"http://{server}", f"https://{server}"):
+            _hide(spelling, what, _ALL)
+    if "/" in place:
+        _hide(place, what, 0)
+
+
+def _hide(text: str, what: str, depth: int) -> None:
+    with _lock:
+        if text not in _places:
+            _places[text] = (re.compile(_BEFORE + re.escape(text.rstrip("/")) + _TAIL), f"<{what}>", depth)
 
 
 def public_text(text: str) -> str:

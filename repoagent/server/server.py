@@ -19,6 +19,7 @@ from repoagent.server.options import Options, core_options, metrics_settings
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.core import ServingCore
 from repoagent.serving.measuring.custom_metrics import REGISTRY
+from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.model_id import ModelId
 
 __all__ = ["Server"]
@@ -141,12 +142,13 @@ class Server:
 
     # -- repositories ---------------------------------------------------------------------------------------------
 
-    def register_model_repository(self, path: str, name_mapping: Mapping[str, str] | None = None) -> None:
+    def register_model_repository(self, path: str, name_mapping: NameMapping | None = None) -> None:
         """Add a repository; EXPLICIT only. Nothing is loaded.
 
         Args:
             path: Directory or URL.
-            name_mapping: Directory in the repository -> name of its model; others keep that of their directory.
+            name_mapping: Directory in the repository -> name of its model; others keep that of their directory. As
+                pairs, a directory can have several names.
 
         Raises:
             UnsupportedError: the control mode is another one.

@@ -1,5 +1,6 @@
 """The serving core: models come from repositories through their agents, and answer requests."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -13,14 +14,18 @@ from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.lifecycle.named_loads import load_order
 from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.queries import ModelMetrics
+from repoagent.serving.repositories.poller import Poller
+from repoagent.serving.repositories.repository_set import NameMapping
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.server_state import ServerState
-from repoagent.serving.startup import pollers, startup_failure, startup_names
+from repoagent.serving.startup import AGAIN_SECONDS, pollers, startup_failure, startup_names
 from repoagent.serving.versions.served_model import ServedModel
 from repoagent.storage.repositories.url import parse_url
 
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["ControlMode", "CoreOptions", "ModelMetrics", "ServerState", "ServingCore"]
 
@@ -53,6 +58,8 @@ class ServingCore:
         """Chooses the requests that are traced; its settings can be changed at any time."""
         self._pollers = pollers(options, self.poll, parts.demand)
         self._draining = False
+        self._start_again: Poller | None = None
+        """While a repository could not be listed yet."""
 
     def __enter__(self) -> "ServingCore":
         self.start()
@@ -77,11 +84,20 @@ class ServingCore:
 
         Raises:
             InternalError: a model failed and ``exit_on_error`` is set; everything has been unloaded again.
-            RepoAgentError: a repository cannot be listed.
+            RepoAgentError: a repository cannot be listed, and ``exit_on_error`` is set; else the server is not ready
+                until it can.
         """
         self._life.enter(ServerState.STARTING, ServerState.INITIALIZED)
         try:
-            failed = self._loads.load_all(startup_names(self.options, self._context.repositories, self._loads))
+            failed = self._load_at_start()
+        except RepoAgentError as error:
+            if self.options.exit_on_error:
+                self.stop()
+                raise
+            logger.error("%s; this server is not ready until that has changed, and loads no model before", error)
+            self._start_again = Poller(self._try_again, AGAIN_SECONDS, "the start")
+            self._pollers.append(self._start_again)
+            failed = {}
         except BaseException:
             self.stop()
             raise
@@ -92,6 +108,21 @@ class ServingCore:
         for poller in self._pollers:
             poller.start()
         return list(failed)
+
+    def _load_at_start(self) -> Mapping[str, str]:
+        return self._loads.load_all(startup_names(self.options, self._context.repositories, self._loads))
+
+    def _try_again(self) -> None:
+        try:
+            failed = self._load_at_start()
+        except RepoAgentError:  # it has been logged
+            return
+        for name in failed:
+            logger.error("failed to load '%s'; serving the others because --exit-on-error=false", name)
+        again, self._start_again = self._start_again, None
+        if again is not None:
+            again.end()
+        logger.info("every model repository can be listed: the server has started")
 
     def begin_drain(self) -> None:
         """Be ready no more and serve on, until :meth:`stop`: balancers look elsewhere before connections close."""
@@ -262,8 +293,8 @@ class ServingCore:
             self._require_explicit()
         return self._demand.lease(name)
 
-    def register_repository(self, url: str, name_mapping: Mapping[str, str] | None = None) -> None:
-        """Add a repository; nothing is loaded. ``name_mapping``: directory -> name of the model in it.
+    def register_repository(self, url: str, name_mapping: NameMapping | None = None) -> None:
+        """Add a repository; nothing is loaded. ``name_mapping``: directories and names of their models.
 
         Raises:
             UnsupportedError: the control mode is not EXPLICIT.
@@ -326,7 +357,7 @@ class ServingCore:
 
         These are ``ready_models``; without such, every model under ``strict_readiness``, else none.
         """
-        if not self.live() or self._draining:
+        if not self.live() or self._draining or self._start_again is not None:
             return False
         if self.options.ready_models:
             return all(self._queries.model_loaded(name) for name in self.options.ready_models)

@@ -10,8 +10,10 @@ from repoagent.serving.options import ControlMode, CoreOptions
 from repoagent.serving.repositories.poller import Poller
 from repoagent.serving.repositories.repository_set import RepositorySet
 
-__all__ = ["pollers", "startup_failure", "startup_names"]
+__all__ = ["AGAIN_SECONDS", "pollers", "startup_failure", "startup_names"]
 
+AGAIN_SECONDS: Final = 2.0
+"""Seconds between two tries to start, while a repository cannot be listed."""
 _QUICKEST_LOOK: Final = 0.05
 _SLOWEST_LOOK: Final = 30.0
 """Seconds between two looks for idle models."""

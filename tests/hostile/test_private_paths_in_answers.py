@@ -19,7 +19,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
-from repoagent.public_text import hide, public_text, public_values
+from repoagent.public_text import hide, hide_url, public_text, public_values
 from repoagent.serving.core import ServingCore
 from tests.hostile.conftest import NewCore
 from tests.serving.backends.llm.tiny import byte_level
@@ -213,3 +213,19 @@ class TestPublicText:
         place = tmp_path / "real"
         document = {"a": [f"{place}/x/y/z", 1, None], "b": {"c": f"{place}"}}
         assert public_values(document) == {"a": ["z", 1, None], "b": {"c": "<workspace>"}}
+
+    @pytest.mark.parametrize(
+        ("url", "text", "expected"),
+        [
+            ("s3://http://host-a:9000/b1/models", "s3://http://host-a:9000/b1/models/m/1/x.onnx", "m/1/x.onnx"),
+            ("s3://http://host-a:9000/b1/models", "cannot list s3://http://host-a:9000/b1/models: it", "R: it"),
+            ("s3://http://host-a:9000/b1/models", 'connect to "http://host-a:9000/b1?prefix=models"', 'connect to "R"'),
+            ("s3://http://host-a:9000/b1/models", "Cannot connect to host host-a:9000 ssl", "connect to host R ssl"),
+            ("s3://b2/models", "FileNotFoundError: b2/models/m", "FileNotFoundError: m"),
+            ("as://acc.blob.core.windows.net/c/m", "https://acc.blob.core.windows.net/c?x: timeout", "R: timeout"),
+            ("https://user-models.example/dir", "ClientError: https://user-models.example/dir", "ClientError: R"),
+        ],
+    )
+    def test_a_store_has_no_address_in_answers(self, url: str, text: str, expected: str) -> None:
+        hide_url(url, "repository")
+        assert public_text(text).endswith(re.sub(r"\bR\b", "<repository>", expected))

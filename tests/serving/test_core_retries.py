@@ -115,7 +115,10 @@ def test_a_model_in_two_repositories_has_state_and_reason_in_the_index(
     other = tmp_path / "other"
     (other / "m" / "1").mkdir(parents=True)
     core = new_core(repositories=(str(repository), str(other)))
-    reason = f"not unique across all model repositories: it is in {repository}, {other}"
+    reason = (
+        "not unique across all model repositories: it is in the repositories 1 and 2, counted as the server was given "
+        "them"
+    )
     assert core.index() == [{"name": "m", "state": "UNAVAILABLE", "reason": reason}]
     with pytest.raises(InternalError, match="not unique"):
         core.load("m")

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from repoagent.errors import (
     InternalError,
     InvalidArgumentError,
     NotFoundError,
+    RepoAgentError,
     UnavailableError,
 )
 from repoagent.serving.options import ControlMode
@@ -267,3 +269,37 @@ def test_stop_during_the_start_ends_it_and_no_model_is_left(
     assert stopped == [None]
     assert loader.trace.count("a1 LOAD") == loader.trace.count("a1 LOAD_FAIL")
     assert scripted.models_open == 0
+
+
+@pytest.mark.parametrize("mode", ControlMode)
+def test_with_exit_on_error_off_a_repository_that_is_not_there_yet_is_waited_for(
+    new_core: CoreMaker,
+    write_model: ModelWriter,
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mode: ControlMode,
+) -> None:
+    monkeypatch.setattr("repoagent.serving.core.AGAIN_SECONDS", 0.01)
+    write_model("near", {1: "1"})
+    late = tmp_path / "late"
+    options = {"repositories": (str(repository), str(late)), "control_mode": mode, "startup_models": ("near",)}
+    core = new_core(start=False, exit_on_error=False, **options)
+    assert core.start() == []
+    assert core.live()
+    assert not core.ready()
+    assert (
+        caplog.messages.count(
+            f"cannot list model repository {late}: it does not exist; this server is not ready until that has changed, "
+            "and loads no model before"
+        )
+        == 1
+    )
+    late.mkdir()
+    while not core.ready():
+        time.sleep(0.01)
+    assert core.model_ready("near")
+    core.stop()
+    with pytest.raises(RepoAgentError, match="elsewhere: it does not exist"):
+        new_core(start=False, repositories=(str(tmp_path / "elsewhere"),)).start()

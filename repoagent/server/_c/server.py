@@ -73,7 +73,7 @@ class Server:
                 raise InvalidArgumentError(
                     f"Mapped model name must be a string, found another type for {parameter.name}"
                 )
-        self._upper.register_model_repository(path, {it.name: str(it.value) for it in name_mapping})
+        self._upper.register_model_repository(path, [(it.name, str(it.value)) for it in name_mapping])
 
     def unregister_model_repository(self, path: str) -> None:
         """Forget a repository."""

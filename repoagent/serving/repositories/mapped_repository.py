@@ -1,6 +1,6 @@
 """A repository some of whose directories are models of other names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 from repoagent.errors import InvalidArgumentError
@@ -15,6 +15,9 @@ class ModelRepository(Protocol):
     @property
     def url(self) -> str: ...
 
+    @property
+    def place(self) -> object: ...
+
     def model_names(self) -> list[str]: ...
 
     def model(self, name: str) -> ModelSource | None: ...
@@ -26,17 +29,18 @@ class ModelRepository(Protocol):
 
 
 class MappedRepository:
-    """``repository`` under the names of ``mapping`` (directory -> model); directories that are not in it keep theirs.
+    """``repository`` under the names of ``mapping``: pairs of a directory and the name of a model in it.
+
+    A directory may have several names. One that is not in the mapping keeps its own.
 
     Raises:
         InvalidArgumentError: two directories are to have one name, or a name cannot be that of a model.
     """
 
-    def __init__(self, repository: Repository, mapping: Mapping[str, str]) -> None:
+    def __init__(self, repository: Repository, mapping: Iterable[tuple[str, str]]) -> None:
         self._repository = repository
-        self._names = dict(mapping)
         self._directories: dict[str, str] = {}
-        for directory, name in mapping.items():
+        for directory, name in mapping:
             if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
                 raise InvalidArgumentError(
                     f"failed to register '{repository.url}', {name!r} cannot be the name of the model in '{directory}'"
@@ -46,11 +50,17 @@ class MappedRepository:
                     f"failed to register '{repository.url}', there is a conflicting mapping for '{name}'"
                 )
             self._directories[name] = directory
+        self._renamed = frozenset(self._directories.values())
 
     @property
     def url(self) -> str:
         """The URL of the repository."""
         return self._repository.url
+
+    @property
+    def place(self) -> object:
+        """See :meth:`repoagent.storage.Repository.place`."""
+        return self._repository.place
 
     @property
     def is_remote(self) -> bool:
@@ -68,13 +78,15 @@ class MappedRepository:
 
     def model_names(self) -> list[str]:
         """See :meth:`repoagent.storage.Repository.model_names`."""
-        return sorted({self._names.get(directory, directory) for directory in self._repository.model_names()})
+        directories = set(self._repository.model_names())
+        mapped = {name for name, directory in self._directories.items() if directory in directories}
+        return sorted(mapped | (directories - self._renamed))
 
     def model(self, name: str) -> ModelSource | None:
         """See :meth:`repoagent.storage.Repository.model`."""
+        if name not in self._directories and name in self._renamed:
+            return None  # That directory has other names here.
         directory = self._directories.get(name, name)
-        if directory == name and name in self._names:
-            return None  # That directory has another name here.
         source = self._repository.model(directory)
         if source is not None:
             source.name, source.renamed = name, name != directory

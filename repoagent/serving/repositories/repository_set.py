@@ -11,11 +11,14 @@ from repoagent.serving.repositories.mapped_repository import MappedRepository, M
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.storage import ModelSource, Repository
 
-__all__ = ["RepositorySet"]
+__all__ = ["NameMapping", "RepositorySet"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+NameMapping = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Directories of a repository, and the names of the models in them; as pairs, a directory can have several."""
 
 _AT_ONCE: Final = 16
 """How many remote repositories are asked at once."""
@@ -33,13 +36,23 @@ class RepositorySet:
         self.namespacing = namespacing
         self._open = opener
         self._lock = threading.Lock()
-        self._repositories: tuple[ModelRepository, ...] = tuple(opener(url) for url in urls)
+        self._repositories: tuple[ModelRepository, ...] = ()
+        for url in urls:
+            self._add_first(url, opener(url))
         self._listings: dict[str, list[str]] = {}
         """What each repository had when it was listed last, by its URL."""
         self._unlisted: set[str] = set()
         """The repositories that could not be listed the last time."""
 
-    def register(self, url: str, name_mapping: Mapping[str, str] | None = None) -> None:
+    def _add_first(self, url: str, repository: ModelRepository) -> None:
+        """One that is given twice counts once: its models would be in two repositories otherwise."""
+        known = [one for one in self._repositories if one.place == repository.place]
+        if known:
+            logger.warning("model repository %s is %s, which was given before; it counts once", url, known[0].url)
+        else:
+            self._repositories = (*self._repositories, repository)
+
+    def register(self, url: str, name_mapping: NameMapping | None = None) -> None:
         """Add a repository, with other names for some of its models; see :class:`MappedRepository`.
 
         Raises:
@@ -47,7 +60,8 @@ class RepositorySet:
             AlreadyExistsError: the repository is known, or a name of the mapping is mapped already.
         """
         opened = self._open(url)
-        repository: ModelRepository = MappedRepository(opened, name_mapping) if name_mapping else opened
+        pairs = name_mapping.items() if isinstance(name_mapping, Mapping) else name_mapping or ()
+        repository: ModelRepository = MappedRepository(opened, pairs) if pairs else opened
         try:
             self._list(repository)
         except NotFoundError as error:
@@ -57,7 +71,7 @@ class RepositorySet:
             self._repositories = (*self._repositories, repository)
 
     def _refuse_known(self, url: str, added: ModelRepository) -> None:
-        if any(repository.url == added.url for repository in self._repositories):
+        if any(repository.place == added.place for repository in self._repositories):
             raise AlreadyExistsError(f"model repository '{url}' has already been registered")
         for repository in self._repositories:
             if isinstance(repository, MappedRepository) and isinstance(added, MappedRepository):
@@ -72,14 +86,15 @@ class RepositorySet:
         Raises:
             InvalidArgumentError: it is not known.
         """
-        known = self._open(url).url
+        opened = self._open(url)
         with self._lock:
-            left = tuple(repository for repository in self._repositories if repository.url != known)
-            if len(left) == len(self._repositories):
+            gone = [one for one in self._repositories if one.url == opened.url or one.place == opened.place]
+            if not gone:
                 raise InvalidArgumentError(f"failed to unregister '{url}', repository not found")
-            self._repositories = left
-            self._listings.pop(known, None)
-            self._unlisted.discard(known)
+            self._repositories = tuple(one for one in self._repositories if one not in gone)
+            for one in gone:
+                self._listings.pop(one.url, None)
+                self._unlisted.discard(one.url)
 
     def hurry(self) -> None:
         """The server stops: no one waits any longer for repositories that do not answer."""
@@ -129,16 +144,17 @@ class RepositorySet:
             RepoAgentError: a repository could never be listed.
         """
         found: dict[ModelId, str] = {}
-        places: dict[ModelId, list[str]] = {}
+        places: dict[ModelId, list[ModelRepository]] = {}
         for repository, answer in self._ask(self._list):
             reason, names = "", answer
             if isinstance(names, RepoAgentError):
                 reason, names = str(names), self._last_listing(repository, names)
             for name in names:
                 model = self._id(repository, name)
-                places.setdefault(model, []).append(repository.url)
+                places.setdefault(model, []).append(repository)
                 found[model] = found.get(model, reason) and reason
-        return found | {model: _not_unique(urls) for model, urls in places.items() if len(urls) > 1}
+        meant = {model: _meant(model.name, holders) for model, holders in places.items()}
+        return found | {model: self._not_unique(holders) for model, holders in meant.items() if len(holders) > 1}
 
     def _list(self, repository: ModelRepository) -> list[str]:
         names = self._listings[repository.url] = repository.model_names()
@@ -178,16 +194,25 @@ class RepositorySet:
         wanted = ModelId.of(name)
         asked = [one for one in self._repositories if wanted.namespace in ("", one.url)]
         answers = self._ask(lambda one: one.model(wanted.name), asked)
-        sources = [answer for _, answer in answers if isinstance(answer, ModelSource)]
+        holders = [one for one, answer in answers if self._holds(one, wanted.name, answer)]
+        meant = holders if self.namespacing else _meant(wanted.name, holders)
+        sources = [answer for one, answer in answers if isinstance(answer, ModelSource) and one in meant]
         if not sources:
             raise next(
                 (answer for _, answer in answers if isinstance(answer, RepoAgentError)),
                 NotFoundError("model not found in any model repository"),
             )
-        places = [one.url for one, answer in answers if self._holds(one, wanted.name, answer)]
-        if len(places) > 1:
-            raise InvalidArgumentError(_not_unique(places))
+        if len(meant) > 1:
+            raise InvalidArgumentError(self._not_unique(meant))
         return sources[0]
+
+    def _not_unique(self, holders: Sequence[ModelRepository]) -> str:
+        """By their numbers: clients read it, and where a repository is does not concern them."""
+        numbers = [str(number) for number, one in enumerate(self._repositories, 1) if one in holders]
+        return (
+            "not unique across all model repositories: it is in the repositories "
+            f"{', '.join(numbers[:-1])} and {numbers[-1]}, counted as the server was given them"
+        )
 
     def _holds(self, repository: ModelRepository, name: str, answer: "ModelSource | RepoAgentError | None") -> bool:
         """Whether the model is there; in a repository that does not answer: whether it was when last listed."""
@@ -202,5 +227,7 @@ def _sure(answer: "T | RepoAgentError") -> T:
     return answer
 
 
-def _not_unique(urls: Iterable[str]) -> str:
-    return f"not unique across all model repositories: it is in {', '.join(urls)}"
+def _meant(name: str, holders: Sequence[ModelRepository]) -> Sequence[ModelRepository]:
+    """Which of the repositories that have the model are meant: a name that is mapped wins over those that are not."""
+    mapped = [one for one in holders if isinstance(one, MappedRepository) and name in one.mapped]
+    return mapped or holders

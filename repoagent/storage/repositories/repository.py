@@ -1,10 +1,12 @@
 """A directory of models, anywhere fsspec reaches."""
 
+import contextlib
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from repoagent.public_text import hide
+from repoagent.public_text import hide, hide_url
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_model_directory, is_text
 from repoagent.storage.repositories.credentials import with_credentials
@@ -29,6 +31,8 @@ class Repository:
         self._url = url
         if url.is_local:
             hide(url.path, "repository")
+        else:
+            hide_url(url.text, "repository")
         self._fs = fs
         self._calls = calls
         self._unspeakable: set[str] = set()
@@ -71,6 +75,15 @@ class Repository:
     def url(self) -> str:
         """The URL as given, without credentials; for a local path the absolute one."""
         return self._url.text
+
+    @property
+    def place(self) -> object:
+        """Equal for two spellings of one place, such as a link to a directory and the directory."""
+        with contextlib.suppress(OSError):
+            if self._url.is_local:
+                status = os.stat(self._url.path)
+                return status.st_dev, status.st_ino
+        return self.url
 
     @property
     def is_remote(self) -> bool:

@@ -318,7 +318,10 @@ def _start(core: ServingCore, stop: StopRequest) -> bool:
 
 def _show_models(core: ServingCore) -> None:
     """The table of models that Triton shows."""
-    index = core.index()
+    try:
+        index = core.index()
+    except RepoAgentError:  # a repository cannot be listed yet, which has been logged
+        return
     rows = [
         (
             str(ModelId(e["name"], e.get("namespace", ""))),

@@ -15,7 +15,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def test_a_mapped_directory_has_the_new_name_only(repository: Repository) -> None:
-    mapped = MappedRepository(repository, {"first": "model"})
+    mapped = MappedRepository(repository, [("first", "model")])
     assert mapped.model_names() == ["model", "second"]
     source = mapped.model("model")
     assert source is not None
@@ -27,7 +27,7 @@ def test_a_mapped_directory_has_the_new_name_only(repository: Repository) -> Non
 
 
 def test_two_directories_can_change_names(repository: Repository) -> None:
-    mapped = MappedRepository(repository, {"first": "second", "second": "first"})
+    mapped = MappedRepository(repository, [("first", "second"), ("second", "first")])
     source = mapped.model("first")
     assert source is not None
     assert Path(source.location).name == "second"
@@ -35,8 +35,20 @@ def test_two_directories_can_change_names(repository: Repository) -> None:
 
 def test_a_name_is_given_once(repository: Repository) -> None:
     with pytest.raises(InvalidArgumentError, match="there is a conflicting mapping for 'model'"):
-        MappedRepository(repository, {"first": "model", "second": "model"})
+        MappedRepository(repository, [("first", "model"), ("second", "model")])
 
 
 def test_a_mapped_model_that_is_gone_is_none(repository: Repository) -> None:
-    assert MappedRepository(repository, {"gone": "model"}).model("model") is None
+    assert MappedRepository(repository, [("gone", "model")]).model("model") is None
+
+
+def test_a_directory_has_every_name_that_it_is_given_and_may_keep_its_own(repository: Repository) -> None:
+    mapped = MappedRepository(repository, [("first", "a"), ("first", "first"), ("first", "b"), ("second", "second")])
+    assert mapped.model_names() == ["a", "b", "first", "second"]
+    sources = [mapped.model(name) for name in mapped.model_names()]
+    assert [(it.name, Path(it.location).name, it.renamed) for it in sources if it is not None] == [
+        ("a", "first", True),
+        ("b", "first", True),
+        ("first", "first", False),
+        ("second", "second", False),
+    ]

@@ -24,8 +24,8 @@ def test_a_model_is_found_wherever_it_lies(both: RepositorySet, tmp_path: Path) 
     assert both.find("b").location == str(tmp_path / "two" / "b")
 
 
-def test_a_model_in_two_places_is_refused_with_both(both: RepositorySet, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{tmp_path}/one, {tmp_path}/two"):
+def test_a_model_in_two_places_is_refused_with_the_numbers_of_both(both: RepositorySet) -> None:
+    with pytest.raises(InvalidArgumentError, match="it is in the repositories 1 and 2, counted as"):
         both.find("shared")
 
 
@@ -63,7 +63,10 @@ def test_a_model_is_known_if_one_of_its_repositories_can_be_listed(both: Reposit
     both.names()
     shutil.rmtree(tmp_path / "two")
     gone = f"cannot list model repository {tmp_path / 'two'}: it does not exist"
-    twice = f"not unique across all model repositories: it is in {tmp_path / 'one'}, {tmp_path / 'two'}"
+    twice = (
+        "not unique across all model repositories: it is in the repositories 1 and 2, counted as the server was given "
+        "them"
+    )
     assert both.listing() == {"a": "", "b": gone, "shared": twice}
     with pytest.raises(NotFoundError, match="two: it does not exist"):
         both.names()
@@ -81,3 +84,29 @@ def test_a_repository_that_does_not_exist_is_not_added(both: RepositorySet, tmp_
     with pytest.raises(InvalidArgumentError, match=r"failed to register '.*none', repository not found"):
         both.register(str(tmp_path / "none"))
     assert both.names() == ["a", "b", "shared"]
+
+
+@pytest.mark.parametrize("again", ["one", "one/", "./one", "file://{}/one", "link", "link/../one"])
+def test_a_repository_that_is_given_twice_counts_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, again: str
+) -> None:
+    (tmp_path / "one" / "a").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("one")
+    spelled = again.format(tmp_path) if "{}" in again else f"{tmp_path}/{again}"
+    repositories = RepositorySet([str(tmp_path / "one"), spelled], Repository.open)
+    assert repositories.names() == ["a"]
+    assert repositories.find("a").location == str(tmp_path / "one" / "a")
+    assert "it counts once" in caplog.text
+    with pytest.raises(AlreadyExistsError, match="has already been registered"):
+        repositories.register(spelled)
+    repositories.unregister(spelled)
+    assert repositories.names() == []
+
+
+def test_a_mapped_name_wins_over_one_that_is_not(both: RepositorySet, tmp_path: Path) -> None:
+    (tmp_path / "three" / "a").mkdir(parents=True)
+    both.register(str(tmp_path / "three"), [("a", "a"), ("a", "b"), ("a", "shared"), ("a", "new")])
+    assert {both.find(name).location for name in both.names()} == {str(tmp_path / "three" / "a")}
+    assert both.listing() == dict.fromkeys(["a", "b", "shared", "new"], "")
+    both.unregister(str(tmp_path / "three"))
+    assert both.find("a").location == str(tmp_path / "one" / "a")
