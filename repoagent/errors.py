@@ -4,6 +4,7 @@ The codes and their numbers are those of Triton's ``TRITONSERVER_Error_Code``; f
 """
 
 import enum
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
+    "causes",
     "error_of",
 ]
 
@@ -162,6 +164,16 @@ class AgentUnsupportedError(AgentError):
 
 class InvalidTransitionError(InternalError):
     """A life-cycle step that may not follow the one before; the message names both states."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """``error``, then what it was raised from, and so on; each once, as an error can be among its own causes."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        yield one
+        seen.add(id(one))
+        one = one.__cause__
 
 
 _OF_CODE: Final[dict[int, type[RepoAgentError]]] = {

@@ -354,7 +354,10 @@ class AgentModel(Protocol):
         """
 
     def progress(self, done: int, total: int | None = None, what: str = "") -> None:
-        """Report the progress of long work (bytes or steps). Cheap: call it as often as you like."""
+        """Report the progress of long work. Cheap: call it as often as you like.
+
+        Without ``what`` the numbers are bytes, shown with their rate; else ``what`` names the steps: "files".
+        """
 
     def report(
         self,

@@ -1,11 +1,12 @@
 """What a load did: a value that can be printed, logged and sent as JSON."""
 
+import html
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["ActionReport", "EntryReport", "LoadReport"]
+__all__ = ["ActionReport", "EntryReport", "LoadReport", "amount_text", "html_table", "size_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +130,74 @@ class LoadReport:
     def __str__(self) -> str:
         return "\n".join([self.summary, *(f"  {line}" for line in self.lines())])
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the calls of the agents over time, with bytes, notes and errors."""
+        actions = [(entry.agent, action) for entry in self.entries for action in entry.actions]
+        whole = max(sum(action.seconds for _, action in actions), 1e-9)
+        rows, start = [], 0.0
+        for agent, action in actions:
+            remarks = "; ".join([*action.notes, *([action.error] if action.error else [])])
+            bar = _Bar(start / whole, action.seconds / whole, failed=action.outcome == "failed")
+            read, written = size_text(action.bytes_read), size_text(action.bytes_written)
+            rows.append([agent, action.action, action.outcome, bar, f"{action.seconds:.3f} s", read, written, remarks])
+            start += action.seconds
+        return html_table(self.summary, ("agent", "action", "outcome", "time", "", "read", "written", "notes"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A cell with a bar from ``start`` on, of ``length``; both are shares of its width."""
+
+    start: float
+    length: float
+    failed: bool
+
+    def __str__(self) -> str:
+        color = "#c0392b" if self.failed else "#2e7d6b"
+        place = f"margin-left:{self.start * 100:.1f}%;width:{self.length * 100:.1f}%;min-width:1px"
+        return f'<div style="width:12em"><div style="{place};height:.8em;background:{color}"></div></div>'
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table for a notebook. Texts are escaped."""
+
+    def row(cells: Sequence[object], kind: str) -> str:
+        texts = (str(cell) if isinstance(cell, _Bar) else html.escape(str(cell)) for cell in cells)
+        return "<tr>" + "".join(f'<{kind} style="text-align:left">{text}</{kind}>' for text in texts) + "</tr>"
+
+    body = "".join(row(cells, "td") for cells in rows)
+    return f"<table><caption>{html.escape(caption)}</caption>{row(head, 'th')}{body}</table>"
+
 
 def _line(agent: str, width: int, action: ActionReport) -> str:
-    amounts = f"read {_size(action.bytes_read):>8}  written {_size(action.bytes_written):>8}"
+    amounts = f"read {size_text(action.bytes_read):>8}  written {size_text(action.bytes_written):>8}"
     line = f"{agent:<{width}}  {action.action:<15}  {action.outcome:<9}  {action.seconds:8.3f} s  {amounts}"
     remarks = [*action.notes, *([action.error] if action.error else [])]
     return f"{line}  {'; '.join(remarks)}" if remarks else line
 
 
-def _size(count: int) -> str:
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
+
+
+def size_text(count: int) -> str:
     """Bytes for a reader: ``999 B``, ``1.5 kB``, ``2.0 GB``."""
-    if count < 1000:
-        return f"{count} B"
-    amount = float(count)
-    for unit in ("kB", "MB", "GB"):
-        amount /= 1000
-        if amount < 999.95:
-            return f"{amount:.1f} {unit}"
-    return f"{amount / 1000:.1f} TB"
+    power = _power(count)
+    return f"{_in_unit(count, power)} {_UNITS[power]}"
+
+
+def amount_text(done: int, total: int | None, what: str = "") -> str:
+    """How far work is: ``1.2 of 4.1 GB``, or of the steps that ``what`` names: ``building the plan, 25%``."""
+    if what:
+        return f"{what}, {min(max(done / total, 0.0), 1.0):.0%}" if total else f"{what} {done or ''}".rstrip()
+    return f"{_in_unit(done, _power(total))} of {size_text(total)}" if total else size_text(done)
+
+
+def _power(count: int) -> int:
+    power = 0
+    while power < len(_UNITS) - 1 and count / 1000**power >= (999.95 if power else 1000):
+        power += 1
+    return power
+
+
+def _in_unit(count: int, power: int) -> str:
+    return f"{count / 1000**power:.1f}" if power else f"{count}"

@@ -28,12 +28,21 @@ def reason_of(error: BaseException) -> str:
     return text or name
 
 
-def call_agent(agent: str, what: str, call: Callable[[], object], cancelled: Callable[[], bool] | None = None) -> None:
+def call_agent(
+    agent: str,
+    what: str,
+    call: Callable[[], object],
+    cancelled: Callable[[], bool] | None = None,
+    *,
+    refuses: bool = False,
+) -> None:
     """Run ``call``, a piece of the code of ``agent``; ``what`` says which for the log.
 
     Also an exception that is meant to end the program (``SystemExit``, ``KeyboardInterrupt``) ends only this call:
     an agent decides about a model, never about the server. A result is an error: who writes ``return False`` or
     ``async def`` means to refuse a model, and would have accepted it.
+
+    A failure is logged here, unless it ``refuses`` a load on purpose: the end of that load logs it, once.
 
     Raises:
         AgentRefusedError: it raised, or returned something. The error has only the text; the log has the traceback,
@@ -47,7 +56,8 @@ def call_agent(agent: str, what: str, call: Callable[[], object], cancelled: Cal
             raise
         # What an agent says on purpose needs no traceback; what surprised it does.
         surprise = error if not isinstance(error, RepoAgentError) else None
-        logger.error("agent '%s' raised in %s: %s", agent, what, reason_of(error), exc_info=surprise)
+        level = logging.DEBUG if refuses and surprise is None else logging.ERROR
+        logger.log(level, "agent '%s' raised in %s: %s", agent, what, reason_of(error), exc_info=surprise)
         raise AgentRefusedError(agent, reason_of(error)) from error
 
 

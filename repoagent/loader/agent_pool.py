@@ -89,7 +89,7 @@ class AgentPool:
         found = self._load(name)
         agent = found if isinstance(found, Agent) else _construct(name, found)
         try:
-            call_agent(name, "initialize", agent.initialize)
+            call_agent(name, "initialize", agent.initialize, refuses=True)
         except AgentRefusedError:
             self._finalize_quietly(name, agent)
             raise
@@ -106,5 +106,5 @@ class AgentPool:
 
 def _construct(name: str, kind: type[Agent]) -> Agent:
     made: list[Agent] = []
-    call_agent(name, "its constructor", lambda: made.append(kind()))
+    call_agent(name, "its constructor", lambda: made.append(kind()), refuses=True)
     return made[0]

@@ -256,9 +256,10 @@ class LoadedChain:
 
     def _tell_end(self, outcome: str) -> None:
         report = self.report
-        logger.info("%s", report.summary)
+        level = logging.DEBUG if report.error else logging.INFO  # whoever asked for the load logs why it failed
+        logger.log(level, "%s", report.summary)
         for line in report.lines():
-            logger.info("%s: %s", self.name, line)
+            logger.log(level, "%s: %s", self.name, line)
         event = LoadEvent(self.name, outcome, report.seconds, report.error, report)
         self._load.services.notify("load_finished", event)
 

@@ -57,7 +57,7 @@ class ChainEntry:
         self._life.advance(State.INITIALIZED)
         with measured(self._recorder, "MODEL_INITIALIZE", only_failures=True):
             call = partial(self._agent.model_initialize, self._model)
-            call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled)
+            call_agent(self._name, self._named("model_initialize"), call, self._is_cancelled, refuses=True)
 
     def load(self) -> None:
         """Call ``LOAD``, then let the model go on from where the agent moved it.
@@ -99,7 +99,8 @@ class ChainEntry:
         try:
             with measured(self._recorder, action.name) as result:
                 call = partial(self._agent.model_action, self._model, action)
-                call_agent(self._name, self._named(action.name), call, self._is_cancelled)
+                refuses = action is Action.LOAD
+                call_agent(self._name, self._named(action.name), call, self._is_cancelled, refuses=refuses)
         finally:
             self._load.services.notify(
                 "action_finished",

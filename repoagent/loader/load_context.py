@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from repoagent.api.report import amount_text
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.config import ModelConfig
 from repoagent.config.variables import expand
@@ -45,10 +46,9 @@ class Progress:
 
     @property
     def summary(self) -> str:
-        """For a person: ``agent 'convert': building, 14 %``."""
-        who = f"agent '{self.agent}': " if self.agent else ""
-        amount = f"{min(max(self.done / self.total, 0.0), 1.0):.0%}" if self.total else f"{self.done}"
-        return f"{who}{self.what or 'at work'}, {amount}"
+        """For a person: ``agent 'decrypt': 1.2 of 4.1 GB``."""
+        who = f"agent '{self.agent}'" if self.agent else "download"
+        return f"{who}: {amount_text(self.done, self.total, self.what)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class LoadContext:
                 source,
                 directory=self._download_directory,
                 cache=None if self.directories.confidential else self._cache,
-                progress=lambda done, total: self._download_progress(done, total, "download"),
+                progress=lambda done, total: self._download_progress(done, total, ""),
                 cancelled=lambda: self.cancelled,
             )
         return self._fetchers[source]
@@ -201,7 +201,7 @@ class LoadContext:
             self.services.filesystems,
             limits.download_bytes,
             limits.download_files,
-            lambda done, total: self._download_progress(done, total, "download"),
+            lambda done, total: self._download_progress(done, total, ""),
             lambda: self.cancelled,
             self.services.timeout,
         )

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from repoagent.api.report import ActionReport, EntryReport, LoadReport
+from repoagent.api.report import ActionReport, EntryReport, LoadReport, amount_text
 
 __all__ = ["ActionReport", "EntryRecorder", "EntryReport", "LoadReport", "ReportBuilder"]
 
@@ -31,8 +31,8 @@ class EntryRecorder:
 
     def note_progress(self, done: int, total: int | None, what: str) -> None:
         """Remember how far the agent is: a call that fails reports how far it came."""
-        amount = f"{done} of {total}" if total else f"{done}"
-        self._progress = f"got to {amount}{f' ({what})' if what else ''}"
+        steps = f"{done} of {total} ({what})" if what and total else amount_text(done, total, what)
+        self._progress = f"got to {steps}"
 
     def add(
         self,

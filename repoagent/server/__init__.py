@@ -18,6 +18,7 @@ from repoagent.errors import (
     UnsupportedError,
 )
 from repoagent.errors import RepoAgentError as TritonError
+from repoagent.loader.load_context import Progress
 from repoagent.server.dlpack import DLDeviceType
 from repoagent.server.enums import (
     DataType,
@@ -72,6 +73,7 @@ __all__ = [
     "ModelTxnPropertyFlag",
     "NotFoundError",
     "Options",
+    "Progress",
     "RateLimitMode",
     "RateLimiterResource",
     "RequestFlag",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from repoagent.server.inference import infer, infer_async
 from repoagent.server.inputs import core_input
@@ -12,6 +12,7 @@ from repoagent.server.request import InferenceRequest
 from repoagent.serving.requests.request import Asked, InferRequest
 
 if TYPE_CHECKING:
+    from repoagent.api.report import LoadReport
     from repoagent.server.datatypes import Array
     from repoagent.server.server import Server
 
@@ -43,9 +44,18 @@ class Model:
         self._answering: tuple[str, Model] | None = None
 
     def __str__(self) -> str:
-        return str({"name": self.name, "version": self.version, "state": self.state})
+        return str({"name": self.name, "version": self.version, "state": self.state or self._state_now()})
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        version = "" if self.version == -1 else f", version {self.version}"
+        reason = f": {self.reason}" if self.reason else ""
+        return f"<Model '{self.name}'{version}, {self.state or self._state_now()}{reason}>"
+
+    def _state_now(self) -> str:
+        try:
+            return "READY" if self.ready() else "not ready"
+        except RepoAgentError:
+            return "not ready"
 
     def at_version(self, version: int | str) -> "Model":
         """The same model at one version; an empty text leaves it as it is."""
@@ -111,7 +121,10 @@ class Model:
                 requested_outputs=(outputs,) if isinstance(outputs, str) else tuple(outputs),
             )
         )
-        response = self._server.core.infer(prepared)
+        try:
+            response = self._server.core.infer(prepared)
+        except RepoAgentError as error:
+            raise error.with_traceback(None) from None  # The frames of the server tell the caller nothing.
         return {name: tensor.array for name, tensor in response.outputs.items()}
 
     # -- questions ------------------------------------------------------------------------------------------------
@@ -126,6 +139,17 @@ class Model:
     def ready(self) -> bool:
         """Whether the model accepts requests."""
         return self._server.core.model_ready(self.name, self._version_text())
+
+    def report(self) -> "LoadReport":
+        """What the last load of the model did, agent by agent; a notebook shows it as a picture.
+
+        Raises:
+            NotFoundError: it was never loaded.
+        """
+        report = self._server.core.report(self.name)
+        if report is None:
+            raise NotFoundError(f"model '{self.name}' was never loaded, so there is no report of a load")
+        return report
 
     def statistics(self) -> dict[str, Any]:
         """Counts and durations, in the form of Triton's statistics JSON."""

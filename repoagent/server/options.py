@@ -8,6 +8,7 @@ from typing import Any, Final
 from repoagent.audit import NO_AUDIT, Audit
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.loader.load_context import Progress
 from repoagent.server.enums import (
     InstanceGroupKind,
     LogFormat,
@@ -107,6 +108,8 @@ class Options:
     log_callback: Callable[[LogLevel, str, int, int, str], None] | None = field(default=None, kw_only=True)
     """Gets each record of the levels that are on, instead of a line: level, file name, line, microseconds since 1970
     and message. As in Triton it is that of the process: each start of a server sets it, or takes it away."""
+    progress_callback: Callable[[Progress], None] | None = field(default=None, kw_only=True)
+    """Called with the progress of downloads and agents, on the thread that works: keep it quick."""
     poll_interval: float = field(default=15, kw_only=True)
     """POLL only: how often the repositories are looked at."""
     drain_timeout: float = field(default=30, kw_only=True)
@@ -169,6 +172,7 @@ def core_options(options: Options) -> CoreOptions:
     return CoreOptions(
         repositories=tuple(map(str, [repositories] if isinstance(repositories, str | Path) else repositories)),
         control_mode=ControlMode[options.model_control_mode.name],
+        on_progress=options.progress_callback,
         poll_seconds=options.poll_interval,
         repository_timeout_seconds=options.repository_timeout,
         startup_models=tuple(options.startup_models),

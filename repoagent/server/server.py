@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.api.report import html_table
+from repoagent.errors import AgentError, InternalError, InvalidArgumentError, RepoAgentError, UnavailableError, causes
 from repoagent.server.at_exit import forget, stop_at_exit
 from repoagent.server.enums import LogLevel, MetricFormat, ModelControlMode
 from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
@@ -51,6 +52,26 @@ class Server:
         self._core: ServingCore | None = None
         self._starting = threading.Lock()
         self._metrics: Callable[[], str] = REGISTRY.text
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None:
+            return "<Server, not started>"
+        entries = core.index()
+        ready = sum(entry.get("state") == "READY" for entry in entries)
+        return f"<Server '{self.options.server_id}', {ready} of {len(entries)} models ready>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the models, with their states and reasons."""
+        core = self._core
+        return html_table(
+            repr(self),
+            ("model", "version", "state", "reason"),
+            [
+                [entry["name"], entry.get("version", ""), entry.get("state", "not loaded"), entry.get("reason", "")]
+                for entry in (core.index() if core is not None else ())
+            ],
+        )
 
     def __enter__(self) -> "Server":
         return self if self._core is not None else self.start()
@@ -217,11 +238,17 @@ class Server:
         Raises:
             UnavailableError: the control mode is another one.
             InvalidArgumentError: the model could not be loaded, or a parameter is unknown.
-            InternalError: there is no such model, or an agent refused it; the text has the agent's reason.
+            InternalError: an agent refused it; the text has the agent's reason. An agent that failed by mistake is
+                its cause, with its traceback.
+            NotFoundError: there is no such model, or a key or a file that it needs does not exist. It is an
+                InternalError, too.
         """
         core = self.core
         config, files = _load_parameters(parameters or {})
-        core.load(name, config=config, files=files or None, version=version)
+        try:
+            core.load(name, config=config, files=files or None, version=version)
+        except RepoAgentError as error:
+            raise error.with_traceback(None) from _surprise(error)
         return self.model(name, -1 if version is None else version)
 
     @contextmanager
@@ -289,12 +316,18 @@ def _clear_names(entries: Sequence[Mapping[str, str]]) -> list[str]:
 def _start_core(core: ServingCore) -> ServingCore:
     try:
         core.start()
-    except InternalError:
-        raise
+    except InternalError as error:
+        raise error.with_traceback(None) from _surprise(error)
     except RepoAgentError as error:
         raise InternalError(f"the server cannot start: {error}") from error
     stop_at_exit(core)
     return core
+
+
+def _surprise(error: BaseException) -> BaseException | None:
+    """What an agent raised by mistake, of the causes of ``error``; the others only show how this server works."""
+    of_agents = (one.__cause__ for one in causes(error) if isinstance(one, AgentError))
+    return next((one for one in of_agents if one is not None and not isinstance(one, RepoAgentError)), None)
 
 
 def _exposition(core: ServingCore, options: Options) -> Callable[[], str]:

@@ -36,7 +36,7 @@ def startup_names(options: CoreOptions, repositories: RepositorySet, loads: Name
 
 def startup_failure(failed: Mapping[str, str]) -> InternalError:
     """The error of a start that ``failed`` models end, with the first reasons: an embedded server may have no log."""
-    reasons = [*failed.values()][:_REASONS]
+    reasons = [text.replace("failed to load ", "", 1) for text in failed.values()][:_REASONS]
     if len(failed) > _REASONS:
         reasons.append(f"{', '.join([*failed][_REASONS:])} failed too, see the log for the reasons")
     return InternalError(f"failed to load all models: {'; '.join(reasons)}")

@@ -35,6 +35,24 @@ def test_a_share_is_a_bar_and_an_unknown_total_a_number(line: ProgressLine, stre
     ]
 
 
+def test_bytes_come_with_their_rate_and_the_time_that_is_left(
+    line: ProgressLine, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 0.0, 2.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr("repoagent.cli.progress.time.monotonic", lambda: next(clock))
+    for done in (100_000_000, 1_300_000_000):
+        line.show(Progress("m", "decrypt", done, 4_100_000_000, ""))
+    assert [text.partition("m: ")[2] for text in stream.getvalue().split(ERASE)[1:]] == [
+        "decrypt 0.1 of 4.1 GB",
+        "decrypt 1.3 of 4.1 GB  600.0 MB/s  5 s left",
+    ]
+
+
+def test_a_download_of_unknown_size_shows_its_bytes(line: ProgressLine, stream: io.StringIO) -> None:
+    line.show(Progress("m", "", 1_500, None, ""))
+    assert stream.getvalue() == ERASE + "m: download 1.5 kB"
+
+
 def test_of_several_loads_the_first_is_shown_until_it_ends(line: ProgressLine, stream: io.StringIO) -> None:
     line.show(_progress("a"))
     line.show(_progress("b", done=2))

@@ -1,5 +1,7 @@
+import logging
 import shutil
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from repoagent.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidArgumentError,
+    NotFoundError,
+    RepoAgentError,
     UnavailableError,
     UnsupportedError,
 )
@@ -19,6 +23,7 @@ from repoagent.server import (
     ModelControlMode,
     ModelLoadDeviceLimit,
     Options,
+    Progress,
     Server,
 )
 
@@ -391,3 +396,80 @@ def test_namesakes_in_several_repositories_are_told_apart(
     assert model.metadata()["name"] == "addsub"
     with pytest.raises(InvalidArgumentError, match="model namespace must be provided to resolve ambiguity"):
         server.model("addsub").metadata()
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Path:
+    """A repository of models that fail in different places."""
+    refused = 'model_repository_agents { agents [ { name: "checksum" parameters { key: "SHA256:1/x" value: "00" } } ] }'
+    keyless = """model_repository_agents { agents [
+        { name: "decrypt" parameters { key: "identity" value: "env:NO_SUCH_VARIABLE" } } ] }"""
+    for name, config in {
+        "refused": refused,
+        "keyless": keyless,
+        "unreadable": "max_batch_size: many",
+        "agentless": 'model_repository_agents { agents [ { name: "nosuch" } ] }',
+        "backendless": 'backend: "nosuch"',
+        "broken": 'backend: "onnxruntime"',
+    }.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "x").write_text("x")
+        (tmp_path / name / "1" / "model.onnx").write_bytes(b"not a model")
+        (tmp_path / name / "config.pbtxt").write_text(config)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["refused", "keyless", "unreadable", "agentless", "backendless", "broken", "missing"])
+def test_a_load_that_fails_is_one_line_at_error_with_the_whole_reason(
+    failing: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Server(model_repository=failing, model_control_mode=EXPLICIT) as server,
+        pytest.raises(RepoAgentError) as error,
+    ):
+        server.load(name)
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert errors == [str(error.value).rstrip()]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("missing", NotFoundError), ("keyless", NotFoundError), ("refused", None)])
+def test_an_error_of_a_load_has_its_kind_and_no_frames_of_the_server(
+    failing: Path, name: str, kind: type[Exception] | None
+) -> None:
+    with Server(model_repository=failing, model_control_mode=EXPLICIT) as server:
+        with pytest.raises(InternalError) as caught:
+            server.load(name)
+        assert isinstance(caught.value, NotFoundError) is (kind is not None)
+        assert len(traceback.format_exception(caught.value)) == 4, "the head, this test, Server.load, the text"
+        with pytest.raises(NotFoundError) as unknown:
+            server.model("missing").run({})
+    assert len(traceback.format_exception(unknown.value)) == 4
+
+
+def test_a_notebook_shows_states_reasons_and_the_agents_of_a_load(failing: Path, make_server: MakeServer) -> None:
+    seen: list[Progress] = []
+    server = make_server(
+        model_repository=[failing, make_server().options.model_repository],
+        model_control_mode=EXPLICIT,
+        progress_callback=seen.append,
+    )
+    assert repr(server) == "<Server, not started>"
+    with server:
+        assert repr(server.load("addsub")) == "<Model 'addsub', READY>"
+        with pytest.raises(InternalError):
+            server.load("refused")
+        assert repr(server.model("refused")) == "<Model 'refused', not ready>"
+        assert repr(server).endswith(f"1 of {len(server.models())} models ready>")
+        assert '<td style="text-align:left">refused</td>' in server._repr_html_()
+        assert "Mismatched SHA256" in server._repr_html_()
+        report = server.model("refused").report()
+        assert report.outcome == "failed"
+        assert "background:#c0392b" in report._repr_html_()
+        with pytest.raises(NotFoundError, match="'broken' was never loaded"):
+            server.model("broken").report()
+        with pytest.raises(
+            InvalidArgumentError, match=r"unexpected inference input 'wrong'.*inputs are 'INPUT0', 'INPUT1'"
+        ):
+            server.model("addsub").run(dict.fromkeys(("INPUT0", "wrong"), np.zeros((1, 4), np.float32)))
+    assert {progress.agent for progress in seen} == {"checksum"}
+    assert "not started" in repr(server)

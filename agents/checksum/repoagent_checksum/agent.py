@@ -53,7 +53,7 @@ def _with_standard_manifests(request: Request, root: Path) -> Request:
 def _observer(model: AgentModel) -> Observer:
     return Observer(
         cancelled=lambda: model.cancelled,
-        progress=lambda done, total: model.progress(done, total, "checksum"),
+        progress=lambda done, total: model.progress(done, total),
     )
 
 

@@ -44,7 +44,7 @@ def _progress(model: AgentModel, total: int) -> Progress:
     def tell(done: int) -> None:
         if model.cancelled:
             raise CancelledError("the load was cancelled while files were decrypted")
-        model.progress(done, total, "decrypt")
+        model.progress(done, total)
 
     return tell
 

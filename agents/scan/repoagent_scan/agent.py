@@ -31,7 +31,7 @@ class ScanAgent(Agent):
             root,
             options,
             cancelled=lambda: model.cancelled,
-            progress=lambda done, total: model.progress(done, total, "scan"),
+            progress=lambda done, total: model.progress(done, total, "files"),
         )
         _refuse(scanned.findings)
         audited = audit(model, root, options)

@@ -89,7 +89,7 @@ def _verify(model: AgentModel, root: Path, options: Options, trust: Trust) -> Ve
             trust,
             coverage,
             cancelled=lambda: model.cancelled,
-            progress=lambda done, total: model.progress(done, total, "verify"),
+            progress=lambda done, total: model.progress(done, total),
         )
     except VerificationError as error:
         model.report(evidence=evidence(part, None))

@@ -194,7 +194,10 @@ class RequestChecker:
     def _rule(self, name: str) -> _InputRule:
         rule = self._rules.get(name)
         if rule is None:
-            raise InvalidArgumentError(f"unexpected inference input '{name}' for model '{self._model}'")
+            known = ", ".join(f"'{known}'" for known in self._rules)
+            raise InvalidArgumentError(
+                f"unexpected inference input '{name}' for model '{self._model}', whose inputs are {known or 'none'}"
+            )
         return rule
 
     @staticmethod

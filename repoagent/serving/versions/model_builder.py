@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
-from repoagent.config.backends import way_out
+from repoagent.config.backends import MODEL_FILENAMES, way_out
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
@@ -144,7 +144,7 @@ class ModelBuilder:
                 except CancelledError:
                     raise
                 except RepoAgentError as error:
-                    logger.error("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
+                    logger.debug("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
                     reasons[version] = f"{error.code.text}: {error}"
             if reasons:
                 raise BuildError(model, reasons)
@@ -305,7 +305,8 @@ class ModelBuilder:
     def _identify(self, name: str, config: ModelConfig, files: ModelFiles, version: int) -> tuple[ModelConfig, Backend]:
         names = files.names(str(version))
         config = normalize(config, model_name=name, files=names, gpus=None)
-        way = "" if config.backend in self.registry.names() else way_out(names)
+        implied = not config.backend or config.backend in MODEL_FILENAMES.keys() - self.registry.names()
+        way = way_out(names) if implied else ""
         if way:
             raise InvalidArgumentError(f"version directory {version} of model '{name}' holds {way}")
         if not config.backend:
