@@ -195,8 +195,11 @@ class CoreQueries:
         for name in sorted({*(slot.id for slot in slots.values()), *listed}):
             if name in slots and name not in listed and _unloaded(slots[name]):
                 continue
-            known = _slot_entries(slots[name], ready_only) if name in slots else []
-            entries += known or ([] if ready_only else [_listed_entry(name, listed.get(name, ""))])
+            reason = listed.get(name, "")
+            # Why the next load fails is more to know of a model than that it was unloaded.
+            told = name in slots and not (reason and _unloaded(slots[name]))
+            known = _slot_entries(slots[name], ready_only) if told else []
+            entries += known or ([] if ready_only else [_listed_entry(name, reason)])
         return entries
 
 

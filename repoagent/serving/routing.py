@@ -35,7 +35,9 @@ class Router:
         if not self._repositories.namespacing:
             return ""
         loaded = [slot.id for slot in self._table.named(name) if slot.loaded is not None]
-        found = {model.namespace for model in (*self._repositories.ids(name), *loaded)}
+        listed = {model.namespace for model in self._repositories.ids(name)}
+        # One that is loaded and has left its repository gives way to the one that is there, perhaps the same, moved.
+        found = listed | {model.namespace for model in loaded if not listed or not model.namespace}
         if namespace in found:
             return namespace
         return found.pop() if len(found) == 1 else None

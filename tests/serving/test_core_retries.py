@@ -125,6 +125,26 @@ def test_a_model_in_two_repositories_has_state_and_reason_in_the_index(
     assert core.index() == [{"name": "m", "state": "UNAVAILABLE", "reason": reason}]
 
 
+@pytest.mark.parametrize("mode", [ControlMode.EXPLICIT, ControlMode.POLL])
+def test_a_loaded_model_that_comes_to_lie_in_two_repositories_serves_on_and_then_has_the_reason(
+    new_core: CoreMaker, write_model: ModelWriter, repository: Path, tmp_path: Path, mode: ControlMode
+) -> None:
+    write_model("m", {1: "1"})
+    other = tmp_path / "other"
+    other.mkdir()
+    core = new_core(repositories=(str(repository), str(other)), control_mode=mode, startup_models=("m",))
+    ready = {"name": "m", "version": "1", "state": "READY"}
+    (other / "m" / "1").mkdir(parents=True)
+    core.poll() if mode is ControlMode.POLL else None
+    assert core.index() == [ready]
+    if mode is ControlMode.EXPLICIT:
+        core.unload("m")
+        (entry,) = core.index()
+        assert (entry["state"], entry["reason"][:10]) == ("UNAVAILABLE", "not unique")
+        shutil.rmtree(other / "m")
+        assert [(it["version"], it["reason"]) for it in core.index()] == [("1", "unloaded")]
+
+
 def test_a_deleted_model_leaves_the_index_with_its_unload(new_core: CoreMaker, write_model: ModelWriter) -> None:
     directory = write_model("m", {1: "1"})
     core = new_core()

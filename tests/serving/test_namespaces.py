@@ -187,6 +187,36 @@ def test_an_ensemble_follows_a_member_that_goes_to_another_repository(
     assert step["model_namespace"] == str(places[2])
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("mode", [ControlMode.POLL, ControlMode.EXPLICIT])
+def test_an_ensemble_is_linked_again_when_a_loaded_member_moves(
+    new_namespaced: CoreMaker,
+    write: Any,
+    places: list[Path],
+    request_of: RequestMaker,
+    ensemble_config: Any,
+    mode: ControlMode,
+    at_once: bool,
+) -> None:
+    write(1, "a", "10")
+    write(0, "e", ensemble_config(("a", {"x": "x"}, {"y": "y"})))
+    core = new_namespaced(control_mode=mode, poll_seconds=3600, startup_models=("e",))
+    follow = core.poll if mode is ControlMode.POLL else lambda: core.load("a")
+    for origin, target in ((1, 2), (2, 0), (0, 1)):
+        shutil.copytree(places[origin] / "a", places[target] / "a")
+        (places[target] / "a" / "1" / "model.txt").write_text(str(target))
+        if not at_once:
+            follow()
+            assert core.model_ready("e")
+        shutil.rmtree(places[origin] / "a")
+        follow()
+        assert answer(core, request_of("e")) == 1 + target
+        (step,) = core.model_config("e")["ensemble_scheduling"]["step"]
+        assert step["model_namespace"] == str(places[target])
+    core.unload("a") if mode is ControlMode.EXPLICIT else None
+    assert core.model_ready("e") is (mode is ControlMode.POLL)
+
+
 def test_an_ensemble_keeps_its_member_while_the_one_beside_it_is_not_loaded(
     new_namespaced: CoreMaker, write: Any, request_of: RequestMaker, ensemble_config: Any
 ) -> None:

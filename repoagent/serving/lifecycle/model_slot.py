@@ -234,6 +234,7 @@ class ModelSlot:
         if current is not None and current.key == key and not current.broken and order.covered_by(current):
             if not order.needed:
                 self._context.audit.record("load", "unchanged", {"model": self.name})
+                self._context.changed(self.name)  # It may be the only one of its name by now.
             return current.chain.report
         return self._replace(source, order, key, pending)
 

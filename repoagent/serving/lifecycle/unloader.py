@@ -39,6 +39,8 @@ class Unloader:
         Raises:
             UnavailableError: the model, or an ensemble that calls it, is leased; nothing is unloaded.
         """
+        for slot in self._slots(self._dependencies.users(name, pending=False)):
+            slot.follow_members().result()  # Its member may be another one by now: one in another repository.
         users = self._dependencies.all_users(name)
         for slot in self._slots([*users, name]):
             slot.refuse_if_leased()

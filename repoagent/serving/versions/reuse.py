@@ -9,7 +9,7 @@ from repoagent.config import ModelConfig, copy, normalize
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.versions.instance_set import InstanceChange
 from repoagent.serving.versions.served_model import ServedModel
-from repoagent.serving.versions.version_contents import Contents, Share
+from repoagent.serving.versions.version_contents import Contents, Share, share_of_configuration
 from repoagent.serving.versions.warmup import warm_up
 from repoagent.storage.files.files import ModelFiles
 
@@ -94,7 +94,7 @@ def keep(
     Raises:
         RepoAgentError: ``judge`` did, or an instance that it gets in addition cannot be made, or fails its warm-up.
     """
-    if share is None or served.share != share or served.broken or served.composition is not None:
+    if share is None or not _is_made_of(served, share) or served.broken or served.composition is not None:
         return None
     if served.keeps_files and not share.lasting:
         return None  # It goes on reading files that go with the load before.
@@ -110,6 +110,18 @@ def keep(
         raise
     logger.info("'%s' version %d has not changed and serves on", served.name, served.version)
     return Kept(served, merged, change)
+
+
+def _is_made_of(served: ServedModel, share: Share) -> bool:
+    """Whether nothing that ``served`` depends on has changed.
+
+    The configuration may be the one that the server has completed, too: clients read it, change the instances in it,
+    and send it with a load.
+    """
+    before = served.share
+    if before is None or (share.files, share.lasting) != (before.files, before.lasting):
+        return False
+    return share.configuration in (before.configuration, share_of_configuration(served.config))
 
 
 def _merged(complete: ModelConfig, config: ModelConfig, registry: BackendRegistry) -> ModelConfig:

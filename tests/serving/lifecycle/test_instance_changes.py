@@ -1,5 +1,6 @@
 """A load that changes nothing but instance groups makes and closes the difference of the instances."""
 
+import json
 import threading
 import time
 from typing import Any
@@ -70,6 +71,28 @@ def test_more_instances_are_made_beside_those_that_serve(
     assert core.model_config("m")["instance_group"][0]["count"] == 3
     core.unload("m")
     assert all(runner.closed for runner in scripted.runners)
+
+
+@KINDS
+def test_the_configuration_that_is_shown_can_be_sent_with_other_instances(
+    new_core: CoreMaker, write_model: ModelWriter, scripted: Any, scheduler: str
+) -> None:
+    write_model("m", {1: "1"}, text(1, scheduler))
+    core = new_core()
+    core.load("m")
+    before = served(core)
+    for count in (3, 2):
+        shown = core.model_config("m")
+        shown["instance_group"][0]["count"] = count
+        core.load("m", config=json.dumps(shown))
+        assert served(core) is before
+    write_model("m", {}, text(1, scheduler))
+    core.load("m")
+    assert served(core) is before
+    assert [runner.closed for runner in scripted.runners] == [False, True, True]
+    shown["parameters"] = {"other": {"string_value": "x"}}
+    core.load("m", config=json.dumps(shown))
+    assert served(core) is not before
 
 
 @KINDS
