@@ -20,6 +20,7 @@ from repoagent.api.converters import (
 )
 from repoagent.api.downloads import RemoteFile
 from repoagent.api.model import AgentModel, Cache, Parameters
+from repoagent.api.opened_files import OpenedFiles, opened_files
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
 from repoagent.beneath import (
@@ -75,6 +76,7 @@ __all__ = [
     "LoadReport",
     "ModelConfig",
     "NotFoundError",
+    "OpenedFiles",
     "Parameters",
     "Product",
     "Progressing",
@@ -90,6 +92,7 @@ __all__ = [
     "install_hint",
     "list_beneath",
     "open_beneath",
+    "opened_files",
     "read_beneath",
     "read_small_file",
     "replace_file",

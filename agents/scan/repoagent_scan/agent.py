@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters
+from repoagent.api import Agent, AgentModel, ArtifactType, InvalidArgumentError, Parameters, opened_files
 from repoagent_scan.findings import Finding, describe
 from repoagent_scan.modelaudit import audit
 from repoagent_scan.options import parse_parameters
@@ -30,6 +30,7 @@ class ScanAgent(Agent):
         scanned = scan(
             root,
             options,
+            opened=opened_files(root, model.config, name=model.name),
             cancelled=lambda: model.cancelled,
             progress=lambda done, total: model.progress(done, total, "files"),
         )

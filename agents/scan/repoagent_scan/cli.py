@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from repoagent.api import InvalidArgumentError
+from repoagent.api import ConfigError, InvalidArgumentError, opened_files
 from repoagent_scan.formats.format import ACCEPTED, Format
 from repoagent_scan.options import Options
 from repoagent_scan.scanning import scan
@@ -40,8 +40,10 @@ def scan_command(
     """Look for files in DIRECTORY that run code, or whose format is unknown."""
     formats = ACCEPTED | {Format(name) for name in allow}
     try:
-        scanned = scan(directory, Options(formats, allow_file, frozenset(allow_operator)))
-    except (OSError, InvalidArgumentError) as error:
+        root = directory.resolve()
+        opened = opened_files(root, name=root.name)
+        scanned = scan(root, Options(formats, allow_file, frozenset(allow_operator)), opened=opened)
+    except (OSError, ConfigError, InvalidArgumentError) as error:
         click.echo(f"repoagent scan: {error}", err=True)
         sys.exit(2)
     for finding in scanned.findings:

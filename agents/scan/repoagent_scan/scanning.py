@@ -10,18 +10,29 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from repoagent.api import CancelledError, UnsafePathError, open_beneath, walk_beneath
+from repoagent.api import CancelledError, OpenedFiles, UnsafePathError, open_beneath, walk_beneath
 from repoagent_scan.findings import Finding
 from repoagent_scan.formats.content import Buffer, read_content
 from repoagent_scan.formats.detection import detect
 from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.format import RISKS, Format
+from repoagent_scan.formats.external_data import Range, check_covered
+from repoagent_scan.formats.format import ACCEPTED, RISKS, Format
 from repoagent_scan.formats.onnx import read_onnx
 from repoagent_scan.options import Options
 
 __all__ = ["Scanned", "scan"]
 
 _SHOWN_OPERATORS: Final = 3
+_READ_AS: Final = {
+    "onnxruntime": frozenset({Format.ONNX, Format.ORT}),
+    "tensorrt": frozenset({Format.PLAN}),
+    "llm": frozenset({Format.TEXT}),
+}
+"""The formats that a backend reads the model's file as, whatever that begins with."""
+_PYTHON: Final = "python"
+_IN_DIRECTORY: Final = "model.onnx"
+"""The model in a directory that is opened as one."""
+_UNKNOWN_MODEL: Final = OpenedFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +50,29 @@ def scan(
     root: Path,
     options: Options,
     *,
+    opened: OpenedFiles = _UNKNOWN_MODEL,
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Scanned:
-    """Look at every file below ``root``.
+    """Look at every file below ``root``, and at those of ``opened`` as their backend does.
 
     Raises:
         CancelledError: ``cancelled`` answered True.
         OSError: a file cannot be read.
     """
-    return _Scan(root, options, cancelled).run(progress)
+    return _Scan(root, options, opened, cancelled).run(progress)
 
 
 class _Scan:
-    def __init__(self, root: Path, options: Options, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, root: Path, options: Options, opened: OpenedFiles, cancelled: Callable[[], bool]) -> None:
         self._root = root
         self._options = options
+        self._opened = opened
         self._cancelled = cancelled
         self._findings: list[Finding] = []
         self._formats: dict[str, Format] = {}
-        self._named: set[str] = set()
-        """Files that an ONNX model names as its external data."""
+        self._named: dict[str, set[Range]] = {}
+        """Files that ONNX models name as their external data, and which parts of them."""
         self._bytes = 0
 
     def run(self, progress: Callable[[int, int], None]) -> Scanned:
@@ -85,11 +98,12 @@ class _Scan:
         try:
             with _content(self._root, path) as data:
                 self._bytes += len(data)
-                self._formats[path] = format_ = detect(path, data, check_cancelled=self._check_cancelled)
+                format_ = self._executed(path, detect(path, data, check_cancelled=self._check_cancelled))
+                self._formats[path] = format_
                 if format_ is Format.ONNX:
                     self._look_into_onnx(path, data)
         except (MalformedError, UnsafePathError) as error:
-            self._find(path, str(error), f'allow_file = "{path}"')
+            self._find(path, str(error), _passing(path))
 
     def _look_into_onnx(self, path: str, data: Buffer) -> None:
         content = read_onnx(data, check_cancelled=self._check_cancelled)
@@ -98,28 +112,60 @@ class _Scan:
             some = ", ".join(custom[:_SHOWN_OPERATORS])
             more = f" and {len(custom) - _SHOWN_OPERATORS} more" if len(custom) > _SHOWN_OPERATORS else ""
             self._find(path, f"operators that ONNX Runtime runs from elsewhere: {some}{more}", "allow_operator")
-        for location in sorted(content.locations):
-            self._follow(path, location)
+        for location, ranges in sorted(content.external.items()):
+            self._follow(path, location, ranges)
 
-    def _follow(self, path: str, location: str) -> None:
+    def _follow(self, path: str, location: str, ranges: set[Range]) -> None:
         """External data must lie inside the model: the library that loads the model would read any file there is."""
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
         if location.startswith("/") or target.startswith("../") or target == ".." or "\0" in location:
             self._find(path, f"external data outside of the model: {location!r}")
         else:
-            self._named.add(target)
+            self._named.setdefault(target, set()).update(ranges)
+
+    def _executed(self, path: str, format_: Format) -> Format:
+        """The format of what is run because the configuration says so; that of other files is ``format_``."""
+        if format_ not in ACCEPTED | {Format.UNKNOWN}:
+            return format_
+        if self._backend(path) == _PYTHON:
+            return Format.PYTHON
+        environment = self._opened.environment
+        inside = environment and (environment == "." or path == environment or path.startswith(f"{environment}/"))
+        return Format.NATIVE if inside else format_
+
+    def _backend(self, path: str) -> str:
+        """The backend that opens ``path``, by itself or as what it looks for in a directory; empty if none does."""
+        directory, _, name = path.rpartition("/")
+        found = self._opened.backends.get(path, "")
+        return found or (self._opened.backends.get(directory, "") if name == _IN_DIRECTORY else "")
 
     def _judge(self, path: str, format_: Format) -> None:
-        if format_ is Format.UNKNOWN and path in self._named:
-            format_ = self._formats[path] = Format.EXTERNAL_DATA
-        if format_ not in self._options.formats:
+        readable = _READ_AS.get(backend := self._backend(path))
+        if readable is not None and format_ not in readable:
+            expected = min(format_.value for format_ in readable)
+            self._find(path, f"the backend '{backend}' reads it as {expected}, and it is {format_}", _passing(path))
+        elif format_ is Format.UNKNOWN and path in self._named:
+            self._judge_external_data(path)
+        elif format_ not in self._options.formats:
             self._find(path, f"{format_}: {RISKS[format_]}", f'allow = "{format_}"')
+
+    def _judge_external_data(self, path: str) -> None:
+        self._formats[path] = Format.EXTERNAL_DATA
+        try:
+            with _content(self._root, path) as data:
+                check_covered(data, self._named[path])
+        except (MalformedError, UnsafePathError) as error:
+            self._find(path, str(error), _passing(path))
 
     def _counted(self) -> Iterator[str]:
         return (format_.value for format_ in self._formats.values())
 
     def _find(self, path: str, reason: str, remedy: str = "") -> None:
         self._findings.append(Finding(path, reason, remedy))
+
+
+def _passing(path: str) -> str:
+    return f'allow_file = "{path}"'
 
 
 @contextmanager

@@ -18,13 +18,13 @@ def onnx_model(*nodes: onnx.NodeProto, functions: tuple[onnx.FunctionProto, ...]
     return helper.make_model(graph, opset_imports=opsets, functions=list(functions))
 
 
-def with_external_data(location: str) -> bytes:
-    """A model whose one weight lies in the file ``location``."""
+def with_external_data(location: str, size: int = 16) -> bytes:
+    """A model whose one weight are the first ``size`` bytes of the file ``location``."""
     model = onnx_model()
-    weight = numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")
+    weight = numpy_helper.from_array(np.zeros(size, np.uint8), "w")
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    for key, value in {"location": location, "offset": "0", "length": "16"}.items():
+    for key, value in {"location": location, "offset": "0", "length": str(size)}.items():
         entry = weight.external_data.add()
         entry.key, entry.value = key, value
     model.graph.initializer.append(weight)

@@ -65,7 +65,7 @@ def test_a_second_graph_in_the_same_file_counts_because_protobuf_merges_it() -> 
 
 
 def test_the_files_of_external_data_are_found() -> None:
-    assert read_onnx(with_external_data("weights.bin")).locations == {"weights.bin"}
+    assert read_onnx(with_external_data("weights.bin")).external == {"weights.bin": {(0, 16)}}
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))

@@ -8,10 +8,12 @@ import codecs
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from repoagent_scan.formats.compressed import format_inside
 from repoagent_scan.formats.content import Buffer
+from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.format import ACCEPTED, Format
-from repoagent_scan.formats.npy import holds_pickle
-from repoagent_scan.formats.onnx import is_onnx
+from repoagent_scan.formats.npy import check_array, is_array
+from repoagent_scan.formats.onnx import could_be_onnx, is_onnx
 from repoagent_scan.formats.pickles import looks_like_pickle
 from repoagent_scan.formats.polyglots import format_behind
 from repoagent_scan.formats.safetensors import check_safetensors, is_safetensors
@@ -33,13 +35,14 @@ _MAGIC: Final = (
     (b"\xfd7zXZ\0", Format.ARCHIVE),
     (b"\x28\xb5\x2f\xfd", Format.ARCHIVE),
     (b"\x04\x22\x4d\x18", Format.ARCHIVE),
+    (b"\x02\x21\x4c\x18", Format.ARCHIVE),
+    (b"ZF0x", Format.ARCHIVE),
     (b"7z\xbc\xaf\x27\x1c", Format.ARCHIVE),
     (b"GGUF", Format.GGUF),
     (b"ftrt", Format.PLAN),
     (b"vtrt", Format.PLAN),
 )
-_NUMPY: Final = b"\x93NUMPY"
-_HEAD: Final = 8 << 20
+_HEAD: Final = 4096
 _PYTHON: Final = (".py", ".pyi", ".pyw", ".pyx", ".pth")
 """``.pth``: also the name of PyTorch's pickles, which the content shows first."""
 _COMPILED: Final = (".pyc", ".pyo")
@@ -55,8 +58,23 @@ def detect(name: str, data: Buffer, *, check_cancelled: Callable[[], None] = lam
     if name.lower().endswith(_COMPILED):
         return Format.PYTHON
     format_ = format_behind(data) or _format_by_start(data, check_cancelled)
+    if format_ in _CHECKED:
+        format_ = _format_besides(format_, data, check_cancelled)
     # Python source may begin with any word, such as that of another format.
     return Format.PYTHON if format_ in ACCEPTED and name.lower().endswith(_PYTHON) else format_
+
+
+_CHECKED: Final = ACCEPTED | {Format.UNKNOWN}
+"""What may be accepted: an unknown file may be the external data of an ONNX model."""
+
+
+def _format_besides(format_: Format, data: Buffer, check_cancelled: Callable[[], None]) -> Format:
+    """What ``data`` is besides ``format_`` to a program that expects code, or ``format_``."""
+    if looks_like_pickle(data, check_cancelled):
+        return Format.PICKLE
+    if format_ is not Format.ONNX and could_be_onnx(data, check_cancelled=check_cancelled):
+        raise MalformedError(f"it can be read as {format_}, and as an ONNX model with parts that ONNX does not have")
+    return format_inside(data, check_cancelled) or format_
 
 
 def _format_by_start(data: Buffer, check_cancelled: Callable[[], None]) -> Format:
@@ -64,21 +82,15 @@ def _format_by_start(data: Buffer, check_cancelled: Callable[[], None]) -> Forma
     for magic, format_ in _MAGIC:
         if head.startswith(magic):
             return format_
-    if head.startswith(_NUMPY):
-        return Format.PICKLE if holds_pickle(head) else Format.NUMPY
-    return _without_magic(head, data, check_cancelled)
-
-
-def _without_magic(head: bytes, data: Buffer, check_cancelled: Callable[[], None]) -> Format:
-    if looks_like_pickle(head):
-        return Format.PICKLE
-    if is_safetensors(data):
+    if is_array(data):
+        return Format.NUMPY if check_array(data) else Format.PICKLE
+    if is_safetensors(data) and not looks_like_pickle(data, check_cancelled):
         check_safetensors(data)
         return Format.SAFETENSORS
     if is_onnx(data):
         return Format.ONNX
     if _is_text(data, check_cancelled):
-        return Format.PYTHON if _is_script(head) else Format.TEXT
+        return _script(head) or Format.TEXT
     return Format.SENTENCEPIECE if is_sentencepiece(data) else Format.UNKNOWN
 
 
@@ -105,6 +117,9 @@ def _chunks(data: Buffer) -> Iterator[bytes]:
         yield data[start : start + _CHUNK]
 
 
-def _is_script(head: bytes) -> bool:
+def _script(head: bytes) -> Format | None:
+    """What a text is that names the program which runs it; None for another text."""
     first = head.split(b"\n", 1)[0]
-    return first.startswith(b"#!") and b"python" in first
+    if not first.startswith(b"#!") or not first[2:].lstrip().startswith(b"/"):
+        return None
+    return Format.PYTHON if b"python" in first else Format.NATIVE

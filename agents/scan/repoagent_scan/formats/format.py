@@ -42,7 +42,7 @@ ACCEPTED: Final = frozenset(
 RISKS: Final = {
     Format.PICKLE: "loading a pickle runs the code in it; convert the weights to safetensors or ONNX",
     Format.PYTHON: "it is Python code",
-    Format.NATIVE: "it is machine code",
+    Format.NATIVE: "it is a program, or code for one",
     Format.ORT: "its operators cannot be listed; ship the ONNX model",
     Format.HDF5: "a Keras model in it may hold Python code; convert it to ONNX",
     Format.ARCHIVE: "what is in an archive is not looked at; ship the files",

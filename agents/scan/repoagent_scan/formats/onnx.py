@@ -9,9 +9,10 @@ from typing import Final
 
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
-from repoagent_scan.formats.wire import BYTES, VARINT, Field, Fields
+from repoagent_scan.formats.external_data import Range, external_range
+from repoagent_scan.formats.wire import BYTES, VARINT, Field, Fields, TooManyFieldsError
 
-__all__ = ["STANDARD_DOMAINS", "OnnxContent", "is_onnx", "read_onnx"]
+__all__ = ["STANDARD_DOMAINS", "OnnxContent", "could_be_onnx", "is_onnx", "read_onnx"]
 
 STANDARD_DOMAINS: Final = frozenset(
     {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"}
@@ -23,6 +24,8 @@ _LOADS_CODE: Final = frozenset({("com.microsoft", name) for name in ("EPContext"
 _GRAPH: Final = 7
 _OPSETS: Final = 8
 _DEEPEST: Final = 100
+_MOST_OF_MODEL: Final = 2_000_000
+"""Fields of the model itself, not of what is in it."""
 
 # Message -> field -> message: all that leads to a node or a tensor.
 _CHILDREN: Final[dict[str, dict[int, str]]] = {
@@ -38,6 +41,11 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
 _NODE_TYPE, _NODE_DOMAIN = 4, 7
 _FUNCTION_NAME, _FUNCTION_DOMAIN = 1, 10
 _LAST_NAME: Final = 10
+_GRAPH_NODE: Final = 1
+_TENSOR_DIMENSIONS, _TENSOR_TYPE, _TENSOR_LOCATION = 1, 2, 14
+_EXTERNAL: Final = 1
+_MOST_DIMENSIONS: Final = 1_000
+_MOST_EXTERNAL: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -48,8 +56,8 @@ class OnnxContent:
     """(domain, operator type) of every node, in subgraphs, functions and training graphs too."""
     functions: set[tuple[str, str]] = field(default_factory=set)
     """(domain, name) of the functions that the model brings along: made of the operators above."""
-    locations: set[str] = field(default_factory=set)
-    """Files of external data, relative to the directory of the model."""
+    external: dict[str, set[Range]] = field(default_factory=dict)
+    """Which bytes of other files its tensors lie in. Their names are relative to the directory of the model."""
 
     def custom(self, allowed: frozenset[str]) -> list[str]:
         """Operators that need a library from elsewhere or load code, as ``domain::type``, sorted."""
@@ -65,13 +73,25 @@ def is_onnx(data: Buffer) -> bool:
     """Whether ``data`` reads as an ONNX model: fields of ``ModelProto`` only, with a graph and operator sets."""
     seen = set()
     try:
-        for number, kind, _, _ in Fields(data, most=100_000).of(0, len(data)):
+        for number, kind, _, _ in Fields(data, most=_MOST_OF_MODEL).of(0, len(data)):
             if not _belongs(number, kind):
                 return False
             seen.add(number)
     except MalformedError:
         return False
     return {_GRAPH, _OPSETS} <= seen
+
+
+def could_be_onnx(data: Buffer, *, check_cancelled: Callable[[], None] = lambda: None) -> bool:
+    """Whether a reader that passes over what it does not know would find a graph with nodes in ``data``."""
+    fields = Fields(data, most=_MOST_OF_MODEL, lenient=True, check_cancelled=check_cancelled)
+    try:
+        graphs = [found[2:] for found in fields.of(0, len(data)) if found[:2] == (_GRAPH, BYTES)]
+        return sum(found[:2] == (_GRAPH_NODE, BYTES) for graph in graphs for found in fields.of(*graph)) > 0
+    except TooManyFieldsError:
+        return True
+    except MalformedError:
+        return False
 
 
 def _belongs(number: int, kind: int) -> bool:
@@ -95,10 +115,21 @@ class _Message:
     fields: Iterator[Field]
     texts: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Where the last value lies of each field that may be a name."""
+    numbers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of a tensor, the same for numbers."""
+    dimensions: list[Field] = field(default_factory=list)
+    external: dict[str, str] = field(default_factory=dict)
 
     def take(self, found: Field) -> str | None:
         """The kind of the message in the field ``found``; None if it is not one that leads to a node or a tensor."""
         number, kind, first, last = found
+        if self.kind == "Tensor":
+            if number == _TENSOR_DIMENSIONS:
+                self.dimensions.append(found)
+                if len(self.dimensions) > _MOST_DIMENSIONS:
+                    raise MalformedError(f"a tensor of more than {_MOST_DIMENSIONS} dimensions")
+            elif kind == VARINT:
+                self.numbers[number] = (first, last)
         if kind != BYTES:
             return None
         child = _CHILDREN.get(self.kind, {}).get(number)
@@ -112,6 +143,7 @@ class _Reader:
         self._fields = Fields(data, check_cancelled=check_cancelled)
         self._found = OnnxContent()
         self._size = len(data)
+        self._external = 0
 
     def content(self) -> OnnxContent:
         # Messages that are being read, the innermost last: a list of all that are to be read would outgrow the file.
@@ -120,22 +152,42 @@ class _Reader:
             message = open_[-1]
             field_ = next(message.fields, None)
             if field_ is None:
-                self._note(message.kind, message.texts)
                 open_.pop()
+                self._note(message, open_)
             elif (child := message.take(field_)) is not None:
                 if len(open_) > _DEEPEST:
                     raise MalformedError(f"graphs nested more than {_DEEPEST} levels deep")
                 open_.append(_Message(child, self._fields.of(*field_[2:])))
         return self._found
 
-    def _note(self, message: str, texts: dict[int, tuple[int, int]]) -> None:
-        match message:
+    def _note(self, message: _Message, outer: list[_Message]) -> None:
+        texts = message.texts
+        match message.kind:
             case "Node":
                 self._found.operators.add((self._text(texts, _NODE_DOMAIN), self._text(texts, _NODE_TYPE)))
             case "Function":
                 self._found.functions.add((self._text(texts, _FUNCTION_DOMAIN), self._text(texts, _FUNCTION_NAME)))
-            case "External" if self._text(texts, 1) == "location":
-                self._found.locations.add(self._text(texts, 2))
+            case "External" if (key := self._text(texts, 1)) in ("location", "offset", "length"):
+                outer[-1].external[key] = self._text(texts, 2)
+            case "Tensor" if "location" in message.external:
+                self._note_external(message)
+
+    def _note_external(self, tensor: _Message) -> None:
+        """A range for who looks for the file, even if no reader takes the tensor for an external one."""
+        ranges = self._found.external.setdefault(tensor.external["location"], set())
+        if self._number(tensor, _TENSOR_LOCATION) == _EXTERNAL:
+            dimensions = (size for found in tensor.dimensions for size in self._sizes(found))
+            ranges.add(external_range(tensor.external, self._number(tensor, _TENSOR_TYPE), dimensions))
+        self._external += 1
+        if self._external > _MOST_EXTERNAL:
+            raise MalformedError(f"more than {_MOST_EXTERNAL} tensors in other files")
+
+    def _sizes(self, found: Field) -> Iterator[int]:
+        _, kind, first, last = found
+        return self._fields.varints(first, last) if kind in (VARINT, BYTES) else iter(())
+
+    def _number(self, message: _Message, number: int) -> int:
+        return self._fields.varint(*message.numbers[number]) if number in message.numbers else 0
 
     def _text(self, texts: dict[int, tuple[int, int]], number: int) -> str:
         return self._fields.text(*texts[number]) if number in texts else ""
