@@ -22,11 +22,13 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "RepoAgentError",
+    "StoreUnavailableError",
     "UnavailableError",
     "UnknownError",
     "UnsafePathError",
     "UnsupportedError",
     "causes",
+    "described",
     "error_of",
 ]
 
@@ -100,6 +102,10 @@ class OverloadedError(UnavailableError):
     """A queue is full: the same request may succeed in a moment."""
 
 
+class StoreUnavailableError(UnavailableError):
+    """A store, or a server that files come from, failed or did not answer: the same load may succeed later."""
+
+
 class UnsupportedError(RepoAgentError):
     """Known, but not possible here; the message says what is missing."""
 
@@ -164,6 +170,12 @@ class AgentUnsupportedError(AgentError):
 
 class InvalidTransitionError(InternalError):
     """A life-cycle step that may not follow the one before; the message names both states."""
+
+
+def described(error: BaseException) -> str:
+    """The kind of an error from elsewhere and its text; where it has none, that of what it was raised from."""
+    text = next(filter(None, map(str, causes(error))), "no answer in time" if isinstance(error, TimeoutError) else "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -5,12 +5,15 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fsspec.exceptions import FSTimeoutError
+from s3fs import S3FileSystem
 
-from repoagent.errors import InternalError, RepoAgentError
-from repoagent.serving.core import ControlMode
+from repoagent.errors import ErrorCode, RepoAgentError, UnavailableError
+from repoagent.public_text import public_text
+from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from tests.relay import Relay
 from tests.serving.core_kit import CoreMaker, ModelWriter, in_thread
 
@@ -79,7 +82,7 @@ def test_local_models_load_while_a_store_stalls(
     store.relay.stall()
     core.load("near")
     assert core.model_ready("near")
-    with pytest.raises(InternalError, match=r"failed to poll from model repository: .*has not answered since"):
+    with pytest.raises(UnavailableError, match=r"failed to poll from model repository: .*has not answered since"):
         core.load("far")
 
 
@@ -103,6 +106,40 @@ def test_polling_follows_the_other_repositories(
     core.poll()
     assert core.model_ready("new")
     assert core.model_ready("near")
+
+
+@pytest.mark.parametrize("at", ["the listing", "a download"])
+def test_a_load_that_a_store_fails_may_be_tried_again_and_names_the_cause(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    read = S3FileSystem._cat_file
+
+    async def fail(self: S3FileSystem, path: str, **more: Any) -> bytes:
+        if path.endswith("model.txt"):
+            raise FSTimeoutError from TimeoutError()  # as fsspec raises it: neither has a text
+        return cast("bytes", await read(self, path, **more))
+
+    monkeypatch.setattr(S3FileSystem, "_cat_file", fail)
+    options = CoreOptions(
+        repositories=(store.url,),
+        control_mode=ControlMode.EXPLICIT,
+        workspace_directory=tmp_path / "work",
+        cache_directory=tmp_path / "cache",
+        repository_timeout_seconds=4.0,
+    )
+    with ServingCore(options) as core:
+        text = "FSTimeoutError: no answer in time"
+        if at == "the listing":
+            store.relay.stall()
+            text = "does not answer within 4 s"
+        with pytest.raises(UnavailableError, match=text) as caught:
+            core.load("far", config='{"backend": "python"}')
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        assert ": ;" not in str(caught.value)
+        reported = public_text(f"{caught.value} {core.index()}")
+        assert store.relay.endpoint.partition("://")[2] not in reported
+        assert "bucket-" not in reported
+        store.relay.resume()
 
 
 def test_the_stop_does_not_wait_for_a_store(

@@ -4,7 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repoagent.audit import AuditError
-from repoagent.errors import InternalError, NotFoundError, RepoAgentError, causes
+from repoagent.errors import (
+    InternalError,
+    NotFoundError,
+    RepoAgentError,
+    StoreUnavailableError,
+    UnavailableError,
+    causes,
+)
 from repoagent.serving.ensembles.plan import is_ensemble
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.lifecycle.load_request import LoadRequest
@@ -133,10 +140,11 @@ class MissingError(InternalError, NotFoundError):
     """A load for which the model, a file or a key does not exist: of Triton's code, and a NotFoundError to a caller."""
 
 
-def poll_failure(name: str, error: RepoAgentError) -> InternalError:
+def poll_failure(name: str, error: RepoAgentError) -> RepoAgentError:
     """The error of a load whose files, or whose agents, are to blame: in Triton's words."""
     missing = any(isinstance(cause, NotFoundError) for cause in causes(error))
-    kind = MissingError if missing else InternalError
+    later = any(isinstance(cause, StoreUnavailableError) for cause in causes(error))
+    kind = MissingError if missing else UnavailableError if later else InternalError
     return kind(f"failed to load '{name}', failed to poll from model repository: {error}")
 
 

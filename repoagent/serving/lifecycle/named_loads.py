@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from repoagent.beneath import shown
 from repoagent.config import ModelConfig, read_json
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.lifecycle.ensemble_followers import EnsembleFollowers
 from repoagent.serving.lifecycle.load_request import LoadRequest
@@ -121,9 +121,8 @@ class NamedLoads:
             for model in models:
                 self._table.forget_if_empty(model)
         if len(errors) > 1:
-            # A refusal of an agent weighs more than a model that does not load: its status is the server's fault.
-            worst = min(errors, key=lambda error: isinstance(error, BuildError))
-            kind = InvalidArgumentError if isinstance(worst, BuildError) else InternalError
+            worst = min(errors, key=_weight)
+            kind = (InternalError, InvalidArgumentError, UnavailableError)[_weight(worst)]
             error = kind("".join(f"{str(error).rstrip()}\n" for error in errors))
             error.report = worst.report if isinstance(worst, RepoAgentError) else None
             raise error from worst
@@ -144,6 +143,11 @@ class NamedLoads:
         for name in futures:
             self._followers.settle(name)
         return failed
+
+
+def _weight(error: BaseException) -> int:
+    """A refusal of an agent weighs more than a model that does not load, and that more than a store that fails."""
+    return 2 if isinstance(error, UnavailableError) else 1 if isinstance(error, BuildError) else 0
 
 
 def _check_names(models: Iterable[ModelId]) -> None:

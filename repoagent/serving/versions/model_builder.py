@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from repoagent.config import ModelConfig, check, copy, no_version, normalize, select_versions
 from repoagent.config.backends import MODEL_FILENAMES, way_out
-from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import (
+    CancelledError,
+    ErrorCode,
+    InvalidArgumentError,
+    RepoAgentError,
+    StoreUnavailableError,
+    UnsupportedError,
+    causes,
+)
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.backends.registry import BackendRegistry
 from repoagent.serving.ensembles.plan import is_ensemble
@@ -50,6 +58,12 @@ class BuildError(InvalidArgumentError):
             f"version {version} is at UNAVAILABLE state: {reason};" for version, reason in reasons.items()
         )
         super().__init__(f"load failed for model '{model_name}': {self.reason}\n")
+
+
+class UnreadBuildError(BuildError, StoreUnavailableError):
+    """None of its files is to blame: a store failed while they were read, and the same load may succeed later."""
+
+    code = ErrorCode.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,7 @@ class ModelBuilder:
             logger.warning("model '%s': the server does not go by %s of its configuration", model, meaningless)
         built: dict[int, ServedModel | Kept] = {}
         reasons: dict[int, str] = {}
+        later = True
         with ExitStack() as undo:
             for version in versions:
                 if cancelled():
@@ -146,8 +161,9 @@ class ModelBuilder:
                 except RepoAgentError as error:
                     logger.debug("failed to load '%s' version %d: %s", model, version, str(error).rstrip())
                     reasons[version] = f"{error.code.text}: {error}"
+                    later &= any(isinstance(one, StoreUnavailableError) for one in causes(error))
             if reasons:
-                raise BuildError(model, reasons)
+                raise (UnreadBuildError if later else BuildError)(model, reasons)
             undo.pop_all()
         result = Built.of(built)
         for version, served in result.versions.items():

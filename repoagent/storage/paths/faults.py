@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from repoagent.errors import NotFoundError, RepoAgentError, UnavailableError
+from repoagent.errors import NotFoundError, RepoAgentError, StoreUnavailableError, UnavailableError, described
 
 __all__ = ["full_disk", "storage_faults"]
 
@@ -22,8 +22,10 @@ def storage_faults(what: str, where: str) -> Iterator[None]:
         raise NotFoundError(f"cannot {what} {where}: it does not exist") from error
     except NotADirectoryError as error:
         raise NotFoundError(f"cannot {what} {where}: it is not a directory") from error
+    except PermissionError as error:
+        raise UnavailableError(f"cannot {what} {where}: {described(error)}") from error
     except Exception as error:  # filesystem packages have no common base for "the server did not answer"
-        raise UnavailableError(f"cannot {what} {where}: {type(error).__name__}: {error}") from error
+        raise StoreUnavailableError(f"cannot {what} {where}: {described(error)}") from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from repoagent.errors import UnavailableError
+from repoagent.errors import StoreUnavailableError, UnavailableError
 
 __all__ = ["RemoteCalls"]
 
@@ -71,7 +71,7 @@ class RemoteCalls:
             if not self._stalled_since:
                 return
             if now < self._next_try:
-                raise UnavailableError(f"{self._where} has not answered since {self._stalled_since}")
+                raise StoreUnavailableError(f"{self._where} has not answered since {self._stalled_since}")
             self._plan_next_try(now)
 
     def _plan_next_try(self, now: float) -> None:
@@ -91,7 +91,7 @@ class RemoteCalls:
             raise UnavailableError(f"{self._where} does not answer, and the server is stopping")
         self._stalled_since = self._stalled_since or one.since
         self._plan_next_try(now)
-        raise UnavailableError(f"{self._where} does not answer within {self._seconds:g} s (--repository-timeout)")
+        raise StoreUnavailableError(f"{self._where} does not answer within {self._seconds:g} s (--repository-timeout)")
 
     def _work(self, one: "_Call") -> None:
         one.run()

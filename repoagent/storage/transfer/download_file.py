@@ -6,7 +6,13 @@ import os
 import threading
 from typing import Final
 
-from repoagent.errors import CancelledError, InvalidArgumentError, UnavailableError
+from repoagent.errors import (
+    CancelledError,
+    InvalidArgumentError,
+    StoreUnavailableError,
+    UnavailableError,
+    described,
+)
 from repoagent.storage.paths.faults import full_disk
 from repoagent.storage.transfer.digests import Digester, WrongDigestError
 from repoagent.storage.transfer.download_context import DownloadContext
@@ -57,7 +63,7 @@ def download_file(file: RemoteFile, into: PartialFile, context: DownloadContext,
                 return _Download(file, into, context, most).run()
         except ChangedError as error:
             into.clear()
-            raise UnavailableError(f"{file.name} changed while it was copied ({error}); load it again") from error
+            raise StoreUnavailableError(f"{file.name} changed while it was copied ({error}); load it again") from error
         except WrongDigestError:
             into.clear()
             raise
@@ -258,10 +264,9 @@ class _Download:
         if isinstance(error, OSError) and error.errno in _OUR_DISK:
             raise error
         if _is_final(error) or failures >= _ATTEMPTS:
-            raise UnavailableError(
-                f"cannot read {self._file.name} (attempt {failures}): {type(error).__name__}: {error}"
-            ) from error
-        logger.info("attempt %d to read %s failed: %s", failures, self._file.name, error)
+            kind = UnavailableError if _is_final(error) else StoreUnavailableError
+            raise kind(f"cannot read {self._file.name} (attempt {failures}): {described(error)}") from error
+        logger.info("attempt %d to read %s failed: %s", failures, self._file.name, described(error))
         self._context.stop.wait(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
         self._context.check()
 
