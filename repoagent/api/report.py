@@ -87,6 +87,8 @@ class LoadReport:
 
     ``outcome`` is "loading", "loaded", "failed", "unloading" or "unloaded"; ``seconds`` is how long the load took, or
     has taken so far; ``error`` is why it failed.
+
+    ``size`` is the bytes of the model's files in its repository, 0 where that is not known.
     """
 
     model: str
@@ -94,6 +96,7 @@ class LoadReport:
     seconds: float
     entries: tuple[EntryReport, ...] = ()
     error: str | None = None
+    size: int = 0
 
     @property
     def summary(self) -> str:
@@ -114,6 +117,7 @@ class LoadReport:
             "outcome": self.outcome,
             "seconds": self.seconds,
             "error": self.error,
+            "size": self.size,
             "entries": [entry.to_dict() for entry in self.entries],
         }
 
@@ -121,7 +125,9 @@ class LoadReport:
     def from_dict(cls, values: Mapping[str, Any]) -> "LoadReport":
         """The report that :meth:`to_dict` described, for example one that a server sent."""
         entries = tuple(EntryReport.from_dict(entry) for entry in values["entries"])
-        return cls(values["model"], values["outcome"], values["seconds"], entries, values["error"])
+        return cls(
+            values["model"], values["outcome"], values["seconds"], entries, values["error"], values.get("size", 0)
+        )
 
     def to_json(self) -> str:
         """The report as one line of JSON."""

@@ -168,6 +168,7 @@ class EntryModel:
         found = downloads.download(with_digests(files, digests or {}), into, options or {}, allow)
         if isinstance(what, str):
             check_same(what, files, downloads.listing(what, include, options or {}, allow))
+        self._recorder.add(0, sum((into / path).stat().st_size for path in found), None, "")
         return found
 
     def list_remote(

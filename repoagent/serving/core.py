@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from repoagent.audit import Actor, acting_as
@@ -265,7 +266,9 @@ class ServingCore:
     def report(self, name: str) -> "LoadReport | None":
         """The report of the last load of a model that was tried; None if there was none."""
         slot = self._table.meant(name)
-        return slot.report if slot is not None else None
+        if slot is None or slot.report is None:
+            return None
+        return replace(slot.report, size=slot.attempted.size if slot.attempted is not None else 0)
 
     def poll(self) -> None:
         """Compare the repositories with what is loaded: load what is new or changed, unload what is gone.

@@ -47,6 +47,7 @@ def run(tmp_path: Path) -> Iterator[Callable[[Work], Mapping[str, bytes]]]:
             harness = stack.enter_context(AgentHarness(tmp_path / "harness", {"worker": Worker}))
             outcome = harness.run(model)
             harness.close()
+            work.report = outcome.report  # type: ignore[attr-defined]
             if outcome.error is not None:
                 raise outcome.error
             return outcome.files
@@ -66,6 +67,7 @@ def test_a_file_is_downloaded_with_its_digest_through_the_cache(run: Any, server
 
     assert run(load)["1/w.onnx"] == CONTENT
     assert found == {"w.onnx": digest}
+    assert run.report.entries[0].actions[0].bytes_written == len(CONTENT)
     sent = server.sent
     run(load)
     assert server.sent == sent + 2  # the first byte, before and after

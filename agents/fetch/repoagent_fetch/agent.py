@@ -59,7 +59,7 @@ class FetchAgent(Agent):
             tree.mkdir(exist_ok=True)
             build(tree)
         model.update_location(tree)
-        _report(model, plan, tree, fetched=build.ran)
+        _report(model, plan, fetched=build.ran)
 
 
 def _check_secrets(model: AgentModel, options: Options) -> None:
@@ -106,16 +106,13 @@ def _is_decided(scheme: str, options: Options) -> bool:
             return scheme == "models" and has_digests(options)
 
 
-def _report(model: AgentModel, plan: Plan, tree: Path, *, fetched: bool) -> None:
-    size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
+def _report(model: AgentModel, plan: Plan, *, fetched: bool) -> None:
     how = f"fetched {plan.source}" if fetched else f"{plan.source}, from the cache"
     notes = [how, "pinned" if plan.pinned else "not pinned: it may be another model tomorrow"]
     if plan.source.startswith("oci://"):
         notes.append("oci: a container registry")
     digests = {file.path: file.digest for file in plan.files[:50] if file.digest}
-    model.report(
-        bytes_written=size if fetched else 0, digests=digests, note="; ".join(notes), evidence=evidence(plan, fetched)
-    )
+    model.report(digests=digests, note="; ".join(notes), evidence=evidence(plan, fetched))
 
 
 def _own_files(root: Path) -> list[str]:

@@ -46,7 +46,7 @@ class ModelSlot:
         """Whether the last load failed, and nothing has been unloaded since."""
         self.leases = 0
         """How many holders rely on its staying loaded."""
-        self.attempted: object = None
+        self.attempted: Fingerprint | None = None
         """The fingerprint of the source at the last load from a repository, whether it succeeded or not."""
         self._context = context
         self._queue = queue

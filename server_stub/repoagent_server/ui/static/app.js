@@ -4,7 +4,7 @@ import { api, hasKey, setKey } from "./api.js";
 import { h } from "./dom.js";
 import { History } from "./history.js";
 import { ModelView } from "./model_view.js";
-import { modelsView } from "./models_view.js";
+import { modelsView, Reports } from "./models_view.js";
 
 const EVERY_MS = 2000;
 
@@ -12,6 +12,7 @@ const content = document.getElementById("content");
 const status = document.getElementById("status");
 const signOut = document.getElementById("sign-out");
 const history = new History();
+const reports = new Reports(() => view || refresh());
 let session = null;
 let view = null;
 let turn = 0;
@@ -50,7 +51,7 @@ async function refresh() {
     if (mine !== turn) return; // a newer look is on its way
     history.add(statistics, performance.now() / 1e3);
     if (view) await view.refresh(index);
-    else keepingFocus(() => content.replaceChildren(modelsView(index)));
+    else keepingFocus(() => content.replaceChildren(modelsView(index, statistics, reports)));
     if (status.dataset.lost) say("");
     delete status.dataset.lost;
   } catch (error) {
@@ -99,8 +100,9 @@ async function start() {
   say("");
   try {
     const server = await api.server();
+    const name = server.name === "triton" ? "" : ` ${server.name}`; // the default of Triton's clients names nothing
     const client = session.client === null ? "" : `, as ${session.client}`;
-    document.getElementById("server").textContent = `${server.name} ${server.version}${client}`;
+    document.getElementById("server").textContent = `version ${server.version}${name}${client}`;
   } catch { /* The models say more than the server's name. */ }
   await show();
 }

@@ -18,7 +18,7 @@ export class ModelView {
     this.report = h("div");
     this.details = h("div");
     this.shown = "";
-    this.element = h("section", {}, h("h2", {}, model), this.versions, this.buttons(),
+    this.element = h("section", {}, h("p", {}, h("a", { href: "#/" }, "← All models")), h("h2", {}, model), this.versions, this.buttons(),
       h("h3", {}, "Now"), this.plots, h("h3", {}, "Last load"), this.report, this.details);
   }
 
@@ -57,14 +57,15 @@ export class ModelView {
     const now = JSON.stringify(entries);
     if (now === this.shown) return;
     this.shown = now; // the rest changes with the states only, and a form that is being filled in must stay
-    this.report.replaceChildren(await this.lastLoad());
+    this.report.replaceChildren(await this.lastLoad(entries.map((entry) => entry.reason ?? "")));
     const ready = entries.filter((entry) => entry.state === "READY");
     this.details.replaceChildren(...(ready.length ? await this.readyDetails(ready[ready.length - 1].version) : []));
   }
 
-  async lastLoad() {
+  // `reasons`: what stands above already.
+  async lastLoad(reasons) {
     try {
-      return timeline(await api.report(this.model));
+      return timeline(await api.report(this.model), reasons);
     } catch (error) {
       return h("p", { class: "soft" }, error.message);
     }

@@ -6,13 +6,14 @@ const WIDTH = 900;
 const ROW = 26;
 const LABEL = 170;
 
-export function timeline(report) {
+export function timeline(report, reasons) {
+  const isNews = (text) => text && !reasons.some((reason) => reason.includes(text));
   const spans = placed(report);
   return h("div", { class: "timeline" },
     h("p", {}, `${report.outcome} after ${seconds(report.seconds)}`),
-    report.error && h("p", { class: "error" }, report.error),
+    isNews(report.error) && h("p", { class: "error" }, report.error),
     spans.length ? drawing(report, spans) : h("p", { class: "soft" }, "No agents."),
-    spans.length ? table(report) : null);
+    spans.length ? table(report, isNews) : null);
 }
 
 // The report has durations. LOAD runs down the chain, what ends the load runs at its end, and the backend between.
@@ -53,7 +54,7 @@ function drawing(report, spans) {
     }, svg("title", {}, `${span.agent} ${span.action}: ${seconds(span.seconds)}`))));
 }
 
-function table(report) {
+function table(report, isNews) {
   const heads = ["Agent", "Action", "Outcome", "Time", "Read", "Written", "Signer", "Notes"];
   const rows = report.entries.flatMap((entry) => entry.actions.map((action) => h("tr", {},
     cell("Agent", `${entry.agent}${entry.origin === "config" ? "" : ` (${entry.origin})`}`),
@@ -63,7 +64,7 @@ function table(report) {
     cell("Read", action.bytes_read ? bytes(action.bytes_read) : ""),
     cell("Written", action.bytes_written ? bytes(action.bytes_written) : ""),
     cell("Signer", action.signers.join(", ")),
-    h("td", { "data-label": "Notes" }, action.error && h("div", { class: "error" }, action.error), action.notes.map((note) => h("div", {}, note)), digests(action.digests)))));
+    h("td", { "data-label": "Notes" }, action.error && h("div", { class: "error" }, isNews(action.error) ? action.error : "Refused, for the reason above."), action.notes.map((note) => h("div", {}, note)), digests(action.digests)))));
   return h("table", { class: "wide" }, h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, rows));
 }
 
