@@ -2,7 +2,7 @@
 
     python benchmarks/soak_lifecycle.py [--minutes 30] [--seed 0] [--store] [--stopped 60]
 
-Each thread loads, unloads, infers and rewrites models at random. Every call must return, with a right answer or an
+Each thread loads, unloads, infers and rewrites models at random, and now and then removes the workspace directory. Every call must return, with a right answer or an
 error that a client may get; every agent must live one of its legal lives, and nothing may be left behind when the
 server has stopped, which it does again and again. With --store half of the models lie on an S3 server that is stopped
 for --stopped seconds in the middle. Exits with 1 otherwise, with the stacks of all threads if a call did not return.
@@ -13,6 +13,7 @@ import faulthandler
 import logging
 import os
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -75,9 +76,15 @@ class Worker:
     """One of the threads: calls at random until the time is over."""
 
     def __init__(
-        self, core: ServingCore, write: Callable[[str, dict[str, bytes]], None], seed: int, report: Report
+        self,
+        core: ServingCore,
+        workspace: Path,
+        write: Callable[[str, dict[str, bytes]], None],
+        seed: int,
+        report: Report,
     ) -> None:
         self._core = core
+        self._workspace = workspace
         self._write = write
         self._random = random.Random(seed)
         self._report = report
@@ -85,9 +92,9 @@ class Worker:
 
     def run(self, deadline: float) -> None:
         """Call one thing after the other."""
-        operations = (self._load, self._unload, self._infer, self._rewrite, self._look)
+        operations = (self._load, self._unload, self._infer, self._rewrite, self._look, self._clean)
         while time.monotonic() < deadline:
-            (operation,) = self._random.choices(operations, (30, 20, 30, 15, 5))
+            (operation,) = self._random.choices(operations, (30, 20, 30, 15, 5, 0.05))
             name = self._random.choice(MODELS)
             self.call = Call(f"{operation.__name__}({name})", time.monotonic())
             outcome = self._outcome(operation, name)
@@ -123,6 +130,10 @@ class Worker:
     def _rewrite(self, name: str) -> None:
         self._write(name, model_files(name, self._random))
 
+    def _clean(self, _: str) -> None:
+        """As a cleaner of temporary files that asks for no locks."""
+        shutil.rmtree(self._workspace, ignore_errors=True)
+
     def _look(self, name: str) -> None:
         self._core.index()
         self._core.statistics()
@@ -145,7 +156,9 @@ def run_round(
     core = ServingCore(options)
     core.start()
     deadline = time.monotonic() + seconds
-    workers = [Worker(core, write, seed * THREADS + number, report) for number in range(THREADS)]
+    workspace = options.workspace_directory
+    assert workspace is not None
+    workers = [Worker(core, workspace, write, seed * THREADS + number, report) for number in range(THREADS)]
     threads = [threading.Thread(target=worker.run, args=(deadline,), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
@@ -159,6 +172,8 @@ def run_round(
                 return False
     for name in MODELS:
         _settle(core, name, report)
+    if core.workspace_fault is not None:
+        report.fault(f"the workspace cannot be used any more: {core.workspace_fault}")
     core.stop()
     report.rounds += 1
     for fault in notes.judge():
@@ -234,7 +249,7 @@ def soak(
         notes.judge()
         while (left := end - time.monotonic()) > 0:
             whole = min(round_seconds, left)
-            with nothing_left_behind([workspace / "*"], report):
+            with nothing_left_behind([workspace], report):
                 if not run_round(options, write, seed + report.rounds, whole, notes, report, patience):
                     break
             progress(f"{report.rounds} rounds, {sum(report.outcomes.values())} calls, {len(report.faults)} faults")

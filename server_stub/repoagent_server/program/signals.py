@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, once as a request and the second time as an order."""
+"""SIGINT and SIGTERM: the first is a request, the second ends the drain delay, the third the process."""
 
 import os
 import signal
@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Final
 
 __all__ = ["StopRequest", "hangup_calls", "stop_signals"]
+
+_HURRY: Final = 2
+"""The signal that is not the first: its sender does not want to wait for balancers any more."""
 
 
 class StopRequest:
@@ -22,6 +26,7 @@ class StopRequest:
         self._prefix = prefix
         self._inside, self._outside = socket.socketpair()
         self._outside.setblocking(False)
+        self._count = 0
         self.made = False
 
     def fileno(self) -> int:
@@ -43,9 +48,9 @@ class StopRequest:
             self.rest()
 
     def pause(self, seconds: float) -> None:
-        """Return after ``seconds``. Another signal ends the program, as ever."""
+        """Return after ``seconds``, or with a second signal."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while self._count < _HURRY and (left := end - time.monotonic()) > 0:
             self._inside.settimeout(left)
             with suppress(TimeoutError):
                 self.rest()
@@ -53,13 +58,15 @@ class StopRequest:
 
     def handle(self, number: int, _: FrameType | None) -> None:
         """Take a signal."""
+        self._count = count = self._count + 1
+        self.made = True
+        more = " Agents get their last calls; a third signal ends the server without." if count == _HURRY else ""
         # A buffered stream may be in the middle of a write.
         with suppress(OSError):  # no one reads it any more
-            os.write(2, self._prefix + f"Signal ({number}) received.\n".encode())
-        if self.made:
+            os.write(2, self._prefix + f"Signal ({number}) received.{more}\n".encode())
+        if count > _HURRY:
             # Nothing is tidied up: what agents left in workspaces is removed at the next start.
             os._exit(1)
-        self.made = True
         self.wake()
 
     def close(self) -> None:

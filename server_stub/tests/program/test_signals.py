@@ -32,15 +32,15 @@ def test_a_signal_is_seen_although_nobody_reads_what_is_said_of_it() -> None:
         os.close(writer)
 
 
-def test_a_second_signal_is_an_order_from_the_moment_that_the_first_is_answered(
+def test_a_third_signal_is_an_order_from_the_moment_that_the_first_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who reads the answer to the first may send the second at once, before the handler goes on."""
+    """Who reads the answer to the first may send the others at once, before the handler goes on."""
     written: list[bytes] = []
 
     def write(_: int, text: bytes) -> int:
         written.append(text)
-        if len(written) == 1:
+        if len(written) < 3:
             signal.raise_signal(signal.SIGTERM)
         return len(text)
 
@@ -55,8 +55,16 @@ def test_a_second_signal_is_an_order_from_the_moment_that_the_first_is_answered(
         patched.setattr(os, "_exit", end)
         with pytest.raises(Ended, match="1"):
             signal.raise_signal(signal.SIGTERM)
-    assert written == [b"Signal (15) received.\n"] * 2
+    hint = b" Agents get their last calls; a third signal ends the server without."
+    assert written == [b"Signal (15) received%b\n" % more for more in (b".", b"." + hint, b".")]
     assert stop.made
+
+
+def test_a_second_signal_ends_a_pause() -> None:
+    with stop_signals() as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        stop.pause(3600)
 
 
 def test_a_signal_in_the_moment_in_which_the_wait_begins_is_seen() -> None:

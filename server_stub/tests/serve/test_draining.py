@@ -43,12 +43,26 @@ def test_while_it_drains_the_server_is_not_ready_and_loses_no_request(world: "Wo
     assert server.process.wait(60) == 0
 
 
-def test_a_second_signal_ends_the_delay(world: "World") -> None:
-    server: Server = world.serve("--drain-delay=3600")
+def test_a_second_signal_ends_the_delay_and_a_third_one_the_process(world: "World") -> None:
+    gate = world.gate()
+    world.agent("agent")
+    world.model("kept", [("agent", {"block": f"UNLOAD {gate.port}"})])
+    server: Server = world.serve("--drain-delay=3600", "--load-model=kept")
     server.process.send_signal(signal.SIGTERM)
     server.until(lambda: server.http.get("/v2/health/ready").status_code == 400, "not ready")
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 1
+    gate.reached()
+    assert "a third signal ends the server without" in server.log
+    gate.open()
+    assert server.ended() == 0
+    assert world.calls("kept")[-3:] == ["agent UNLOAD", "agent UNLOAD_COMPLETE", "agent model_finalize"]
+    server = world.serve("--load-model=kept")
+    server.process.send_signal(signal.SIGTERM)
+    gate.reached()
+    for _ in range(2):
+        server.process.send_signal(signal.SIGTERM)
+        server.until(lambda: server.process.poll() is not None or server.log.count("Signal (15)") > 1, "the second")
+    assert server.ended() == 1
 
 
 def test_variables_and_ready_models_from_the_command_line(world: "World") -> None:
