@@ -34,8 +34,7 @@ def application(args: Settings) -> Any:
         max_ongoing_requests=settings.max_ongoing_requests,
         max_queued_requests=settings.max_queued_requests,
         ray_actor_options=in_process_of(settings.replica),
-        logging_config=_QUIET,
-        graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
+        **_of_both(settings),
         **_replicas(settings),
     )
     ingress = serve.deployment(
@@ -44,10 +43,19 @@ def application(args: Settings) -> Any:
         num_replicas=settings.ingress_replicas,
         max_ongoing_requests=_INGRESS_REQUESTS,
         ray_actor_options=in_process_of(settings.ingress),
-        logging_config=_QUIET,
-        graceful_shutdown_timeout_s=settings.drain_seconds + _GRACE_SECONDS,
+        **_of_both(settings),
     )
     return ingress.bind(models.bind(settings), settings)
+
+
+def _of_both(settings: Settings) -> dict[str, Any]:
+    """What holds for replicas and ingresses alike."""
+    return {
+        "logging_config": _QUIET,
+        "graceful_shutdown_timeout_s": settings.drain_seconds + _GRACE_SECONDS,
+        "health_check_period_s": settings.health_check_period_s,
+        "health_check_timeout_s": settings.health_check_timeout_s,
+    }
 
 
 def _replicas(settings: Settings) -> dict[str, Any]:

@@ -46,6 +46,11 @@ class Settings(BaseModel):
     """Requests that wait in an ingress before more are refused (503); -1 for no limit."""
     drain_seconds: float = Field(30.0, ge=0)
     """How long an unload, and the end of a replica, wait for running requests."""
+    health_check_period_s: float = Field(5.0, gt=0)
+    """How often Ray asks a replica, and an ingress, whether it is well."""
+    health_check_timeout_s: float = Field(10.0, gt=0)
+    """How long one may take to answer that. After three times without an answer Ray replaces it: until then it may be
+    given requests, which fail when their patience is over."""
     ingress_replicas: int = Field(1, ge=1)
     """Processes that pass requests on."""
     stream_requests: int = Field(256, ge=1)
