@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
+from repoagent.nested_text import read_json
 from repoagent.server._c import TRITONSERVER_Server as Server
 from repoagent.server._c import TRITONSERVER_ServerOptions as ServerOptions
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, MetricFormat, ModelControlMode, RateLimitMode
@@ -42,7 +43,7 @@ def server_new(options: Any, byte_size: int, server: Any) -> None:
     made = ServerOptions()
     for level in ("info", "warn", "error"):
         getattr(made, f"set_log_{level}")(server_log().enabled(LogLevel[level.upper()]))
-    for name, *arguments in json.loads(bytes(ffi.buffer(options, byte_size)).decode("utf-8", "surrogateescape")):
+    for name, *arguments in read_json(bytes(ffi.buffer(options, byte_size)).decode("utf-8", "surrogateescape")):
         if name in _FIRST_IS:
             arguments[0] = _FIRST_IS[name](arguments[0])
         getattr(made, name)(*arguments)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from repoagent.web import WebAnswer, WebClient
 
 from repoagent.installing import install_hint
+from repoagent.nested_text import read_json
 
 __all__ = [
     "Action",
@@ -94,6 +95,7 @@ __all__ = [
     "open_beneath",
     "opened_files",
     "read_beneath",
+    "read_json",
     "read_small_file",
     "replace_file",
     "status_beneath",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from repoagent.nested_text import read_json
+
 __all__ = ["BEGINNING", "Head", "LineError", "canonical", "digest", "make_line", "may_begin_line", "plain", "read_line"]
 
 VERSION: Final = 1
@@ -61,9 +63,9 @@ def read_line(line: bytes, key: bytes | None = None) -> dict[str, Any]:
         LineError: it is not a line that :func:`make_line` writes, or its HMAC is not made with ``key``.
     """
     try:
-        document = json.loads(line)
+        document = read_json(line, deepest=2 * _DEEPEST)
         written = canonical(document)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise LineError("it is not valid JSON") from None
     if not isinstance(document, dict) or written != line:
         raise LineError("it is not in canonical form")

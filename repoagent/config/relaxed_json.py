@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any, Final
 
+from repoagent.nested_text import read_json
+
 __all__ = ["loads"]
 
 # Every alternative takes all that it has looked at (possessive, and an end of a string that is missing is none), so
@@ -23,14 +25,12 @@ def loads(text: str) -> Any:
     Raises ``ValueError``; a ``json.JSONDecodeError`` (which is one) speaks about ``text`` as it was given.
     """
     try:
-        return json.loads(text)
+        return read_json(text)
     except json.JSONDecodeError as error:
         try:
-            return json.loads(_TOKEN.sub(_strict, text))
-        except (ValueError, RecursionError):
+            return read_json(_TOKEN.sub(_strict, text))
+        except ValueError:
             raise error from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def _strict(match: re.Match[str]) -> str:

@@ -5,11 +5,11 @@ signatures are for.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 
 __all__ = ["MOST_BYTES", "STATEMENT_SUFFIX", "check_digest", "read_subject"]
 
@@ -48,9 +48,9 @@ def read_subject(statement: bytes, name: str) -> Mapping[str, Any]:
     try:
         if len(statement) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
-        subjects = json.loads(statement)["subject"]
+        subjects = read_json(statement)["subject"]
         found = [one for one in subjects if one["name"] == name and one["digest"]["sha256"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} is not a valid statement: {error}") from error
     if len(found) != 1:
         raise InvalidArgumentError(f"{name}{STATEMENT_SUFFIX} states {len(found)} digests of {name}, expected one")

@@ -55,7 +55,7 @@ def test_an_override_means_what_it_means_to_triton(overrides: dict[str, Any], as
         ),
         ("[]", "expected an object with the fields of ModelConfig"),
         (b"\xff", "not JSON: not UTF-8 at byte 0"),
-        ("[" * 100_000, "not JSON: nested too deeply"),
+        ("[" * 100_000, "not JSON: nested too deeply: more than 100 levels"),
         ('{"max_batch_size": ' + "9" * 5000 + "}", "not JSON: "),
     ],
 )

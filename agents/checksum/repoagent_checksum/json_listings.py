@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError, UnsupportedError
+from repoagent.api import InvalidArgumentError, UnsupportedError, read_json
 from repoagent_checksum.algorithms import ALGORITHMS, GIT_SHA1, Algorithm, find_algorithm
 from repoagent_checksum.digest_file import Entry, merge_entries, parse_digest_file
-from repoagent_checksum.file_names import plain_name
-from repoagent_checksum.limited_json import parse_json
+from repoagent_checksum.file_names import MOST_VALUES, plain_name
 
 __all__ = ["looks_like_json", "parse_descriptor_digest", "parse_listing", "read_entries"]
 
@@ -38,8 +37,8 @@ def parse_listing(data: bytes, source: str) -> list[Entry]:
         UnsupportedError: an OCI layer that is an archive.
     """
     try:
-        document = parse_json(data)
-    except (ValueError, RecursionError) as error:
+        document = read_json(data, most_values=MOST_VALUES)
+    except ValueError as error:
         raise InvalidArgumentError(f"{source}: not valid JSON: {error}") from error
     try:
         return merge_entries(list(_entries(document, source)), source)

@@ -11,9 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError
-from repoagent_checksum.file_names import open_inside, plain_name, read_inside, show
-from repoagent_checksum.limited_json import parse_json
+from repoagent.api import InvalidArgumentError, read_json
+from repoagent_checksum.file_names import MOST_VALUES, open_inside, plain_name, read_inside, show
 
 __all__ = ["INDEX_SUFFIX", "check_index"]
 
@@ -40,18 +39,22 @@ def check_index(root: Path, index: str) -> list[str]:
 
 def _tensors_by_shard(root: Path, index: str) -> dict[str, set[str]]:
     try:
-        weights = _object(parse_json(read_inside(root, index, "safetensors index")))["weight_map"]
+        weights = _object(read_inside(root, index, "safetensors index"))["weight_map"]
         shards: dict[str, set[str]] = {}
-        for tensor, shard in _object(weights).items():
+        for tensor, shard in _checked(weights).items():
             shards.setdefault(plain_name(str(shard), show(index)), set()).add(tensor)
-    except (ValueError, KeyError, RecursionError) as error:
+    except (ValueError, KeyError) as error:
         raise InvalidArgumentError(f"{show(index)}: not a safetensors index: {error!r}") from error
     if not shards:
         raise InvalidArgumentError(f"{show(index)}: the index names no shard")
     return shards
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(text: bytes) -> Mapping[str, Any]:
+    return _checked(read_json(text, most_values=MOST_VALUES))
+
+
+def _checked(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")
     return value
@@ -64,7 +67,7 @@ def _faults(root: Path, shard: str, tensors: set[str]) -> Iterator[str]:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         yield f"shard {show(shard)}: {error.strerror}"
-    except (ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, struct.error) as error:
         yield f"shard {show(shard)} is not a safetensors file: {error}"
     else:
         if size != end:
@@ -78,6 +81,6 @@ def _read_header(file: FileIO) -> tuple[set[str], int]:
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
-    tensors = {name: value for name, value in _object(parse_json(file.read(length))).items() if name != "__metadata__"}
+    tensors = {name: value for name, value in _object(file.read(length)).items() if name != "__metadata__"}
     ends = [int(value["data_offsets"][1]) for value in tensors.values()]
     return set(tensors), 8 + length + max(ends, default=0)

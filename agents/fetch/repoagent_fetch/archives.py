@@ -15,6 +15,8 @@ __all__ = ["Unpacking"]
 
 _HEADER: Final = 1 << 20
 """The largest header of one entry: the library reads it whole."""
+_HEADERS: Final = 16
+"""Of one entry: a name, a link, a table of both kinds."""
 _RATIO: Final = 100
 _DEEPEST: Final = 100
 """Directories in one another."""
@@ -32,7 +34,6 @@ _BROKEN: Final = (
     EOFError,
     ValueError,
     OverflowError,
-    RecursionError,  # of headers that announce headers
 )
 _EXTENDED: Final = (
     tarfile.GNUTYPE_LONGNAME,
@@ -44,12 +45,21 @@ _EXTENDED: Final = (
 
 
 class _Entry(tarfile.TarInfo):
-    """An entry whose extended headers are small."""
+    """An entry whose extended headers are small and few: each is read by a call within that for the one before."""
 
-    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+    def _proc_member(self, archive: Any) -> Any:
         if self.type in _EXTENDED and self.size > _HEADER:
             raise tarfile.HeaderError(f"a header of {self.size} bytes")
+        archive.headers = (archive.headers if self.type in _EXTENDED else 0) + 1
+        if archive.headers > _HEADERS:
+            raise tarfile.HeaderError(f"more than {_HEADERS} headers of one entry")
         return super()._proc_member(archive)  # type: ignore[misc]
+
+
+class _Archive(tarfile.TarFile):
+    tarinfo = _Entry
+    headers = 0
+    """Of the entry that is being read."""
 
 
 class Unpacking:
@@ -93,7 +103,7 @@ class Unpacking:
                 if compression == "gzip":
                     raw = stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb"))
                 limited = _Limited(raw, self._take)
-                tar = stack.enter_context(tarfile.open(fileobj=limited, mode="r|", tarinfo=_Entry))  # type: ignore[call-overload]
+                tar = stack.enter_context(_Archive.open(fileobj=limited, mode="r|"))  # type: ignore[call-overload]
                 while (entry := tar.next()) is not None:
                     self._check_cancelled()
                     self._one(tar, entry, below)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
-from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile
+from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json
 from repoagent_fetch.options import Options
 
 __all__ = [
@@ -89,7 +89,7 @@ def to_text(plan: Plan) -> str:
 
 def from_text(text: str, headers: Headers | None) -> Plan:
     """A plan from the cache."""
-    document = json.loads(text)
+    document = read_json(text)
     files = tuple(RemoteFile(**one) for one in document["files"])
     archives = tuple(Archive(RemoteFile(**one.pop("file")), **one) for one in document["archives"])
     plan = Plan(document["source"], files, archives, document["pinned"], tuple(document["allow"]), document["revision"])

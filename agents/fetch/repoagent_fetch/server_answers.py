@@ -1,6 +1,5 @@
 """The JSON with which hubs and registries answer: its status, size and fields checked before anything uses it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from repoagent.api import (
     NotFoundError,
     UnavailableError,
     WebAnswer,
+    read_json,
 )
 
 __all__ = ["check_cancelled", "document", "field", "items", "number", "text"]
@@ -45,12 +45,10 @@ def document(answer: WebAnswer, what: str) -> Any:
         )
     if answer.status != 200:
         raise UnavailableError(f"{what} cannot be read: the server answers with HTTP {answer.status}")
-    if sum(answer.body.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
-        raise InvalidArgumentError(f"{what} is described by more than {_MOST_VALUES} values")
     try:
-        return json.loads(answer.body)
-    except (ValueError, RecursionError):
-        raise InvalidArgumentError(f"{what} is not valid JSON") from None
+        return read_json(answer.body, most_values=_MOST_VALUES)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{what} is not valid JSON: {error}") from None
 
 
 def field(value: object, name: str, what: str) -> Any:

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Final
 
-from repoagent.api import InvalidArgumentError, UnavailableError
+from repoagent.api import InvalidArgumentError, UnavailableError, read_json
 from repoagent_license.grant import Grant, parse_time
 
 __all__ = ["ask"]
@@ -97,8 +97,8 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> bytes:
 
 def _grant(body: bytes) -> Grant:
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        answer = read_json(body)
+    except ValueError:
         answer = None
     if not isinstance(answer, dict) or not isinstance(answer.get("authorized"), bool):
         raise UnavailableError("the endpoint's answer cannot be used; expected JSON with 'authorized': true or false")

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from repoagent.api import InvalidArgumentError
+from repoagent.api import InvalidArgumentError, read_json
 from repoagent_license.grant import parse_time
 from repoagent_license.terms import Terms
 
@@ -110,8 +110,8 @@ def _signed_bytes(kind: str, payload: bytes) -> bytes:
 
 def _json(content: bytes, what: str) -> dict[str, Any]:
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
+        value = read_json(content)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{what} is not a JSON object")

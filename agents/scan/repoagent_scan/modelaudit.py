@@ -4,7 +4,6 @@ The child has no network to speak of: modelaudit's telemetry is switched off, an
 can take as much memory and time as the limits allow, and whatever it does wrong, it does there.
 """
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from repoagent.api import AgentModel, InternalError, UnsupportedError, install_hint
+from repoagent.api import AgentModel, InternalError, UnsupportedError, install_hint, read_json
 from repoagent_scan.findings import Finding
 from repoagent_scan.options import Audit, Options
 
@@ -52,7 +51,7 @@ def audit(model: AgentModel, root: Path, options: Options) -> list[Finding] | No
 def _read(report: Path) -> Mapping[str, Any]:
     if not report.exists() or report.stat().st_size > _LARGEST_REPORT:
         raise InternalError("modelaudit left no report, or one of more than 256 MiB")
-    document = json.loads(report.read_bytes())
+    document = read_json(report.read_bytes())
     if not isinstance(document, dict) or not isinstance(document.get("issues"), list):
         raise InternalError("modelaudit's report has no list of issues")
     return document

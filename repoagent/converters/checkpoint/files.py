@@ -1,12 +1,12 @@
 """The files of a checkpoint: which there are, which are missing, and whether they fit each other."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from repoagent.beneath import list_beneath, read_beneath
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 
 __all__ = ["CONFIG", "CheckpointFiles"]
 
@@ -107,8 +107,8 @@ class CheckpointFiles:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            found = json.loads(read_beneath(self._directory, name, limit=_LARGEST))
-        except (OSError, ValueError, RecursionError) as error:
+            found = read_json(read_beneath(self._directory, name, limit=_LARGEST))
+        except (OSError, ValueError) as error:
             raise self._wrong(f"{name} cannot be read: {error}") from None
         if not isinstance(found, dict):
             raise self._wrong(f"{name} must be a JSON object")

@@ -17,6 +17,7 @@ from repoagent.converters.plans import (
     target_of,
 )
 from repoagent.errors import InvalidArgumentError, UnsupportedError
+from repoagent.nested_text import read_json
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
@@ -67,7 +68,7 @@ class DecoderConverter:
         from repoagent.executor.runner.decoder_spec import CONFIG_NAME
 
         product = build_described(job)
-        config = json.loads((job.source / CONFIG_NAME).read_text(encoding="utf-8"))
+        config = read_json((job.source / CONFIG_NAME).read_text(encoding="utf-8"))
         config["model"]["decoder"]["filename"] = job.settings["output"]
         (job.target / CONFIG_NAME).write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
         return product

@@ -3,6 +3,8 @@
 import json
 from dataclasses import asdict, dataclass
 
+from repoagent.nested_text import read_json
+
 __all__ = ["Findings", "Gpu"]
 
 
@@ -44,7 +46,7 @@ class Findings:
             ValueError: it is something else.
         """
         try:
-            fields = json.loads(text)
+            fields = read_json(text)
             gpus = tuple(
                 Gpu(int(one["index"]), str(one["name"]), tuple(one["capability"]), int(one["memory_bytes"]))
                 for one in fields["gpus"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 
 __all__ = ["StandInPlan"]
 
@@ -50,7 +51,7 @@ class StandInPlan:
             raise InvalidArgumentError("not a plan of the stand-in, which runs no others")
         _, length = _HEAD.unpack_from(data)
         try:
-            fields = json.loads(data[_HEAD.size : _HEAD.size + length])
+            fields = read_json(data[_HEAD.size : _HEAD.size + length])
             profiles = [Profile(_from(one["shapes"]), _from(one["values"])) for one in fields["profiles"]]
             return cls(data[_HEAD.size + length :], profiles, frozenset(fields["on_host"]), {**fields["aliases"]})
         except (ValueError, KeyError, TypeError) as error:

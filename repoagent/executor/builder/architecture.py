@@ -1,6 +1,5 @@
 """Architecture: what config.json of a checkpoint says about the decoder's shape."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Final
 
 from repoagent.errors import ConfigError
 from repoagent.executor.types.errors import UnsupportedFeatureError
+from repoagent.nested_text import read_json
 
 __all__ = ["Architecture", "read_architecture"]
 
@@ -63,7 +63,7 @@ def read_architecture(folder: Path) -> Architecture:
     if not path.is_file():
         raise ConfigError("File does not exist", source=str(path))
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path.read_text(encoding="utf-8"))
         kind = config.get("model_type")
         if config.get("quantization_config"):
             raise UnsupportedFeatureError("a quantized checkpoint", "the builder rounds weights itself (INT4)")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 
 __all__ = ["Checkpoint", "write_safetensors"]
 
@@ -37,7 +38,7 @@ class Checkpoint:
                 raise InvalidArgumentError(f"{file}: not a safetensors file, or cut short")
             text = stream.read(size)
         try:
-            head = json.loads(text)
+            head = read_json(text)
             room = file.stat().st_size - 8 - size
             for name, entry in head.items():
                 if name != "__metadata__":
@@ -86,7 +87,7 @@ def _indexed(folder: Path) -> list[Path]:
     if not index.is_file():
         return []
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(read_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
         files = [folder / Path(name).name for name in names]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidArgumentError(f"{index}: not an index of safetensors files: {error}") from error

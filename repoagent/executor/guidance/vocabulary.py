@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from repoagent.executor.types.errors import CheckError
+from repoagent.nested_text import read_json
 
 __all__ = ["Vocabulary", "token_bytes"]
 
@@ -58,7 +59,7 @@ def _parse(tokenizer: str | None) -> dict[str, Any]:
     if tokenizer is None:
         return {}
     try:
-        description = json.loads(tokenizer)
+        description = read_json(tokenizer)
     except ValueError as error:
         raise CheckError(f"GuidedDecodingConfig.tokenizer_str is not a tokenizer's JSON: {error}") from error
     if not isinstance(description, dict):

@@ -1,6 +1,5 @@
 """Adapters as Hugging Face's PEFT saves them: adapter_config.json and adapter_model.safetensors."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from repoagent.executor.builder.safetensors import Checkpoint
 from repoagent.executor.lora.modules import LoraModule
 from repoagent.executor.types.adapters import LoraConfig
 from repoagent.executor.types.errors import UnsupportedFeatureError
+from repoagent.nested_text import read_json
 
 __all__ = ["read_peft"]
 
@@ -85,7 +85,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     path = folder / "adapter_config.json"
     if not path.is_file():
         raise ConfigError("File does not exist", source=str(path))
-    settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    settings: dict[str, Any] = read_json(path.read_text(encoding="utf-8"))
     if settings.get("peft_type") != "LORA":
         raise UnsupportedFeatureError(f"{path}: peft_type {settings.get('peft_type')!r}", "only LORA is applied")
     for name, plain in _OTHER_KINDS.items():

@@ -4,7 +4,6 @@ The file has the layout of onnxruntime-genai. Graphs of standard operators carry
 ``"type": "std-decoder"`` in the decoder section; onnxruntime-genai itself cannot run those.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from repoagent.beneath import open_beneath, relative_parts
 from repoagent.errors import UnsafePathError
 from repoagent.executor.runner.folder_fields import Section
 from repoagent.executor.types.errors import CheckError, DecoderError
+from repoagent.nested_text import read_json
 
 __all__ = ["CONFIG_NAME", "STD_TYPE", "DecoderSpec", "SlidingWindow", "check_form", "parse_spec", "read_spec"]
 
@@ -103,8 +103,8 @@ def parse_spec(text: str, graph: bytes, weights: Mapping[str, npt.NDArray[Any]])
 
 def _parse(folder: Path, text: str | bytes, source: str) -> DecoderSpec:
     try:
-        values = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:  # a ValueError too: text that is not UTF-8
+        values = read_json(text)
+    except (TypeError, ValueError) as error:  # a ValueError too: text that is not UTF-8
         raise DecoderError(f"cannot be read: {error}", source=source) from error
     if not isinstance(values, dict):
         raise DecoderError(f"cannot be read: it must hold an object, not a {type(values).__name__}", source=source)

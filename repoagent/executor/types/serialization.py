@@ -15,6 +15,7 @@ from repoagent.executor.types.enums import FinishReason
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.result import AdditionalOutput, Result
 from repoagent.executor.types.tensors import Array
+from repoagent.nested_text import read_json
 
 __all__ = ["deserialize_result", "serialize_result"]
 
@@ -57,7 +58,7 @@ def _parse(data: memoryview) -> Result:
     if bytes(data[:4]) != MAGIC:
         raise ValueError(f"expected the mark {MAGIC!r}, not {bytes(data[:4])!r}")
     (size,) = struct.unpack("<I", data[4:8])
-    head = json.loads(bytes(data[8 : 8 + size]))
+    head = read_json(bytes(data[8 : 8 + size]))
     result = Result(**{name: head[name] for name in _PLAIN})
     result.finish_reasons = [FinishReason(number) for number in head["finish_reasons"]]
     offset = 8 + size

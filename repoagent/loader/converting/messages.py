@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from repoagent.api.converters import Product
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
+from repoagent.nested_text import read_json
 
 __all__ = [
     "LINE_BYTES",
@@ -46,7 +47,7 @@ class BuildOrder:
     @classmethod
     def from_json(cls, text: str) -> "BuildOrder":
         """The inverse of :meth:`to_json`."""
-        return cls(**json.loads(text))
+        return cls(**read_json(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
         ValueError: it is none: something else writes where only the converter's process should.
     """
     try:
-        body = json.loads(line)
+        body = read_json(line)
         if "progress" in body:
             done, total, what = body["progress"]
             return ProgressEvent(int(done), None if total is None else int(total), one_line(what, _WHAT_CHARACTERS))
@@ -97,7 +98,7 @@ def parse(line: bytes) -> ProgressEvent | FailureEvent | Product:
             return FailureEvent(error_of(ErrorCode(body["code"]), one_line(body["message"], _NOTE_CHARACTERS)), trace)
         notes = [one_line(note, _NOTE_CHARACTERS) for note in body["notes"][:_MOST_NOTES]]
         return Product(dict(body["annotations"]), tuple(notes))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a line of a converter's process cannot be read: {error}") from error
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from repoagent.api.converters import ConversionPlan, Product
 from repoagent.errors import InternalError
+from repoagent.nested_text import read_json
 
 __all__ = ["SUFFIX", "read_product", "statement_name", "write_statement"]
 
@@ -81,7 +82,7 @@ def read_product(directory: Path, plan: ConversionPlan) -> Product:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-        statement = json.loads(path.read_text(encoding="utf-8"))
+        statement = read_json(path.read_text(encoding="utf-8"))
         (subject,) = (one for one in statement["subject"] if one["name"] == plan.output)
         (byproduct,) = statement["predicate"]["runDetails"]["byproducts"]
         return Product(subject["annotations"], tuple(byproduct["annotations"]["notes"]))

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackagePath, distribution
@@ -12,6 +11,7 @@ from typing import Final
 from repoagent.loader.agent_directory import module_name
 from repoagent.loader.discovery import AgentInfo
 from repoagent.loader.pinned_code import Code
+from repoagent.nested_text import read_json
 
 __all__ = ["code_of"]
 
@@ -49,7 +49,7 @@ def _of_package(installed: Distribution) -> Code:
 
 
 def _record(installed: Distribution) -> bytes:
-    if json.loads(installed.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+    if read_json(installed.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
         raise ValueError("it is an editable installation, whose code RECORD does not cover; install it as a wheel")
     for path in installed.files or ():
         if path.match("*.dist-info/RECORD"):

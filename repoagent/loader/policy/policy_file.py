@@ -1,13 +1,13 @@
 """Reading ``policy.toml``. Everything that is not understood is an error: a typo must not switch a guard off."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from repoagent.errors import ConfigError
 from repoagent.loader.policy.rules import AllowedAgent, DemandedAgent, Mode, Policy, Rule
+from repoagent.nested_text import read_toml
 
 __all__ = ["read_policy"]
 
@@ -26,10 +26,10 @@ def read_policy(path: Path) -> Policy:
     """
     source = str(path)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = read_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the policy cannot be read: {error.strerror}", source=source) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"not a TOML file: {error}", source=source) from error
     return _Reader(source, path.parent).policy(document)
 

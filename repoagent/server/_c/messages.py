@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 from repoagent.server.enums import MetricFormat, ParameterType
 
 __all__ = ["Message", "Metrics", "Parameter", "parameter_type"]
@@ -50,8 +51,8 @@ class Message:
 
     def __init__(self, json_text: str) -> None:
         try:
-            json.loads(json_text)
-        except json.JSONDecodeError as error:
+            read_json(json_text)
+        except ValueError as error:
             raise InvalidArgumentError(f"failed to parse the message as JSON: {error}") from error
         self._text = json_text
 

@@ -1,9 +1,9 @@
 """The settings of a server, one call each."""
 
-import json
 from typing import Any
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, ModelControlMode, RateLimitMode
 from repoagent.server.logs import LogCallback, open_log_file, server_log
 from repoagent.server.options import (
@@ -83,8 +83,8 @@ class ServerOptions:
             InvalidArgumentError: ``config_json`` is no JSON object.
         """
         try:
-            settings: Any = json.loads(config_json)
-        except json.JSONDecodeError as error:
+            settings: Any = read_json(config_json)
+        except ValueError as error:
             raise InvalidArgumentError(f"the configuration of cache '{name}' is not valid JSON: {error}") from error
         if not isinstance(settings, dict):
             raise InvalidArgumentError(f"the configuration of cache '{name}' must be a JSON object")

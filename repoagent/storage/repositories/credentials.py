@@ -5,7 +5,6 @@ Of the prefixes that fit a URL, the longest counts; ``""`` fits all. What the fi
 store's own library looks.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from repoagent.beneath import read_small_file
 from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent.nested_text import read_json
 from repoagent.storage.repositories.url import RepositoryUrl
 
 __all__ = ["CREDENTIALS_VARIABLE", "with_credentials"]
@@ -56,7 +56,7 @@ def _from_file(url: RepositoryUrl, section: str, environment: Mapping[str, str])
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        document = json.loads(read_small_file(path, limit=_LARGEST))
+        document = read_json(read_small_file(path, limit=_LARGEST))
     except OSError as error:
         raise NotFoundError(f"the file of {CREDENTIALS_VARIABLE} cannot be read: {error.strerror}") from None
     except ValueError:  # Its text may hold a secret.

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from repoagent.nested_text import read_json
+
 __all__ = ["CHUNK", "ENDINGS", "PartialFile", "boot", "remove"]
 
 CHUNK: Final = 1 << 20
@@ -107,7 +109,7 @@ class PartialFile:
     def _continue(self) -> bool:
         """Whether something is here that can be continued; then it is."""
         try:
-            known = json.loads(self._about_path.read_text())
+            known = read_json(self._about_path.read_text())
             self._marks_fd = os.open(self._marks_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (OSError, ValueError):
             return False

@@ -1,13 +1,13 @@
 """Reading an access file. Everything that is not understood is an error: a typo must not let anybody in."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from repoagent.config.suggestions import did_you_mean
 from repoagent.errors import ConfigError, InvalidArgumentError
+from repoagent.nested_text import read_toml
 from repoagent_server.access.clients import Client, Grant
 from repoagent_server.access.identity import canonical
 from repoagent_server.access.key_sets import ALGORITHMS, KeySet, load_library
@@ -64,8 +64,8 @@ def read_rules(data: bytes, path: Path, key_set_of: KeySetOf) -> Rules:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"the access file has more than {MOST_BYTES} bytes", source=source)
     try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        document = read_toml(data.decode("utf-8"))
+    except ValueError as error:
         raise ConfigError(f"not a TOML file: {error}", source=source) from None
     return _Reader(source, path.parent, key_set_of).rules(document)
 

@@ -15,6 +15,7 @@ import orjson
 
 from repoagent.errors import InternalError, InvalidArgumentError
 from repoagent.limits import DEFAULT_LIMITS
+from repoagent.nested_text import check_depth
 from repoagent.serving.requests.tensor import Array
 
 __all__ = [
@@ -157,11 +158,17 @@ def _dumps_leniently(document: Any) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
+_DEEPEST: Final = 800
+"""Levels that Python's parser is given; the limits of requests are lower, and name themselves."""
 _BOM: Final = "\ufeff"
 """What some editors put before UTF-8; Triton passes over it."""
 
 
 def _loads_leniently(text: str, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    try:
+        check_depth(text, _DEEPEST)
+    except ValueError:
+        raise too_deep() from None
     try:
         document = json.loads(text.removeprefix(_BOM), parse_float=_finite, object_pairs_hook=objects)
         _refuse_half_pairs(text)
@@ -170,8 +177,6 @@ def _loads_leniently(text: str, objects: Callable[[list[tuple[str, Any]]], Any] 
         raise _unreadable("Number too big to be stored in double.", text, _first_number_too_big(text)) from None
     except json.JSONDecodeError as error:
         raise _unreadable(*_explain(text, error.msg, error.pos + text.startswith(_BOM))) from None
-    except RecursionError:
-        raise too_deep() from None
     except ValueError:
         raise InternalError("failed to parse the request JSON buffer: Number too big to be stored.") from None
 

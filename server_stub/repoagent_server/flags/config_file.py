@@ -6,7 +6,6 @@ from a file is never repeated in a message: it may be a secret.
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 import click
 
 from repoagent.config.suggestions import did_you_mean
+from repoagent.nested_text import read_toml
 
 __all__ = ["ENVIRONMENT_PREFIX", "config_file_option", "environment_notes"]
 
@@ -60,10 +60,10 @@ def _read(path: Path, ctx: click.Context) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
+        document = read_toml(text)
     except OSError as error:
         raise click.UsageError(f"--config-file: cannot read {path}: {error.strerror}", ctx) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise click.UsageError(f"--config-file: {path} is not TOML: {error}", ctx) from error
     options = _options(ctx)
     values: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from repoagent_server.codec.json_text import loads, too_deep
 from repoagent_server.codec.long_json import LONG_JSON, Frame, read_long
 from repoagent_server.http.messages import Request
 
-__all__ = ["document", "optional_document"]
+__all__ = ["check_depth", "document", "optional_document"]
 
 _FRAME: Final = Frame(DEFAULT_LIMITS.request_parameters, DEFAULT_LIMITS.json_depth)
 
@@ -23,7 +23,7 @@ def document(request: Request) -> Any:
     if len(request.body) >= LONG_JSON:
         return read_long(request.body, _FRAME)
     read = loads(request.body)
-    _check_depth(read)
+    check_depth(read)
     return read
 
 
@@ -32,7 +32,8 @@ def optional_document(request: Request) -> Any:
     return document(request) if len(request.body) else MISSING
 
 
-def _check_depth(value: object) -> None:
+def check_depth(value: object) -> None:
+    """Raise ``InvalidArgumentError`` if a document that was read is nested too deeply."""
     level = [value]
     for _ in range(_FRAME.depth + 1):
         level = [

@@ -14,6 +14,7 @@ from repoagent_server.codec.long_json import LONG_JSON
 from repoagent_server.handlers.inference import Inference
 from repoagent_server.handlers.restrictions import Api
 from repoagent_server.http.access import route_of
+from repoagent_server.http.json_body import check_depth
 from repoagent_server.http.load_report import wanted_report
 from repoagent_server.http.long_work import LongWork
 from repoagent_server.http.messages import Exchange, Request, Response, json_response
@@ -192,6 +193,8 @@ class OpenAiRoutes:
 
 def _parsed(request: Request) -> Any:
     try:
-        return loads(request.body)
+        read = loads(request.body)
     except InternalError as error:  # Of the client, in this API.
         raise InvalidArgumentError(f"the body of the request is not valid JSON: {error.message}") from None
+    check_depth(read)
+    return read

@@ -1,8 +1,9 @@
 """One JSON object that may be the call of a function, read as it grows."""
 
-import json
 from collections.abc import Collection
 from typing import Final
+
+from repoagent.nested_text import read_json
 
 __all__ = ["CallObject"]
 
@@ -130,7 +131,7 @@ class CallObject:
 
 def _string(text: str) -> str | None:
     try:
-        value = json.loads(text, strict=False)
+        value = read_json(text, strict=False)
     except ValueError:
         return None
     return value if isinstance(value, str) else None

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from repoagent_server.codec.json_text import loads
+from repoagent.nested_text import read_json
 from repoagent_server.openai.fields import Fields
 
 __all__ = ["template_messages"]
@@ -76,8 +76,8 @@ def _call(call: Fields) -> dict[str, Any]:
         raise call.wrong("function", "is required")
     name, text = function.required("name"), function.text("arguments") or "{}"
     try:
-        arguments = loads(text.encode("utf-8", "surrogateescape"))
-    except Exception:
+        arguments = read_json(text)
+    except ValueError:
         raise function.wrong("arguments", "must be a string of JSON") from None
     found: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return found if call.get("id") is None else {"id": call.required("id"), **found}

@@ -1,10 +1,10 @@
 """The five parts of a file and what its header asks for."""
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any, Final
 
+from repoagent.api import read_json
 from repoagent_decrypt.files.errors import DamagedError
 from repoagent_decrypt.jwe.encoding import decode
 
@@ -99,8 +99,8 @@ def _tail(fd: int, start: int) -> tuple[int, bytes]:
 
 def _header(protected: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(decode(protected, "the header"))
-    except (ValueError, RecursionError) as error:
+        document = read_json(decode(protected, "the header"))
+    except ValueError as error:
         if isinstance(error, DamagedError):
             raise
         raise DamagedError("the header is not JSON") from None

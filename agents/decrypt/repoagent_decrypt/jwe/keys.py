@@ -1,6 +1,5 @@
 """Keys for JWE: a JWK (RFC 7517), a set of them, the raw bytes of an AES key, or a private RSA key in PEM."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +8,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from repoagent.api import read_json
 from repoagent_decrypt.files.errors import DamagedError, KeyFormatError
 from repoagent_decrypt.jwe.encoding import decode
 
@@ -59,14 +59,14 @@ def _from_pem(text: bytes, source: str) -> JweKey:
 
 def _from_json(text: bytes, source: str) -> tuple[JweKey, ...]:
     try:
-        document = json.loads(text)
+        document = read_json(text)
         entries: Sequence[Any] = document.get("keys", [document])
         return tuple(_from_jwk(entry, source) for entry in entries)
     except DamagedError as error:
         raise KeyFormatError(f"{source}: {error}") from None
     except KeyFormatError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KeyFormatError(f"{source} is not a JWK ({type(error).__name__})") from None
 
 

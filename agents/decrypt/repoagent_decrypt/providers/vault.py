@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError
+from repoagent.api import InvalidArgumentError, NotFoundError, UnavailableError, read_json
 from repoagent_decrypt.providers.http import Answer, HttpRequest, check_base_url
 from repoagent_decrypt.providers.reference import (
     CIPHERTEXT_OPTIONS,
@@ -113,7 +113,7 @@ def _why(answer: Answer) -> str:
 
 def _json(answer: Answer) -> Mapping[str, Any]:
     try:
-        value = json.loads(answer.body)
+        value = read_json(answer.body)
     except ValueError:
         return {}
     return value if isinstance(value, Mapping) else {}

@@ -2,12 +2,12 @@
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from repoagent.api import read_json
 from repoagent_decrypt.files.errors import KeyFormatError
 from repoagent_decrypt.tink.messages import HASHES, STREAMING_KEY, keyset_message, streaming_key_message
 
@@ -71,7 +71,7 @@ def _read_binary(data: bytes, source: str) -> Any:
 
 def _read_json(data: bytes, source: str) -> Any:
     try:
-        document = json.loads(data)
+        document = read_json(data)
         if "encryptedKeyset" in document:
             raise KeyFormatError(
                 f"{source}: the keyset is encrypted; give the KMS with its 'encryptedKeyset' as ciphertext, such as "
@@ -81,7 +81,7 @@ def _read_json(data: bytes, source: str) -> Any:
         keyset.primary_key_id = int(document["primaryKeyId"])
         for entry in document["key"]:
             _add_key(keyset, entry)
-    except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, KeyFormatError):
             raise
         raise KeyFormatError(f"{source} is not a Tink keyset in JSON ({type(error).__name__})") from None

@@ -14,6 +14,12 @@ _MAGIC: Final = b"\x93NUMPY"
 _VERSIONS: Final = (b"\x01\0", b"\x02\0", b"\x03\0")
 _LARGEST_HEADER: Final = 10_000
 """NumPy's own limit."""
+_DEEPEST: Final = 32
+_STRING: Final = re.compile(r"""[bu]?(?:'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+")""")
+_WORDS: Final = re.compile(r"(?:[{}()\[\],:]|[0-9]++|True|False|None)*+")
+_CHAIN: Final = re.compile(r"[\w)}\]][\[({]")
+"""Calls and indices, which follow each other without a bracket in another."""
+_INNERMOST: Final = re.compile(r"[\[({][^\[\](){}]*+[\])}]")
 _PLAIN: Final = re.compile(r"[<>|=]?([?bBiufcSaUVmM])([0-9]{1,9})(\[[0-9A-Za-z]+\])?")
 """A code and a size, as NumPy writes them. All names of types, and whatever is unknown, count as objects."""
 
@@ -36,16 +42,29 @@ def check_array(data: Buffer) -> bool:
     start = 10 if data[6] == 1 else 12
     size = int.from_bytes(data[8:start], "little")
     try:
-        header = ast.literal_eval(data[start : start + min(size, _LARGEST_HEADER)].decode())
+        text = data[start : start + min(size, _LARGEST_HEADER)].decode()
+        _check_form(text)
+        header = ast.literal_eval(text)
         width = _width(header["descr"])
         count = math.prod(int(length) for length in header["shape"])
-    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError, OverflowError) as error:
+    except (ValueError, SyntaxError, KeyError, TypeError, OverflowError) as error:
         raise MalformedError(f"the header is not that of a NumPy array: {type(error).__name__}") from None
     if width is None:
         return False
     if start + size + count * width != len(data):
         raise MalformedError(f"the array has {count * width} bytes, and {len(data) - start - size} follow the header")
     return True
+
+
+def _check_form(text: str) -> None:
+    """Raise ``ValueError`` for what NumPy does not write: Python's compiler calls itself for each thing in another."""
+    bare = "".join(_STRING.sub("0", text).split())
+    if _WORDS.fullmatch(bare) is None or _CHAIN.search(bare):
+        raise ValueError
+    for _ in range(_DEEPEST):
+        bare = _INNERMOST.sub("0", bare)
+    if not bare.isalnum():
+        raise ValueError
 
 
 def _width(described: Any) -> int | None:

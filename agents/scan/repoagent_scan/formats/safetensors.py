@@ -3,10 +3,10 @@
 A file that has bytes which no tensor covers can be two files at once, such as weights and an archive.
 """
 
-import json
 import struct
 from typing import Any, Final
 
+from repoagent.api import read_json
 from repoagent_scan.formats.content import Buffer
 from repoagent_scan.formats.errors import MalformedError
 
@@ -45,11 +45,9 @@ def _header_size(data: Buffer) -> int:
 
 
 def _spans(header: bytes) -> list[tuple[int, int]]:
-    if sum(header.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
-        raise MalformedError(f"the header has more than {_MOST_VALUES} values")
     try:
-        tensors: dict[str, Any] = json.loads(header)
+        tensors: dict[str, Any] = read_json(header, most_values=_MOST_VALUES)
         found = [tensor["data_offsets"] for name, tensor in tensors.items() if name != "__metadata__"]
         return [(int(first), int(last)) for first, last in found]
-    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise MalformedError(f"the header is not that of a safetensors file: {error}") from None

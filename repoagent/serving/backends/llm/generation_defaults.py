@@ -1,6 +1,5 @@
 """``generation_config.json``: what the model's author recommends for sampling, and the tokens at which texts end."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Final
 from repoagent.beneath import read_beneath
 from repoagent.errors import ConfigError
 from repoagent.limits import Limits
+from repoagent.nested_text import read_json
 
 __all__ = ["GenerationDefaults", "read_generation_defaults"]
 
@@ -52,10 +52,10 @@ def read_generation_defaults(folder: Path, limits: Limits) -> GenerationDefaults
         ConfigError: the file cannot be read, or a value makes no sense.
     """
     try:
-        values = json.loads(read_beneath(folder, _NAME, limit=limits.text_file_bytes))
+        values = read_json(read_beneath(folder, _NAME, limit=limits.text_file_bytes))
     except FileNotFoundError:
         return GenerationDefaults()
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"'{folder.name}/{_NAME}' cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"'{folder.name}/{_NAME}' must be a JSON object")

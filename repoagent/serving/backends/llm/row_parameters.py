@@ -1,10 +1,10 @@
 """What a request asks for, row by row: its tensors, its ``sampling_parameters``, its parameters."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.nested_text import read_json
 from repoagent.serving.backends.llm.generation_defaults import GenerationDefaults
 from repoagent.serving.backends.llm.request_limits import DEFAULT_REQUEST_LIMITS, RequestLimits
 from repoagent.serving.backends.llm.tensors import INPUTS, PROMPTS
@@ -137,8 +137,8 @@ def _short(name: str) -> str:
 def _sampling_parameters(text: str) -> dict[str, Any]:
     """Those of vLLM's names and meaning that there are here: text is drawn unless the temperature is 0."""
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        values = read_json(text)
+    except ValueError as error:
         raise InvalidArgumentError(f"input 'sampling_parameters' is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         kind = type(values).__name__

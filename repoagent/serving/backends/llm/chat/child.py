@@ -172,7 +172,7 @@ def _object(name: str, text: str) -> Object:
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _RefusedError(f"{name} is not valid JSON: {error}") from None
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.nested_text import check_depth, read_json
 from repoagent.serving.backends.llm.chat.source import ChatSource
 from repoagent.storage.secrets.environment import child_environment
 
@@ -71,6 +72,11 @@ class ChatRenderer:
             InvalidArgumentError: the values make no sense, or the template fails or takes too much.
             UnavailableError: the process cannot be started again, or the model is unloaded.
         """
+        for name, text in (("messages", messages), ("chat_template_kwargs", options or "")):
+            try:
+                check_depth(text)
+            except ValueError as error:
+                raise InvalidArgumentError(f"{name} is not valid JSON: {error}") from None
         with self._lock:
             answer = self._exchanged({"messages": messages, "options": options})
         if "text" not in answer:
@@ -180,7 +186,7 @@ class _Process:
         (size,) = _HEAD.unpack(self._exactly(_HEAD.size))
         if size > _LARGEST:
             raise ValueError("an answer that is too large")
-        answer = json.loads(self._exactly(size))
+        answer = read_json(self._exactly(size))
         if not isinstance(answer, dict) or not {"text", "refused"} & answer.keys():
             raise ValueError("not an answer")
         return answer

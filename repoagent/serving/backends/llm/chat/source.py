@@ -1,6 +1,5 @@
 """The chat templates of a model, and the special tokens that they name: files beside its tokenizer."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final
 from repoagent.beneath import list_beneath, read_beneath
 from repoagent.errors import ConfigError
 from repoagent.limits import Limits
+from repoagent.nested_text import read_json
 
 __all__ = ["ChatSource", "read_source"]
 
@@ -102,8 +102,8 @@ def _json(folder: Path, name: str, limits: Limits) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = read_json(text)
+    except ValueError as error:
         raise ConfigError(f"'{folder.name}/{name}' is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f"'{folder.name}/{name}' must be a JSON object")

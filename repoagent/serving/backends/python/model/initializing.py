@@ -1,10 +1,10 @@
 """Starting a model from its file: its class imported, completed or initialised. The same code in either process."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from repoagent.errors import InternalError
+from repoagent.nested_text import read_json
 from repoagent.serving.backends.python.model.context import ModelContext, entered
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
 from repoagent.serving.backends.python.model.fault_text import fault_text
@@ -47,7 +47,7 @@ def started(
     except BaseException:
         imported.close()
         raise
-    config = json.loads(arguments["model_config"])
+    config = read_json(arguments["model_config"])
     outputs = [item["name"] for item in config.get("output", ())]
     iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
     name = arguments["model_instance_name"]

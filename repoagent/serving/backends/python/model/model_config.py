@@ -1,8 +1,9 @@
 """The configuration object that ``auto_complete_config`` of a ``model.py`` fills in."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
+
+from repoagent.nested_text import read_json
 
 __all__ = ["ModelConfig"]
 
@@ -16,7 +17,7 @@ class ModelConfig:
     """
 
     def __init__(self, model_config: str) -> None:
-        self._model_config: dict[str, Any] = json.loads(model_config)
+        self._model_config: dict[str, Any] = read_json(model_config)
 
     def as_dict(self) -> dict[str, Any]:
         """The live dictionary: what is written into it counts."""

@@ -8,6 +8,8 @@ from _json import make_encoder
 from collections.abc import Sequence
 from typing import Any, Final
 
+from repoagent.nested_text import DEEPEST, check_depth
+
 __all__ = ["DONT_WAIT", "decoded", "descriptors_of", "encoded", "is_gone", "send_packet"]
 
 # What json.JSONEncoder makes again for each text, which takes longer than most texts do. It does not look for circles,
@@ -56,8 +58,10 @@ def decoded(text: str) -> Any:
     """The body of a text.
 
     Raises:
-        ValueError, RecursionError: it is not that of one body.
+        ValueError: it is not that of one body, or is nested too deeply.
     """
+    if text.count("[") + text.count("{") > DEEPEST:
+        check_depth(text)
     # json.loads looks for white space around the value as well: a third of its time for a small one.
     value, end = _decode(text)
     if end != len(text):
