@@ -27,8 +27,9 @@ def read_json(data: bytes, what: str, *, most: int = 0) -> dict[str, Any]:
             too many values.
     """
     try:
-        hooks = {"object_pairs_hook": _unique_members, "parse_constant": _no_constant}
-        document = parse_json(data.decode(), most_values=most, **hooks)
+        document = parse_json(
+            data.decode(), most_values=most, object_pairs_hook=_unique_members, parse_constant=_no_constant
+        )
     except ValueError as error:
         raise VerificationError(f"{what} is not valid JSON: {error}") from None
     if not isinstance(document, dict):
