@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo measure serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -88,6 +88,10 @@ test: $(STAMP) $(CAPI)
 	$(BIN)/python tests/folders.py
 	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(PYTEST)
+
+# How large the tree is, in the numbers that a reader feels.
+measure: $(STAMP)
+	$(BIN)/python tests/measure.py --run
 
 # The fast form of `make test`, for use while you work: without the tests that start programs or take a while.
 check: $(STAMP) $(CAPI)

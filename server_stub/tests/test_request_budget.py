@@ -133,7 +133,7 @@ def _counted_calls() -> Iterator[Counter[str]]:
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and str(frame.f_globals.get("__name__")).startswith("repoagent"):
-            calls[frame.f_code.co_qualname] += 1
+            calls[f"{frame.f_globals['__name__']}:{frame.f_code.co_qualname}"] += 1
 
     threading.setprofile(note)
     try:
@@ -172,9 +172,11 @@ def test_a_request_calls_no_more_functions_than_its_budget_has(tmp_path: Path, r
         for _ in range(COUNT):
             ask()
         found = {name: count / COUNT for name, count in calls.items()}
+    modules = {name.partition(":")[0] for name in found}
+    print(f"calls of a request, {form}: {sum(found.values()):.0f} in {len(modules)} files")  # `make measure` shows it
     assert sum(found.values()) <= CALLS[form] + 1, sorted(found.items(), key=lambda entry: -entry[1])
     # The answer to the only call there is waits for no others, which would take the loop another turn.
-    assert found.get("Connections.write_soon", 0) <= SLACK
+    assert sum(count for name, count in found.items() if name.endswith(":Connections.write_soon")) <= SLACK
 
 
 class _GrpcClient:
