@@ -59,10 +59,11 @@ def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> 
 @click.argument("model")
 @click.option("--agent-policy", "file", type=click.Path(path_type=Path), required=True, help="The policy.")
 def explain(model: str, file: Path) -> None:
-    """Show what the policy means for the model called MODEL."""
+    """Show what the policy means for MODEL: a model's name, or its directory or URL."""
     from repoagent.loader.policy.rules import NO_RULE
 
     read = _read(file)
+    model = _name(model)
     rule = read.rule_for(model)
     if rule is NO_RULE:
         click.echo(f"{model}: no rule of {file} is for it; it runs the agents that its configuration names")
@@ -70,6 +71,21 @@ def explain(model: str, file: Path) -> None:
     click.echo(f"{model}: rule {list(read.rules).index(rule) + 1} of {file} (models {', '.join(rule.models)})")
     for line in _lines(rule):
         click.echo(f"  {line}")
+
+
+def _name(model: str) -> str:
+    """The name that rules look at: a server calls a model by the last part of its path."""
+    if "://" in model:
+        name = model.rstrip("/").rpartition("/")[2]
+    elif "/" in model or model in ("", ".", ".."):
+        if not model or not Path(model).is_dir():
+            raise click.BadParameter(
+                f"there is no directory '{model}'; give a model's name, directory or URL", param_hint="MODEL"
+            )
+        name = Path(model).resolve().name
+    else:
+        name = model
+    return name
 
 
 def _read(file: Path) -> "Policy":

@@ -69,3 +69,22 @@ def test_explain_shows_what_holds_for_a_model(file: Path) -> None:
 def test_explain_a_model_that_no_rule_is_for(file: Path) -> None:
     output = CliRunner().invoke(policy, ["explain", "other", "--agent-policy", str(file)]).output
     assert "no rule" in output
+
+
+@pytest.mark.parametrize(
+    "path", ["models/fraud-eu", "./models/fraud-eu/", "models/fraud-eu/1/..", "s3://bucket/fraud-eu/"]
+)
+def test_explain_takes_the_path_of_a_model_as_the_model(
+    file: Path, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "fraud-eu" / "1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(policy, ["explain", path, "--agent-policy", str(file)])
+    assert result.output.startswith(f"fraud-eu: rule 1 of {file} (models fraud-*)\n")
+
+
+@pytest.mark.parametrize("path", ["models/nowhere", "/fraud-eu", ""])
+def test_explain_refuses_a_path_where_there_is_no_model(file: Path, path: str) -> None:
+    result = CliRunner().invoke(policy, ["explain", path, "--agent-policy", str(file)])
+    assert result.exit_code == 2
+    assert f"there is no directory '{path}'; give a model's name, directory or URL" in result.output

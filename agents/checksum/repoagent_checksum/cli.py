@@ -22,6 +22,7 @@ from repoagent_checksum.hashing import digest_files
 from repoagent_checksum.observer import Observer
 from repoagent_checksum.options import Request, parse_parameters
 from repoagent_checksum.tree import Tree, scan_tree
+from repoagent_checksum.trusted_digest_files import trusted_entries
 
 __all__ = ["checksum"]
 
@@ -38,24 +39,27 @@ def checksum() -> None:
 @checksum.command()
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--algorithm", type=_ALGORITHM, default="sha256", show_default=True, help="The digest of every file.")
-@click.option("--output", help="Name of the digest file in DIRECTORY.  [default: SHA256SUMS, B3SUMS, ...]")
+@click.option(
+    "-o",
+    "--output",
+    help="The digest file: a plain name lies in DIRECTORY, a path elsewhere.  [default: SHA256SUMS, B3SUMS, ...]",
+)
 @click.option("--tag", is_flag=True, help="Write the BSD form, which names the algorithm in every line.")
 def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> None:
     """Write the digest file of DIRECTORY.
 
-    It covers all that is in DIRECTORY. The agent and `sha256sum -c` read it.
+    It covers all that is in DIRECTORY. The agent and `sha256sum -c` read it. With a path as `--output`, such as
+    /etc/repoagent/NAME.SHA256SUMS, it is a trust root for the operator's policy, outside of the model.
     """
     chosen = find_algorithm(algorithm)
-    name = output or chosen.sums
+    target = _target(directory, output or chosen.sums)
     with _exit_codes():
-        if Path(name).name != name:
-            raise UnsupportedError("--output is a plain file name; the digest file lies in DIRECTORY itself")
-        files = _describable(scan_tree(directory), name)
+        files = _describable(scan_tree(directory), _own_name(directory, target))
         with _progress_bar() as observer:
             digests = digest_files(directory, {path: [chosen] for path in files}, observer=observer)
         found = {path: digests[path][chosen.name] for path in files}
-        replace_file(directory / name, format_digest_file(found, chosen, tagged=tag))
-    click.echo(f"{name}: {_count(len(files))}, {sum(files.values())} bytes")
+        replace_file(target, format_digest_file(found, chosen, tagged=tag))
+    click.echo(f"{output or chosen.sums}: {_count(len(files))}, {sum(files.values())} bytes")
 
 
 @checksum.command()
@@ -65,31 +69,70 @@ def write(directory: Path, algorithm: str, output: str | None, tag: bool) -> Non
     multiple=True,
     help="A digest file in DIRECTORY; repeat for more.  [default: all with a standard name]",
 )
+@click.option(
+    "--trusted-manifest",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A digest file outside of DIRECTORY, such as a trust root of the policy; repeat for more.",
+)
 @click.option("--algorithm", type=_ALGORITHM, help="The algorithm of lines that name none.")
 @click.option("--ignore", multiple=True, help="A file or empty directory that need not be listed; repeat for more.")
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def verify(
-    directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...], quiet: bool
+    directory: Path,
+    manifest: tuple[str, ...],
+    trusted_manifest: tuple[Path, ...],
+    algorithm: str | None,
+    ignore: tuple[str, ...],
+    quiet: bool,
 ) -> None:
-    """Compare DIRECTORY with its digest file.
+    """Compare DIRECTORY with its digest file, or with one that lies elsewhere.
 
     The agent does the same when it loads the model.
     """
     with _exit_codes():
-        request = _request(directory, manifest, algorithm, ignore)
+        roots = {str(path): path for path in trusted_manifest}
+        request = _request(directory, manifest, tuple(roots), algorithm, ignore)
         with _progress_bar() as observer:
-            verdict = check(directory, request, observer=observer)
+            verdict = check(directory, request, trusted=trusted_entries(request, roots), observer=observer)
     _print_verdict(verdict, request, quiet=quiet)
     sys.exit(1 if verdict.findings else 0)
 
 
-def _request(directory: Path, manifest: tuple[str, ...], algorithm: str | None, ignore: tuple[str, ...]) -> Request:
-    manifests = manifest or find_digest_files(directory)
-    if not manifests:
+def _target(directory: Path, output: str) -> Path:
+    return directory / output if Path(output).name == output else Path(output)
+
+
+def _own_name(directory: Path, target: Path) -> str:
+    """The name of the digest file in ``directory``, which does not list itself; "" if it lies elsewhere.
+
+    Raises:
+        UnsupportedError: it would lie in a directory of the model, and cover that only.
+    """
+    found, root = target.parent.resolve(), directory.resolve()
+    if found == root:
+        return target.name
+    if found.is_relative_to(root):
+        raise UnsupportedError(
+            f"--output {target} lies in a directory of the model; give a plain name, or a path outside"
+        )
+    return ""
+
+
+def _request(
+    directory: Path,
+    manifest: tuple[str, ...],
+    trusted: tuple[str, ...],
+    algorithm: str | None,
+    ignore: tuple[str, ...],
+) -> Request:
+    manifests = manifest or (() if trusted else find_digest_files(directory))
+    if not manifests and not trusted:
         raise InvalidArgumentError(
             f"no digest file in {directory}; make one with: repoagent checksum write {directory}"
         )
     pairs = [("manifest", name) for name in manifests] + [("ignore", name) for name in ignore]
+    pairs += [("trusted_manifest", name) for name in trusted]
     return parse_parameters([*pairs, *([("algorithm", algorithm)] if algorithm else [])])
 
 
@@ -97,7 +140,7 @@ def _print_verdict(verdict: Verdict, request: Request, *, quiet: bool) -> None:
     for finding in verdict.findings:
         title = _TITLES.get(finding.kind, finding.kind.name)
         click.echo(f"{show(finding.path)}: {title}{f' ({finding.detail})' if finding.detail else ''}")
-    names = ", ".join(request.manifests)
+    names = ", ".join([*request.trusted, *request.manifests])
     if verdict.findings:
         click.echo(f"{names}: {len(verdict.findings)} found wrong, the agent would refuse this model", err=True)
     elif not quiet:

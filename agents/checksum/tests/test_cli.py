@@ -76,6 +76,24 @@ def test_write_again_replaces_the_digest_file_and_leaves_nothing_else(model: Pat
     assert sorted(path.name for path in model.iterdir()) == ["1", "SHA256SUMS", "back\\slash", "config.pbtxt"]
 
 
+def test_a_digest_file_outside_covers_all_of_the_model(model: Path, tmp_path: Path) -> None:
+    run("write", model)
+    trusted = tmp_path / "etc" / "fraud.SHA256SUMS"
+    trusted.parent.mkdir()
+    assert run("write", model, "-o", trusted).output == f"{trusted}: 4 files, 254 bytes\n"
+    assert run("verify", model, "--trusted-manifest", trusted).output.startswith(f"{trusted}: 4 files")
+    (model / "2").mkdir()
+    (model / "2" / "model.onnx").write_bytes(b"of another")
+    run("write", model)
+    result = run("verify", model, "--trusted-manifest", trusted)
+    assert (result.exit_code, "2/model.onnx: NOT LISTED" in result.output) == (1, True)
+
+
+def test_a_path_into_the_model_itself_is_its_own_digest_file(model: Path) -> None:
+    assert run("write", model, "-o", model / "SHA256SUMS").exit_code == 0
+    assert "SHA256SUMS" not in (model / "SHA256SUMS").read_text()
+
+
 def test_verify_prints_a_line_for_everything_that_is_wrong(model: Path) -> None:
     run("write", model)
     (model / "1" / "model.onnx").unlink()
@@ -110,7 +128,9 @@ def test_write_warns_of_an_empty_directory_and_refuses_a_link(model: Path) -> No
         (("verify", "MODEL"), 1, "no digest file in"),
         (("verify", "MODEL", "--manifest", "config.pbtxt"), 1, "config.pbtxt:1: expected 'digest  name'"),
         (("verify", "MODEL", "--manifest", "../x"), 1, "not a plain relative path"),
-        (("write", "MODEL", "--output", "1/x"), 2, "plain file name"),
+        (("write", "MODEL", "--output", "MODEL/1/x"), 2, "lies in a directory of the model"),
+        (("write", "MODEL", "--output", "MODEL/../none/x"), 2, "No such file or directory"),
+        (("verify", "MODEL", "--trusted-manifest", "nowhere"), 2, "does not exist"),
         (("write", "MODEL", "--algorithm", "crc32"), 2, "crc32"),
         (("verify", "nowhere"), 2, "does not exist"),
         (("write",), 2, "Missing argument"),
@@ -119,7 +139,7 @@ def test_write_warns_of_an_empty_directory_and_refuses_a_link(model: Path) -> No
 def test_faults_have_an_exit_status_and_one_clear_line(
     model: Path, arguments: tuple[str, ...], status: int, text: str
 ) -> None:
-    result = run(*(model if argument == "MODEL" else argument for argument in arguments))
+    result = run(*(argument.replace("MODEL", str(model)) for argument in arguments))
     assert result.exit_code == status
     assert text in result.output
 
