@@ -1,13 +1,20 @@
 """The pages of the project, and what is in them."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 TREE = Path(__file__).resolve().parents[2]
-_FENCE = re.compile(r'^```(?P<kind>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r'^ *```(?P<kind>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.MULTILINE | re.DOTALL
+)
+_PART = re.compile(rf"{_FENCE.pattern}|(?P<paragraph>(?:^(?! *```)[^\n]*\S[^\n]*\n?)+)", _FENCE.flags)
+_LIST_ITEM = re.compile(r"(?:\d+\.|[-*]) +")
+_CODE_SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _PLACES = (
     "*.md",
     "docs/**/*.md",
@@ -21,7 +28,7 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, the file that its title names ("" for none), its text."""
+    """A block of code: its language ("" if indented), the file that its title names ("" for none), its text."""
 
     kind: str
     title: str
@@ -36,7 +43,27 @@ class Page:
     text: str
 
     def blocks(self) -> list[Block]:
-        return [Block(match["kind"], match["title"] or "", match["body"]) for match in _FENCE.finditer(self.text)]
+        """The fenced blocks."""
+        return [block for block in self.code() if block.kind]
+
+    def code(self) -> Iterator[Block]:
+        """Every block in order. In a list, an indented one begins four columns behind the text of its item."""
+        margin = 0
+        for part in _PART.finditer(self.text):
+            paragraph = part["paragraph"]
+            if paragraph is None:
+                yield Block(part["kind"] or "text", part["title"] or "", dedent(part["body"]))
+                continue
+            indent = len(paragraph) - len(paragraph.lstrip(" "))
+            if indent >= margin + 4:
+                yield Block("", "", dedent(paragraph))
+            elif indent == 0:
+                items = [_LIST_ITEM.match(line) for line in paragraph.splitlines()]
+                margin = max(len(item[0]) if item else 0 for item in items)
+
+    def spans(self) -> list[str]:
+        """The code in the running text, each on one line."""
+        return [" ".join(span.split()) for span in _CODE_SPAN.findall(self.prose())]
 
     def prose(self) -> str:
         """The text without fenced blocks."""

@@ -88,7 +88,7 @@ def test_its_order_of_folders_is_the_one_that_lint_imports_checks(page: str, lab
     contracts.read(_TREE / ".importlinter")
     layers = contracts[f"importlinter:contract:{contract}"]["layers"].split("\n")
     checked = [{name.split(".")[-1] for name in re.split("[ |:]+", layer)} for layer in reversed(layers) if layer]
-    order = re.search(rf"^    {label}: (.*(?:\n {{6,}}.*)*)", page, re.MULTILINE)
+    order = re.search(rf"^{label}: (.*(?:\n {{2,}}.*)*)", page, re.MULTILINE)
     assert order
     stated = [set(re.split(r"[\s,]+", step.strip())) for step in order[1].replace("<- the root", "").split("<-")]
     assert stated == checked[: len(stated)]
