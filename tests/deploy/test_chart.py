@@ -1,6 +1,7 @@
 """The Helm chart, rendered by Helm."""
 
 import hashlib
+import json
 import re
 import ssl
 import subprocess
@@ -73,7 +74,7 @@ def render(deploy: Path, tool: Callable[[str], str]) -> Render:
     helm = tool("helm")
 
     def template(*settings: str) -> list[dict[str, Any]]:
-        flags = [f"--set={setting}" for setting in settings]
+        flags = [f"--set={setting}" for setting in ("models.existingClaim=models", *settings)]
         command = [helm, "template", "demo", str(deploy / "helm" / "repoagent"), "--namespace=models", *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -93,7 +94,8 @@ def _pod(manifests: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def test_helm_finds_no_fault(deploy: Path, tool: Callable[[str], str]) -> None:
-    command = [tool("helm"), "lint", "--strict", str(deploy / "helm" / "repoagent")]
+    chart = deploy / "helm" / "repoagent"
+    command = [tool("helm"), "lint", "--strict", str(chart), "--set=models.existingClaim=models"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -125,7 +127,7 @@ def test_the_server_takes_its_arguments(render: Render, flags_of: Callable[[list
 
 
 def test_the_pod_is_as_narrow_as_the_image_allows(render: Render) -> None:
-    pod, container = _pod(render())
+    pod, container = _pod(render("models.existingClaim=", "models.repository=s3://bucket/models"))
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (1000, True)
     assert pod["automountServiceAccountToken"] is False
     security = container["securityContext"]
@@ -187,6 +189,55 @@ def test_both_protocols_have_tls_with_the_files_of_its_secret(
     options = flags_of(container["args"])
     assert (options["http_root_cert"], options["grpc_root_cert"]) == (f"{folder}/ca.crt",) * 2
     assert options["metrics_use_ssl"] is True
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (("flags.model-control-mode=explicit",), "set access.secretName"),
+        (("flags.model-control-mode=explicit", "extraArgs={--load-model=a}"), "set access.secretName"),
+        (("models.existingClaim=",), "nothing is mounted there: set models.existingClaim"),
+        (("models.existingClaim=", "extraVolumeMounts[0].mountPath=/model"), "nothing is mounted there"),
+        (("replica=2",), "replica"),
+        (("models.claim=m",), "claim"),
+        (("drainDelay=soon",), "drainDelay"),
+        (("flags.http_port=1",), "http_port"),
+        (("service.type=Loadbalancer",), "type"),
+        (("ports.http=80000",), "http"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_with_the_reason(
+    render: Render, settings: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(*settings)
+    assert reason in refused.value.stderr
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("flags.model-control-mode=explicit", "flags.allow-open=true"),
+        ("flags.model-control-mode=explicit", "extraArgs={--http-restricted-api=model-repository:k=v}"),
+        ("models.existingClaim=", "models.repository=s3://bucket/models"),
+        ("models.existingClaim=", "extraVolumeMounts[0].mountPath=/models", "extraVolumeMounts[0].name=m"),
+    ],
+)
+def test_other_ways_to_protect_a_server_and_to_bring_models_are_taken(
+    render: Render, settings: tuple[str, ...]
+) -> None:
+    assert _pod(render(*settings))
+
+
+def test_the_schema_has_every_value_and_no_other(deploy: Path) -> None:
+    chart = deploy / "helm" / "repoagent"
+    schema = json.loads((chart / "values.schema.json").read_text())
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    assert sorted(set(schema["properties"]) - {"global"}) == sorted(values)
+    for name, value in values.items():
+        properties = schema["properties"][name].get("properties")
+        if properties is not None:
+            assert sorted(properties) == sorted(value), name
 
 
 @pytest.mark.parametrize("wish", ["tls.metrics=true", "tls.verifyClients=true"])
