@@ -2,10 +2,11 @@
 
     python benchmarks/soak_lifecycle.py [--minutes 30] [--seed 0] [--store] [--stopped 60]
 
-Each thread loads, unloads, infers and rewrites models at random, and removes the workspace now and then. Every call must return, with a right answer or an
-error that a client may get; every agent must live one of its legal lives, and nothing may be left behind when the
-server has stopped, which it does again and again. With --store half of the models lie on an S3 server that is stopped
-for --stopped seconds in the middle. Exits with 1 otherwise, with the stacks of all threads if a call did not return.
+Each thread loads, unloads, infers and rewrites models at random, and removes the workspace now and then. Every call
+must return, with a right answer or an error that a client may get; every agent must live one of its legal lives, and
+nothing may be left behind when the server has stopped, which it does again and again. With --store half of the models
+lie on an S3 server that is stopped for --stopped seconds in the middle. Exits with 1 otherwise, with the stacks of all
+threads if a call did not return.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def static() -> Iterator[tuple[str, str]]:
     yield f"files under {_SMALL} lines, without __init__", f"{small}"
     yield "files with one importer", f"{sum(used[module(path)] == 1 for path in named)}"
     yield (
-        "protocols, with fewer than two classes that name all of their methods",
+        "protocols without a second class that has their methods",
         f"{lonely_protocols(product.values())}",
     )
     benchmarks = [path.read_text() for path in files(("benchmarks",))]
@@ -124,7 +124,7 @@ def look(frame, event, argument):
 import threading
 from repoagent.server import ModelControlMode, Server
 with Server(model_repository="examples/digits/repository", model_control_mode=ModelControlMode.EXPLICIT) as server:
-    threading.setprofile_all_threads(look) if hasattr(threading, "setprofile_all_threads") else threading.setprofile(look)
+    getattr(threading, "setprofile_all_threads", threading.setprofile)(look)
     sys.setprofile(look)
     server.load("digits_secure")
     sys.setprofile(None)
