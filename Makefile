@@ -31,8 +31,6 @@ $(RUN): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server
 $(STAMP): $(RUN)
 	@echo "Installing what the tests need, 1.1 GB more: one to two minutes on two cores"
 	@$(PIP) $(EDITABLE)
-# xgrammar comes without its requirements, which name torch; nothing that is used of it needs that.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps xgrammar
 	@touch $@
 
 # The C part is built where there is a compiler; elsewhere its tests are skipped, and say so.

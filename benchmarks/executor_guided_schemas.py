@@ -1,7 +1,7 @@
 """Guided output under the schemas of the JSON-Schema test suite: is every text valid under its schema?
 
     pip download --no-deps --no-binary :all: jsonschema
-    python benchmarks/executor_guided_schemas.py jsonschema-*.tar.gz [LLGUIDANCE|XGRAMMAR]
+    python benchmarks/executor_guided_schemas.py jsonschema-*.tar.gz
 
 Each schema of the suite (draft 2020-12, inside the sdist) guides a model that knows nothing, with several seeds.
 Prints how many schemas were used, and each one left out with the reason. Exits 1 if a text is not valid.
@@ -97,10 +97,9 @@ def main() -> None:
     """Judge all schemas."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sdist", help="jsonschema-VERSION.tar.gz")
-    parser.add_argument("backend", nargs="?", choices=["LLGUIDANCE", "XGRAMMAR"], default="LLGUIDANCE")
     args = parser.parse_args()
     texts = [END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    backend = GuidedDecodingConfig.GuidedDecodingBackend[args.backend]
+    backend = GuidedDecodingConfig.GuidedDecodingBackend.LLGUIDANCE
     config = GuidedDecodingConfig(backend, texts, BYTE_LEVEL, [0])
     vocabulary = Vocabulary.of(texts, BYTE_LEVEL, [0], len(texts))
     runner = FakeRunner(vocab_size=len(texts), max_seq_len=MAX_TOKENS + 8, logits=_towards_the_end(len(texts)))

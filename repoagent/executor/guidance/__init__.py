@@ -1,4 +1,4 @@
-"""Guided decoding: output that follows a grammar. One module per backend, made by ``create_guides``."""
+"""Guided decoding: output that follows a grammar. By llguidance, made by ``create_guides``."""
 
 from repoagent.executor.guidance.create import create_guides
 

@@ -1,24 +1,20 @@
 """Grammars by llguidance."""
 
-import json
-from collections.abc import Sequence
+import weakref
 from typing import Any
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
-from llguidance.gbnf_to_lark import any_to_lark
 
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.guidance.masks import forbid, words_for
-from repoagent.executor.guidance.refusals import refusal
+from repoagent.executor.guidance.trial import PARSER_LIMITS, Trial
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.types.errors import CheckError
 from repoagent.executor.types.guidance import GuidedDecodingParams
 
 __all__ = ["LlguidanceFactory"]
-
-_Kind = GuidedDecodingParams.GuideType
 
 
 class _Tokenizer:
@@ -54,16 +50,17 @@ class LlguidanceFactory:
             wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.stop_ids)
         )
         self.stop_ids = frozenset(vocabulary.stop_ids)
+        self._limits = llguidance.LLParserLimits(**PARSER_LIMITS)
+        self._trial = Trial()
+        weakref.finalize(self, self._trial.close)
 
     def create(self, params: GuidedDecodingParams) -> Guide:
         """See GuideFactory."""
-        try:
-            grammar = _grammar(params)
-        except Exception as error:  # the converters raise what they like
-            raise refusal(params.guide_type, "read", error) from error
-        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+        grammar = self._trial.grammar(params)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
-            raise refusal(params.guide_type, "compiled", matcher.get_error())
+            reason = matcher.get_error().partition("\n")[0][:400]
+            raise CheckError(f"the guide cannot be compiled as {params.guide_type.name}: {reason}")
         return _LlguidanceGuide(matcher, self._tokenizer.vocab_size, self.stop_ids)
 
 
@@ -96,31 +93,3 @@ class _LlguidanceGuide:
         if self._matcher.is_error():
             # The first line says why; the rest is the state of the whole parser.
             raise CheckError(f"the grammar failed: {self._matcher.get_error().partition(chr(10))[0]}")
-
-
-def _grammar(params: GuidedDecodingParams) -> str:
-    guide = params.guide or ""
-    match params.guide_type:
-        case _Kind.JSON:
-            return str(llguidance.LLMatcher.grammar_from_json_schema("{}"))
-        case _Kind.JSON_SCHEMA:
-            json.loads(guide)
-            return str(llguidance.LLMatcher.grammar_from_json_schema(guide))
-        case _Kind.REGEX:
-            return str(llguidance.LLMatcher.grammar_from_regex(guide))
-        case _Kind.EBNF_GRAMMAR:
-            return str(llguidance.grammar_from("lark", any_to_lark(guide)))
-        case _Kind.STRUCTURAL_TAG:
-            return str(llguidance.grammar_from("lark", _tags(json.loads(guide))))
-
-
-def _tags(description: Any) -> str:
-    """Tags as xgrammar writes them: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}."""
-    structures: Sequence[dict[str, Any]] = description["structures"]
-    tags = []
-    for item in structures:
-        trigger = next((text for text in description["triggers"] if item["begin"].startswith(text)), None)
-        if trigger is None:
-            raise ValueError(f"no trigger begins {item['begin']!r}")
-        tags.append(llguidance.StructTag(trigger=trigger, begin=item["begin"], grammar=item["schema"], end=item["end"]))
-    return str(llguidance.StructTag.to_grammar(tags, assume_special=False))

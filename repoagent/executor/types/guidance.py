@@ -37,7 +37,7 @@ class GuidedDecodingConfig(Record, pickled=4):
     """The backend, and the vocabulary: token texts by id, the tokenizer's JSON, and the ids that end a text."""
 
     class GuidedDecodingBackend(enum.IntEnum):
-        """Who computes which tokens are allowed."""
+        """Names of TensorRT-LLM: llguidance computes which tokens are allowed, whichever is given."""
 
         XGRAMMAR = 0
         LLGUIDANCE = 1

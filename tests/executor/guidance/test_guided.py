@@ -23,6 +23,7 @@ from repoagent.executor import (
     Response,
     SamplingConfig,
 )
+from repoagent.executor.guidance import create_guides
 from repoagent.executor.guidance.vocabulary import Vocabulary
 from repoagent.executor.runner.fake import FakeRunner, hashed_logits
 
@@ -53,13 +54,15 @@ def tokenizer() -> Tokenizer:
     return made
 
 
+def _config(tokenizer: Tokenizer, backend: Backend = Backend.LLGUIDANCE) -> GuidedDecodingConfig:
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return GuidedDecodingConfig(backend, [text for text, _ in vocabulary], tokenizer.to_str(), stop_token_ids=[0])
+
+
 @pytest.fixture(scope="module", params=list(Backend), ids=lambda backend: backend.name)
 def executor(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> Iterator[Executor]:
     size = tokenizer.get_vocab_size()
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    guidance = GuidedDecodingConfig(
-        request.param, [text for text, _ in vocabulary], tokenizer.to_str(), stop_token_ids=[0]
-    )
+    guidance = _config(tokenizer, request.param)
     # Ten more tokens than the tokenizer knows, as padded vocabularies have them.
     runner = FakeRunner(vocab_size=size + 10, max_seq_len=400, logits=_short(hashed_logits(size + 10)))
     with Executor.from_runner(runner, ExecutorConfig(guided_decoding_config=guidance, max_beam_width=2)) as made:
@@ -109,6 +112,49 @@ def test_several_sequences_are_each_guided(executor: Executor, tokenizer: Tokeni
     assert len(set(texts)) == 3
     for text in texts:
         jsonschema.validate(json.loads(text), SCHEMA)
+
+
+_ANY_SPACE = {"type": "object", "x-guidance": {"whitespace_flexible": True}}
+_TAG = {"structures": [{"begin": "<t>", "schema": {"type": "object"}, "end": "</t>"}], "triggers": ["<t>"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "may", "may_not"),
+    [
+        (Kind.JSON, None, ['{"a":1}', '{"a": 1, "b": [2, {}]}'], ['{"a":  1}', '{ "a":1}', '{"a":\n1}', '{"a":1}\n']),
+        (
+            Kind.JSON_SCHEMA,
+            '{"type": "object"}',
+            ['{"a":1}', '{"a": 1, "b": 2}'],
+            ['{"a":  1}', '{ "a":1}', '{"a":1 }'],
+        ),
+        (Kind.JSON_SCHEMA, json.dumps(_ANY_SPACE), ['{"a":1}', '{ "a"  :\n1 }'], ['{"a":1']),
+        (Kind.STRUCTURAL_TAG, json.dumps(_TAG), ['so <t>{"a": 1}</t>'], ['<t>{ "a":1}</t>', '<t>{"a":  1}</t>']),
+        (Kind.REGEX, r"\d[\d,]\w\D", ["1,b!", "12_é"], ["\u0663,b!", "1\u0663b!", "1,é!", "1,b2"]),
+        (Kind.REGEX, r"\\d\s", [r"\d "], ["1 ", "\\d\u2003"]),
+        (Kind.EBNF_GRAMMAR, 'start: X "//d" // \\d \nX: /\\d/', ["1//d"], ["\u0663//d"]),
+        (Kind.JSON_SCHEMA, r'{"type": "string", "pattern": "^\\d$"}', ['"1"'], ['"\u0663"']),
+    ],
+)
+def test_what_a_guide_lets_a_model_write(
+    tokenizer: Tokenizer, kind: Kind, guide: str | None, may: list[str], may_not: list[str]
+) -> None:
+    guides = create_guides(_config(tokenizer), tokenizer.get_vocab_size(), [0])
+    assert guides is not None
+
+    def follows(text: str) -> bool:
+        state = guides.create(GuidedDecodingParams(kind, guide))
+        for token in [*tokenizer.encode(text).ids, 0]:
+            row = np.zeros(tokenizer.get_vocab_size(), np.float32)
+            state.mask(row)
+            if row[token]:
+                return False
+            if token:
+                state.accept(token)
+        return True
+
+    assert {text: follows(text) for text in may} == dict.fromkeys(may, True)
+    assert {text: follows(text) for text in may_not} == dict.fromkeys(may_not, False)
 
 
 def test_json_of_any_kind(executor: Executor, tokenizer: Tokenizer) -> None:
@@ -233,11 +279,7 @@ def test_tokens_become_bytes_as_their_tokenizer_says(tokenizer: Tokenizer) -> No
 
 def test_a_draft_model_follows_the_grammar_too(tokenizer: Tokenizer) -> None:
     size = tokenizer.get_vocab_size()
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    guidance = GuidedDecodingConfig(
-        Backend.LLGUIDANCE, [text for text, _ in vocabulary], tokenizer.to_str(), stop_token_ids=[0]
-    )
-    config = ExecutorConfig(guided_decoding_config=guidance)
+    config = ExecutorConfig(guided_decoding_config=_config(tokenizer))
     config.speculative_config = DraftTargetDecodingConfig(3)
     logits = _short(hashed_logits(size))
     drafter = FakeRunner(vocab_size=size, max_seq_len=400, logits=logits)

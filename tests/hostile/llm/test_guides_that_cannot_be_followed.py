@@ -25,17 +25,16 @@ def digits_only() -> Any:
     return tokenizer
 
 
-@pytest.fixture(params=["llguidance", "xgrammar"])
+@pytest.fixture
 def counting(
     core: ServingCore,  # noqa: F811
     write_llm: WriteModel,  # noqa: F811
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> Asker:
     """Who asks a model that has a token for each digit, and no others."""
     write_llm(
         folder=write_decoder(tmp_path / "digits", digits_only()),
-        guided_decoding_backend=request.param,
+        guided_decoding_backend="llguidance",
         max_beam_width=2,
     )
     core.load("m")

@@ -30,8 +30,7 @@ def test_a_text_follows_a_guide(core: ServingCore, write_llm: WriteModel, backen
         return "".join(Asker(core).ask("x", **asked, **guides, **more).texts())
 
     assert re.fullmatch("(yes|no)é[0-9]{3}", text("regex", "(yes|no)é[0-9]{3}"))
-    spaces = [" ", "\n", "\t", "\r"]  # A random model may write nothing else.
-    assert json.loads(text("json_schema", json.dumps(SCHEMA), bad_words=spaces))["a"] in (1, 22)
+    assert json.loads(text("json_schema", json.dumps(SCHEMA)))["a"] in (1, 22)
     assert text("ebnf_grammar", 'root ::= "ab" "c"') == "abc"
     with pytest.raises(InvalidArgumentError):
         Asker(core).ask("x", guided_decoding_guide_type="json_schema", guided_decoding_guide='{"type": 7}').one()
