@@ -8,7 +8,7 @@ must have been named by the operator. The metadata service can never be named.
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from repoagent.errors import InvalidArgumentError, UnavailableError
@@ -22,7 +22,21 @@ HOSTS_VARIABLE: Final = "REPOAGENT_FETCH_HOSTS"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _METADATA: Final = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"})
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_EMBEDDING: Final = tuple(
+    (ipaddress.IPv6Network(network), shift)
+    for network, shift in (
+        ("::ffff:0:0/96", 0),  # IPv4-mapped
+        ("::ffff:0:0:0/96", 0),  # IPv4-translated (SIIT)
+        ("::/96", 0),  # IPv4-compatible
+        ("64:ff9b::/96", 0),  # NAT64
+        ("2002::/16", 80),  # 6to4
+    )
+)
+"""Networks whose addresses stand for the IPv4 address in the bits from ``shift`` on."""
+_PREFIXED: Final = (0x0000_5EFE, 0x0200_5EFE)
+"""ISATAP: what precedes an IPv4 address in the second half of an IPv6 address."""
+_LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+_LOW: Final = 0xFFFF_FFFF
 
 
 class Hosts:
@@ -77,13 +91,16 @@ class Hosts:
 
     def check(self, origin: Origin, address: str) -> None:
         """Check one address of ``origin``. Errors as in :meth:`addresses`."""
-        real = _unwrapped(ipaddress.ip_address(address.partition("%")[0]))
+        for real in _meanings(ipaddress.ip_address(address.partition("%")[0])):
+            self._check_one(origin, real)
+
+    def _check_one(self, origin: Origin, real: _Address) -> None:
         if real.is_link_local or str(real) in _METADATA or real.is_multicast or real.is_unspecified:
             raise InvalidArgumentError(
                 f"{origin} leads to {real}, an address of the machine's own services (such as cloud metadata); "
                 "it is never asked"
             )
-        if real.is_global or self._is_named(origin, real):
+        if (real.is_global and real not in _LOCAL_NAT64) or self._is_named(origin, real):
             return
         raise InvalidArgumentError(
             f"{origin} leads to {real}, which is not a public address; if it may be asked, the operator names "
@@ -96,13 +113,25 @@ class Hosts:
         return any(address in network for network in self._networks)
 
 
-def _unwrapped(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return address
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+def _meanings(address: _Address) -> Iterator[_Address]:
+    """The addresses at which a packet to ``address`` may arrive: tunnels and translators unwrap what is in it."""
+    number = int(address)
+    if isinstance(address, ipaddress.IPv4Address) or number <= 1:
+        yield address
+        return
+    for network, shift in _EMBEDDING:
+        if address in network:
+            yield ipaddress.IPv4Address(number >> shift & _LOW)
+            return
+    yield address
+    if address.teredo:
+        yield from address.teredo
+    elif address in _LOCAL_NAT64:
+        # Operators choose how much of the network is their prefix; with /48, a byte lies in the middle of the address.
+        found = number & _LOW, (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF
+        yield from map(ipaddress.IPv4Address, filter(None, found))
+    elif number >> 32 & _LOW in _PREFIXED:
+        yield ipaddress.IPv4Address(number & _LOW)
 
 
 def _network(text: str) -> _Network:

@@ -7,9 +7,13 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 from repoagent.web import Hosts, origin_of
 
 NEVER = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200", "0.0.0.0", "224.0.0.1", "::ffff:169.254.1.1",
-         "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1"]  # fmt: skip
+         "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::169.254.169.254", "::ffff:0:169.254.169.254", "::",
+         "2606:4700::5efe:169.254.169.254", "2606:4700::200:5efe:169.254.169.254", "64:ff9b:1::169.254.169.254",
+         "64:ff9b:1:a9fe:a9:fe00::", "2001:0:a9fe:a9fe::", "2001:0:101:101::5601:5601"]  # fmt: skip
 NOT_PUBLIC = ["127.0.0.1", "127.8.8.8", "10.1.2.3", "192.168.0.1", "172.16.0.1", "::1", "fd12::1", "::ffff:127.0.0.1",
-              "64:ff9b::7f00:1", "100.64.0.1", "198.18.0.1"]  # fmt: skip
+              "64:ff9b::7f00:1", "100.64.0.1", "198.18.0.1", "::127.0.0.1", "::10.0.0.1", "::ffff:0:127.0.0.1",
+              "2002:7f00:1::1", "2606:4700::5efe:127.0.0.1", "64:ff9b:1::127.0.0.1", "2001:0:101:101::80ff:fffe",
+              "::0.0.0.2", "64:ff9b:1::1.1.1.1"]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", NEVER)
@@ -34,7 +38,7 @@ def test_addresses_that_are_not_public_must_be_named(address: str) -> None:
 
 
 def test_public_addresses_are_free() -> None:
-    for address in ("1.1.1.1", "2606:4700:4700::1111", "64:ff9b::101:101"):
+    for address in ("1.1.1.1", "2606:4700:4700::1111", "64:ff9b::101:101", "::1.1.1.1", "2002:101:101::1"):
         Hosts().check(origin_of("https://example.org"), address)
 
 
