@@ -2,7 +2,10 @@
 
 import inspect
 import logging
+import os
+import re
 from collections.abc import Callable
+from subprocess import SubprocessError
 from typing import Final
 
 from repoagent.errors import AgentRefusedError, CancelledError, InvalidArgumentError, RepoAgentError
@@ -12,13 +15,17 @@ __all__ = ["call_agent", "reason_of"]
 logger = logging.getLogger("repoagent.loader")
 
 
+_PATH: Final = re.compile(r"(?:^|[\s'\"(\[=:])/[^\s/]")
 _LONGEST_REASON: Final = 4000
 """Characters of an exception's text that are passed on: it goes into replies, the index, reports and logs."""
 
 
 def reason_of(error: BaseException) -> str:
-    """What a client may read of an exception: its text, or the name of its class if the text alone says nothing."""
-    name, text = type(error).__name__, str(error)
+    """What a client may read of an exception: its text, or the name of its class if the text alone says nothing.
+
+    Of an error that no one worded for clients, such as one of the system, it has no path of this machine.
+    """
+    name, text = type(error).__name__, _text(error)
     if len(text) > _LONGEST_REASON:
         text = f"{text[:_LONGEST_REASON]} ... (cut)"
     # The text of a KeyError is the key, that of a SystemExit a number.
@@ -26,6 +33,18 @@ def reason_of(error: BaseException) -> str:
     if text and (bare or not isinstance(error, Exception)):
         return f"{name}: {text}"
     return text or name
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, RepoAgentError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror is not None:
+        names = (os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes)))
+        return ": ".join([error.strerror, *(name for name in names if not name.startswith("/"))])
+    # With a path in its arguments: a command that failed, a module that cannot be imported.
+    if isinstance(error, (OSError, ImportError, SubprocessError)) and _PATH.search(str(error)):
+        return ""
+    return str(error)
 
 
 def call_agent(

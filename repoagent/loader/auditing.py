@@ -124,8 +124,14 @@ def _digests(digests: Mapping[str, str]) -> dict[str, str]:
     """All of them, or, of many files, one digest of the list that ``sha256sum`` would print."""
     if len(digests) <= _MOST_DIGESTS:
         return dict(digests)
-    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    lines = "".join(_line(name, digest) for name, digest in sorted(digests.items()))
     return {f"{len(digests)} files": _sha256(lines.encode("utf-8", "surrogateescape"))}
+
+
+def _line(name: str, digest: str) -> str:
+    """One name must not read as several lines: ``sha256sum`` escapes it, and begins the line with a mark."""
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{'' if escaped == name else chr(92)}{digest}  {escaped}\n"
 
 
 def _sha256(data: bytes) -> str:

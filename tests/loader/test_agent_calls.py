@@ -1,5 +1,7 @@
 """Calling an agent's code."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -32,6 +34,30 @@ def test_whatever_it_raises_is_a_refusal_with_that_text(
     assert caught.value.__cause__ is error
     assert [record.getMessage() for record in caplog.records] == ["agent 'a' raised in LOAD of model 'm': " + text]
     assert caplog.records[0].exc_info is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PermissionError(13, "Permission denied", "/srv/private/keys"), "Permission denied"),
+        (FileExistsError(17, "File exists", "1/a", None, "/srv/private/b"), "File exists: 1/a"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (FileNotFoundError("/srv/private/keys"), "FileNotFoundError"),
+        (shutil.Error([("/srv/private/a", "/tmp/b", "denied")]), "Error"),
+        (subprocess.CalledProcessError(1, ["/srv/private/tool", "a"]), "CalledProcessError"),
+        (subprocess.TimeoutExpired(["/srv/private/tool"], 3), "TimeoutExpired"),
+        (ImportError("cannot import name 'x' from 'y' (/srv/private/y.py)"), "ImportError"),
+        (ModuleNotFoundError("No module named 'y'"), "No module named 'y'"),
+        (InvalidArgumentError("the file /srv/public/x is not there"), "the file /srv/public/x is not there"),
+    ],
+)
+def test_no_path_of_this_machine_is_in_the_text_of_an_error_that_surprised_an_agent(
+    error: BaseException, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(AgentRefusedError) as caught:
+        call_agent("a", "LOAD of model 'm'", lambda: raising(error))
+    assert caught.value.reason == text
+    assert isinstance(error, InvalidArgumentError) or "/srv" in caplog.text or "/srv" not in str(error)
 
 
 async def judge_later() -> None:

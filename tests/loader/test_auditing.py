@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -172,6 +173,22 @@ def test_many_digests_become_one(make_bench: MakeBench, agents: Agents, audit: M
     make_bench(audit=audit).load("a").complete()
     (agent,) = audit.events[-1][2]["agents"]
     assert list(agent["digests"]) == ["1000 files"]
+
+
+def _report(digests: Mapping[str, str], model: AgentModel, action: Action) -> None:
+    if action is Action.LOAD:
+        model.report(digests=digests)
+
+
+def test_of_many_digests_one_name_is_never_two_lines(make_bench: MakeBench, agents: Agents, audit: Memory) -> None:
+    others = {f"file {n}": f"{n:064x}" for n in range(1000)}
+    two, one = {"a": "0" * 64, "b": "1" * 64}, {f"a\n{'1' * 64}  b": "0" * 64}
+    seen: set[str] = set()
+    for digests in two | others, one | others:
+        agents.does["a"] = partial(_report, digests)
+        make_bench(audit=audit).load("a").complete()
+        seen.update(audit.events[-1][2]["agents"][0]["digests"].values())
+    assert len(seen) == 2
 
 
 def test_decisions_of_the_policy_are_recorded(
