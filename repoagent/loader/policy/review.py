@@ -1,6 +1,7 @@
 """What the owner of a model can still do although a rule is for it, and what the operator would have to write."""
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from repoagent.api.model import Parameters
@@ -12,6 +13,12 @@ from repoagent.loader.policy.rules import DemandedAgent, Mode, Policy, Rule
 __all__ = ["review"]
 
 _EVERYTHING: Final = "*"
+_SOME: Final = ("", "\x01", "~-0" * 20)
+"""What a ``*`` may stand for; no pattern has it by chance."""
+_REPLACING: Final = frozenset({"convert", "fetch"})
+"""Agents that put other files in the place of those that were there."""
+_OWN: Final = "*"
+"""In an order of agents: those that the model names."""
 _CODE: Final = ("python", "tensorrt")
 """The backends whose models can bring code."""
 
@@ -32,7 +39,12 @@ def review(policy: Policy, agents: AgentSource) -> Iterator[str]:
 
 
 def _is_hidden(pattern: str, earlier: Sequence[Rule]) -> bool:
-    return any(pattern in rule.models or _EVERYTHING in rule.models for rule in earlier)
+    """Whether one earlier pattern matches all that ``pattern`` matches, as far as some names can show."""
+    if not set("*?[") & set(pattern):
+        return any(rule.matches(pattern) for rule in earlier)
+    names = [pattern.replace("*", some).replace("?", one) for some in _SOME for one in "\x01~"]
+    wider = (other for rule in earlier for other in rule.models)
+    return any(pattern == other or all(fnmatchcase(name, other) for name in names) for other in wider)
 
 
 def _review_rule(rule: Rule, agents: AgentSource) -> Iterator[str]:
@@ -46,6 +58,7 @@ def _review_rule(rule: Rule, agents: AgentSource) -> Iterator[str]:
         guards += [demand] if is_guard and not weaknesses else []
         yield from (f"agent '{demand.name}': {weakness}" for weakness in weaknesses)
     yield from _review_files(rule, guards)
+    yield from _review_order(rule, [demand.name for demand in guards])
     yield from _review_backends(rule, guarded=bool(guards))
 
 
@@ -70,6 +83,21 @@ def _review_files(rule: Rule, guards: Sequence[DemandedAgent]) -> Iterator[str]:
         yield (
             "the model may name any agent, which runs after those in 'before' and can change or move what they "
             "verified; set agents = [], or list those that it may name"
+        )
+
+
+def _review_order(rule: Rule, guards: Sequence[str]) -> Iterator[str]:
+    """What replaces the files behind the last guard that judged them."""
+    order = [*(demand.name for demand in rule.before), *(() if rule.agents is None else (_OWN,))]
+    order += [demand.name for demand in rule.after]
+    judges = [place for place, name in enumerate(order) if name in guards and name not in _REPLACING]
+    if not judges:
+        return
+    behind = order[judges[-1] + 1 :]
+    for name in sorted(_REPLACING & {*behind, *(entry.name for entry in rule.agents or () if _OWN in behind)}):
+        yield (
+            f"agent '{name}' runs after '{order[judges[-1]]}' and puts files of its own in the place of those that "
+            "were judged; demand 'scan' or 'checksum' in 'after'"
         )
 
 

@@ -78,6 +78,45 @@ def test_backends_that_bring_code_need_a_guard(warnings: Review, limits: str, wa
     assert warned is None or warned in code[0]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "pattern", "hidden"),
+    [
+        ("*", "a", True),
+        ("**", "a-*", True),
+        ("?*", "a", True),
+        ("a*", "a-?", True),
+        ("a-*", "a-*", True),
+        ("a-*", "a-[12]", True),
+        ("a-*", "a*", False),
+        ("?", "*", False),
+        ("a?", "a*", False),
+        ("a*b", "a*", False),
+        ("[ab]", "a", True),
+    ],
+)
+def test_a_rule_behind_a_wider_one_is_named(warnings: Review, earlier: str, pattern: str, hidden: bool) -> None:
+    lines = warnings(HOLDS.replace('"*"', f'"{earlier}"') + f'[[rule]]\nmodels = ["{pattern}"]\nbackends = []\n')
+    assert any("an earlier rule decides for" in line for line in lines) is hidden
+
+
+@pytest.mark.parametrize(
+    ("agents", "after", "named"),
+    [
+        ("[]", "[]", None),
+        ("[]", '["convert"]', "convert"),
+        ('["convert"]', "[]", "convert"),
+        ('["fetch"]', "[]", "fetch"),
+        ('["decrypt"]', "[]", None),
+        ("[]", '["convert", { agent = "scan", parameters = { modelaudit = "off" } }]', None),
+    ],
+)
+def test_what_replaces_verified_files_is_named(warnings: Review, agents: str, after: str, named: str | None) -> None:
+    lines = warnings(HOLDS.replace("agents = []", f"agents = {agents}\nafter = {after}"))
+    found = [line for line in lines if "puts files of its own" in line]
+    assert bool(found) is (named is not None)
+    assert named is None or f"agent '{named}' runs after 'checksum'" in found[0]
+
+
 def test_a_rule_that_no_model_reaches_is_named(warnings: Review) -> None:
     lines = warnings(HOLDS + '[[rule]]\nmodels = ["a", "b"]\nbackends = []\n')
     assert lines == ["rule 2 (models a, b): an earlier rule decides for a, b; the first that matches a model counts"]
