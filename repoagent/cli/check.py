@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.cli.completed_config import Examined
     from repoagent.loader.chain import LoadedChain
+    from repoagent.loader.loader import Loader
     from repoagent.serving.options import CoreOptions
     from repoagent.storage import ModelSource
 
@@ -114,7 +115,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
         try:
             source.fingerprint()  # looks at every file, as a server does before it loads one
             chain = loader.load(source, on_progress=line.show if line else None, cancelled=interrupted.is_set)
-            _require_version(chain)
+            _require_loadable(loader, chain)
             if complete_config or options.strict_model_config:
                 examined = examine(options, plugins, loader, chain)
         except RepoAgentError as error:
@@ -167,18 +168,24 @@ def _options(values: dict[str, Any]) -> "CoreOptions":
     )
 
 
-def _require_version(chain: "LoadedChain") -> None:
-    """Refuse what no server could load: a model of which no version is left."""
-    from repoagent.config import ModelConfig, backend_of, no_version, select_versions
+def _require_loadable(loader: "Loader", chain: "LoadedChain") -> None:
+    """Refuse what no server could load: a model of which no version is left, or whose backend the policy refuses."""
+    from repoagent.config import backend_of, default_config, no_version, normalize, select_versions
 
-    config = chain.config or ModelConfig()
+    config = chain.config or default_config(chain.name)
     available = chain.version_dirs
-    if backend_of(config) == "ensemble" or select_versions(config, available):
-        return
-    error = InvalidArgumentError(no_version(chain.name, available))
-    chain.fail(error)
-    error.report = chain.report
-    raise error
+    versions = select_versions(config, available)
+    try:
+        if backend_of(config) != "ensemble" and not versions:
+            raise InvalidArgumentError(no_version(chain.name, available))
+        for version in versions:
+            # Where the configuration does not name the backend, the files do.
+            files = chain.files.names(str(version))
+            loader.admit(chain.name, normalize(config, model_name=chain.name, files=files, gpus=None))
+    except RepoAgentError as error:
+        chain.fail(error)
+        error.report = chain.report
+        raise
 
 
 def _source(model_dir: str, filesystems: Mapping[str, str]) -> "ModelSource":

@@ -120,6 +120,14 @@ def test_what_a_server_with_these_flags_would_refuse_is_refused(
     assert "Traceback" not in result.stderr
 
 
+def test_the_backend_that_the_files_imply_is_the_one_that_the_policy_judges(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nmodels = ["*"]\nbackends = ["tensorrt"]\n')
+    result = check(_onnx(tmp_path, None), f"--agent-policy={policy}", f"--workspace-directory={tmp_path / 'work'}")
+    assert result.returncode == 1
+    assert "the policy does not allow backend 'onnxruntime'; allowed: tensorrt" in result.stderr
+
+
 def test_a_refused_model_exits_1_with_the_reason_and_the_report(tmp_path: Path) -> None:
     model = EXAMPLE / "repository" / "digits_secure"
     other = "AGE-SECRET-KEY-1" + "Q" * 58
