@@ -1,5 +1,6 @@
 """Decrypt a whole tree with a set of keys; the agent and ``repoagent decrypt`` both do this."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,9 +14,14 @@ from repoagent_decrypt.formats import SUFFIXES, Keys, decrypt_file, plain_size
 from repoagent_decrypt.patterns import Patterns
 from repoagent_decrypt.tree import Tree, scan_tree
 
-__all__ = ["DEFAULT_FILES", "decrypting", "in_version_directory", "refuse_unencrypted", "scan_encrypted"]
+__all__ = ["DEFAULT_FILES", "decrypting", "refuse_unencrypted", "scan_encrypted", "wants_encryption"]
 
 DEFAULT_FILES: Final = tuple(f"*{suffix}" for suffix in SUFFIXES)
+_PUBLIC: Final = frozenset(
+    {"config.pbtxt", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", "NOTICE.txt", ".gitattributes"}
+    | {"SHA256SUMS", "model.sig"}
+)
+"""Files of a model without version directories that hold no weights, and nothing that a backend reads."""
 
 
 def scan_encrypted(root: Path, patterns: Patterns, keys: Keys) -> Tree:
@@ -31,23 +37,40 @@ def scan_encrypted(root: Path, patterns: Patterns, keys: Keys) -> Tree:
     return tree
 
 
-def in_version_directory(name: str) -> bool:
-    """Whether a file of this relative path belongs to a version, and not to the model as a whole."""
+def wants_encryption(names: Iterable[str]) -> Callable[[str], bool]:
+    """Which files of a model with the relative paths ``names`` are to be encrypted.
+
+    Those of its versions; of a model without version directories, such as a checkpoint, all but a few known names.
+    """
+    if any(_is_version(name) for name in names):
+        return _in_numbered_directory
+    return lambda name: not (name in _PUBLIC or (name.startswith("configs/") and name.endswith(".pbtxt")))
+
+
+def _is_version(name: str) -> bool:
+    """Whether the file belongs to what a server takes for a version."""
+    directory, slash, _ = name.partition("/")
+    return bool(slash) and directory.isascii() and directory.isdigit() and not directory.startswith("0")
+
+
+def _in_numbered_directory(name: str) -> bool:
     return "/" in name and name.partition("/")[0].isdecimal()
 
 
 def refuse_unencrypted(tree: Tree) -> None:
-    """Refuse a model that brings plain files in its version directories, be there encrypted ones beside them or not.
+    """Refuse a model that brings plain files where its weights are, be there encrypted ones beside them or not.
 
     Raises:
         InvalidArgumentError: there is such a file.
     """
-    plain = [item.name for item in tree.items if not item.chosen and in_version_directory(item.name)]
+    wanted = wants_encryption(item.name for item in tree.items)
+    plain = [item.name for item in tree.items if not item.chosen and wanted(item.name)]
     if plain:
         more = f" and {len(plain) - 1} more" if len(plain) > 1 else ""
+        where = "in a version directory" if _in_numbered_directory(plain[0]) else "of a model without versions"
         raise InvalidArgumentError(
-            f"'{plain[0]}'{more} in a version directory is not encrypted: encrypt all files there (the operator's "
-            "policy may allow plain ones with the parameter unencrypted = 'copy')"
+            f"'{plain[0]}'{more} {where} is not encrypted: encrypt all files there (the operator's policy may allow "
+            "plain ones with the parameter unencrypted = 'copy')"
         )
 
 

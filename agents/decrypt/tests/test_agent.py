@@ -152,6 +152,38 @@ def test_a_model_without_encrypted_files_is_refused(make_tree: Make, fake_model:
     assert not model.acquired
 
 
+PUBLIC = {
+    "config.pbtxt": b"",
+    "configs/a.pbtxt": b"",
+    "README.md": b"",
+    "LICENSE": b"",
+    "SHA256SUMS": b"",
+    "model.sig": b"",
+}
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["model.safetensors", "config.json", "tokenizer.json", "onnx/1/model.onnx", "01/w", "0/w", "\u0663/w", "1/w"],
+)
+def test_a_demanded_agent_takes_no_plain_weights_wherever_they_are(
+    make_tree: Make,
+    fake_model: Fake,
+    identity: X25519Identity,
+    encrypt_in_place: Callable[..., None],
+    plain: str,
+) -> None:
+    root = make_tree({**PUBLIC, "secret.bin": b"x", "01/secret.bin": b"x"})
+    for name in ("secret.bin", "01/secret.bin"):
+        encrypt_in_place(root / name, identity.recipient)
+    strict = [("identity", "file:/key"), ("unencrypted", "refuse")]
+    DecryptAgent().load(fake_model(root, *strict).as_model())
+    (root / plain).parent.mkdir(parents=True, exist_ok=True)
+    (root / plain).write_bytes(b"plain")
+    with pytest.raises(InvalidArgumentError, match=f"'{plain}' .* is not encrypted"):
+        DecryptAgent().load(fake_model(root, *strict).as_model())
+
+
 def test_a_cancelled_load_stops(model_dir: Path, fake_model: Fake) -> None:
     model = fake_model(model_dir)
     model.cancelled = True

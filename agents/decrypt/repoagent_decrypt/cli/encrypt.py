@@ -1,10 +1,11 @@
 """``repoagent encrypt``."""
 
+import stat
 from pathlib import Path
 
 import click
 
-from repoagent.api import AlreadyExistsError, NotFoundError
+from repoagent.api import AlreadyExistsError, NotFoundError, walk_beneath
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.keys import Recipients
 from repoagent_decrypt.age.pyrage_keys import encrypt_file_foreign
@@ -21,7 +22,7 @@ from repoagent_decrypt.cli.keys import (
     recipient_options,
 )
 from repoagent_decrypt.cli.run import errors_to_exit_codes, run_build
-from repoagent_decrypt.decrypting import in_version_directory
+from repoagent_decrypt.decrypting import wants_encryption
 from repoagent_decrypt.files.new_file import Sizes
 from repoagent_decrypt.files.positional import Progress, Workers
 from repoagent_decrypt.formats import SUFFIXES
@@ -64,7 +65,8 @@ def encrypt(
     """Copy MODEL_DIR to OUT with its files encrypted.
 
     Every file in a version directory becomes FILE.age, or FILE.tink with --keyset. Files beside the version directories
-    are copied unchanged. --files chooses other files, but config.pbtxt is never encrypted.
+    are copied unchanged. Of a model without version directories, such as a checkpoint, every file is encrypted but
+    licenses and the like. --files chooses other files, but config.pbtxt is never encrypted.
     """
     with errors_to_exit_codes():
         tree = _scan(model_dir, files, ".tink" if keysets else ".age")
@@ -86,15 +88,15 @@ def _tink_key(keysets: tuple[str, ...], *, other: bool) -> StreamingKey:
 
 def _scan(model_dir: Path, files: tuple[str, ...], suffix: str) -> Tree:
     patterns = Patterns.of(files)
+    names = [name for name, mode in walk_beneath(model_dir) if not stat.S_ISDIR(mode)]
+    wanted = patterns.match if files else wants_encryption(names)
 
     def choose(name: str) -> bool:
-        if name == _CONFIG:
-            return False
-        return patterns.match(name) if files else in_version_directory(name)
+        return name != _CONFIG and wanted(name)
 
     tree = scan_tree(model_dir, choose, lambda name: name + suffix, lambda path, _name: path.stat().st_size)
     if not tree.chosen:
-        where = f"matches {patterns}" if files else "lies in a version directory"
+        where = f"matches {patterns}" if files else "holds weights"
         raise NotFoundError(f"no file of {model_dir} {where}: there is nothing to encrypt")
     for item in tree.chosen:
         if item.name.endswith(SUFFIXES):

@@ -64,6 +64,15 @@ def test_encrypted_files_keep_their_mode(model_dir: Path, tmp_path: Path, run: R
     assert (tmp_path / "sealed/1/model.onnx.age").stat().st_mode & 0o777 == 0o640
 
 
+def test_of_a_model_without_versions_all_but_licenses_and_the_like_is_encrypted(
+    make_tree: Callable[..., Path], tmp_path: Path, run: Run, identity: X25519Identity
+) -> None:
+    model = make_tree({"config.pbtxt": b"", "LICENSE": b"", "config.json": b"{}", "a/w.bin": b"w"})
+    run("encrypt", model, "-o", tmp_path / "out", "-r", str(identity.recipient))
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert found == ["LICENSE", "a/w.bin.age", "config.json.age", "config.pbtxt"]
+
+
 def test_files_can_be_chosen_but_the_configuration_never(
     model_dir: Path, tmp_path: Path, run: Run, read_tree: Read, identity: X25519Identity
 ) -> None:
