@@ -21,6 +21,7 @@ from repoagent.public_text import printable
 if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.cli.completed_config import Examined
+    from repoagent.limits import Limits
     from repoagent.loader.chain import LoadedChain
     from repoagent.loader.loader import Loader
     from repoagent.serving.options import CoreOptions
@@ -108,7 +109,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     )
     with ExitStack() as resources:
         plugins = resources.enter_context(PluginManager())
-        source = _source(model_dir, plugins.registry("filesystems"))
+        source = _source(model_dir, plugins.registry("filesystems"), options.limits)
         line = progress_line()
         loader = open_loader(options, plugins, resources)
         interrupted = interrupt_flag()
@@ -188,7 +189,7 @@ def _require_loadable(loader: "Loader", chain: "LoadedChain") -> None:
         raise
 
 
-def _source(model_dir: str, filesystems: Mapping[str, str]) -> "ModelSource":
+def _source(model_dir: str, filesystems: Mapping[str, str], limits: "Limits") -> "ModelSource":
     """The model as a repository of its parent directory sees it."""
     from repoagent.storage import Repository
 
@@ -198,7 +199,7 @@ def _source(model_dir: str, filesystems: Mapping[str, str]) -> "ModelSource":
     parent, _, name = trimmed.rpartition("/")
     if parent.endswith(":/"):
         parent += "/"  # a model at the top of a filesystem
-    source = Repository.open(parent or "/", filesystems=filesystems).model(name)
+    source = Repository.open(parent or "/", filesystems=filesystems, limits=limits).model(name)
     if source is None:
         raise NotFoundError(f"there is no model directory {model_dir}")
     return source

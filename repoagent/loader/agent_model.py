@@ -276,7 +276,9 @@ class EntryModel:
 
     def _remote_place(self, url: str) -> ModelSource:
         here = self._source
-        place = open_source(self.name, url, filesystems=self._load.services.filesystems)
+        place = open_source(
+            self.name, url, filesystems=self._load.services.filesystems, limits=self._load.services.limits
+        )
         if here.is_remote and place.location.startswith(f"{here.location}/"):
             # Below where the model already is: that filesystem has the credentials of the repository.
             place = ModelSource(self.name, fs=here.fs, root=place.root, location=place.location)

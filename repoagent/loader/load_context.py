@@ -211,7 +211,7 @@ class LoadContext:
 
     def local_source(self, path: Path) -> ModelSource:
         """A directory of this machine as the place of this model."""
-        return open_source(self.name, str(path))
+        return open_source(self.name, str(path), limits=self.services.limits)
 
     def move(self, source: ModelSource, *, from_effective: bool = False) -> None:
         """An agent moved the model to ``source``: read the configuration there.

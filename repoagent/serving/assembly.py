@@ -171,6 +171,7 @@ def open_repositories(options: CoreOptions, filesystems: Mapping[str, str]) -> R
             storage_options=options.storage_options,
             filesystems=filesystems,
             timeout=options.repository_timeout_seconds,
+            limits=options.limits,
         ),
         namespacing=options.model_namespacing,
     )

@@ -13,7 +13,7 @@ from repoagent_decrypt.age.writer import encrypt_stream
 from repoagent.config import read_text
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.core import ServingCore
+from repoagent.serving.core import ControlMode, ServingCore
 from repoagent.storage import DirectoryFiles
 from tests.hostile.conftest import NewCore
 
@@ -183,3 +183,31 @@ def test_a_passphrase_that_takes_more_memory_than_the_operator_allows(
     core = new_core(allow_swap=True)
     core.load("m")
     assert core.model_ready("m")
+
+
+@pytest.mark.parametrize("name", ["1/{}", "{}/", "1/{}/a/b/", "1/{}/x"], ids=["files", "directories", "deep", "both"])
+@pytest.mark.parametrize("mode", [ControlMode.NONE, ControlMode.EXPLICIT])
+def test_files_without_number(
+    write: Callable[[str], Path], repository: Path, new_core: NewCore, name: str, mode: ControlMode
+) -> None:
+    """T25: each is looked at several times in a load, which keeps a thread of all models."""
+    root = write(BASE)
+    new_core(limits=Limits(model_files=40)).load("m")
+    for number in range(40):
+        path = root / name.format(f"n{number}")
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.touch()
+    core = new_core(limits=Limits(model_files=40), control_mode=mode)
+    if mode is ControlMode.EXPLICIT:
+        assert "--limit-model-files" in refusal(core)
+    assert not core.model_ready("m")
+
+
+def test_versions_without_number(write: Callable[[str], Path], new_core: NewCore) -> None:
+    root = write(BASE + "version_policy { all {} }")
+    for number in range(1, 5):
+        (root / str(number)).mkdir(exist_ok=True)
+    assert "--limit-model-versions" in refusal(new_core(limits=Limits(model_versions=3)))
+    (root / "config.pbtxt").write_text(BASE)
+    new_core(limits=Limits(model_versions=3)).load("m")

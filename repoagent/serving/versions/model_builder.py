@@ -109,7 +109,7 @@ class ModelBuilder:
         """The versions that :meth:`build` is to build: those of the version policy, or those ``pinned`` that are there.
 
         Raises:
-            BuildError: the version policy leaves none.
+            BuildError: the version policy leaves none, or more than one model may have.
         """
         numbers = version_numbers(files.directories())
         if not numbers and is_ensemble(config):
@@ -117,6 +117,13 @@ class ModelBuilder:
         versions = select_versions(config, numbers) if pinned is None else [n for n in numbers if n in pinned]
         if not versions:
             raise BuildError(model, {}, no_version(ModelId.of(model).name, numbers))
+        if len(versions) > self.limits.model_versions:
+            raise BuildError(
+                model,
+                {},
+                f"{len(versions)} versions are to be loaded, more than the limit of {self.limits.model_versions} "
+                f"({Limits.flag('model_versions')})",
+            )
         return versions
 
     def build(

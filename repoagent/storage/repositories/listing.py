@@ -8,7 +8,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from repoagent.beneath import check_depth
-from repoagent.errors import NotFoundError, UnsafePathError
+from repoagent.errors import InvalidArgumentError, NotFoundError, UnsafePathError
+from repoagent.limits import Limits
 from repoagent.storage.paths.names import check_tree
 from repoagent.storage.repositories.filesystems import is_local
 from repoagent.storage.repositories.fingerprint import FileEntry
@@ -34,15 +35,16 @@ def list_directories(fs: Any, root: str) -> list[str]:
     return sorted({name for name in found if name and not name.startswith(".")})
 
 
-def list_files(fs: Any, root: str) -> list[FileEntry]:
+def list_files(fs: Any, root: str, *, most: int | None = None) -> list[FileEntry]:
     """Every file below ``root``, sorted by path.
 
     Raises:
+        InvalidArgumentError: there are more than ``most`` files and directories.
         UnsafePathError: a name or a link that would leave ``root``, a loop of links, or something that is no file.
         NotFoundError: ``root`` is a file.
         FileNotFoundError: there is no ``root``; other filesystem errors as they come.
     """
-    entries = sorted(_walk_local(Path(root)) if is_local(fs) else _find(fs, root))
+    entries = sorted(_counted(_walk_local(Path(root), most) if is_local(fs) else _find(fs, root), most))
     check_tree(entry.path for entry in entries)
     return entries
 
@@ -55,32 +57,58 @@ def single_file(fs: Any, name: str) -> FileEntry | None:
     return _entry(fs, name, fs.info(name), name.rstrip("/").rpartition("/")[2])
 
 
-def _walk_local(root: Path) -> Iterator[FileEntry]:
+def _counted(entries: Iterator[FileEntry], most: int | None) -> Iterator[FileEntry]:
+    for number, entry in enumerate(entries, 1):
+        _check_count(number, most)
+        yield entry
+
+
+def _check_count(number: int, most: int | None) -> None:
+    if most is not None and number > most:
+        raise InvalidArgumentError(
+            f"the model has more than {most} files and directories, which is the limit ({Limits.flag('model_files')})"
+        )
+
+
+def _walk_local(root: Path, most: int | None) -> Iterator[FileEntry]:
     real_root = os.path.realpath(root)
     status = os.stat(real_root)
-    yield from _walk(real_root, "", real_root, frozenset({(status.st_dev, status.st_ino)}))
+    yield from _Walk(real_root, most).below(real_root, "", frozenset({(status.st_dev, status.st_ino)}))
 
 
-def _walk(directory: str, prefix: str, root: str, above: frozenset[tuple[int, int]]) -> Iterator[FileEntry]:
-    with os.scandir(directory) as scan:
-        entries = list(scan)
-    for entry in entries:
-        path = prefix + entry.name
-        if entry.is_symlink():
-            _check_link(entry.path, path, root)
-        status = entry.stat()
-        if stat.S_ISDIR(status.st_mode):
-            identity = (status.st_dev, status.st_ino)
-            if identity in above:
-                raise UnsafePathError(f"{path!r} is a link to a directory above it")
-            check_depth(len(above), path)
-            yield from _walk(entry.path, path + "/", root, above | {identity})
-        elif stat.S_ISREG(status.st_mode):
-            # Retrained weights have the size of the old ones, and a copy or a build may give them the old time. The
-            # other time is the kernel's own; no one sets it.
-            yield FileEntry(path, status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}", entry.path)
-        else:
-            raise UnsafePathError(f"{path!r} is neither a file nor a directory")
+class _Walk:
+    def __init__(self, root: str, most: int | None) -> None:
+        self._root = root
+        self._most = most
+        self._seen = 0
+
+    def below(self, directory: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[FileEntry]:
+        for entry in self._entries(directory):
+            path = prefix + entry.name
+            if entry.is_symlink():
+                _check_link(entry.path, path, self._root)
+            status = entry.stat()
+            if stat.S_ISDIR(status.st_mode):
+                identity = (status.st_dev, status.st_ino)
+                if identity in above:
+                    raise UnsafePathError(f"{path!r} is a link to a directory above it")
+                check_depth(len(above), path)
+                yield from self.below(entry.path, path + "/", above | {identity})
+            elif stat.S_ISREG(status.st_mode):
+                # Retrained weights have the size of the old ones, and a copy or a build may give them the old time. The
+                # other time is the kernel's own; no one sets it.
+                yield FileEntry(path, status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns}", entry.path)
+            else:
+                raise UnsafePathError(f"{path!r} is neither a file nor a directory")
+
+    def _entries(self, directory: str) -> list["os.DirEntry[str]"]:
+        entries = []
+        with os.scandir(directory) as scan:
+            for entry in scan:
+                self._seen += 1
+                _check_count(self._seen, self._most)
+                entries.append(entry)
+        return entries
 
 
 def _check_link(link: str, path: str, root: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.public_text import hide, hide_url
 from repoagent.storage.paths.faults import storage_faults
 from repoagent.storage.paths.names import check_model_directory, is_text
@@ -27,7 +28,9 @@ class Repository:
     A remote one answers in time or raises, also to those who read its models: see :class:`RemoteCalls`.
     """
 
-    def __init__(self, url: RepositoryUrl, fs: Any, calls: RemoteCalls | None = None) -> None:
+    def __init__(
+        self, url: RepositoryUrl, fs: Any, calls: RemoteCalls | None = None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._url = url
         if url.is_local:
             hide(url.path, "repository")
@@ -35,6 +38,7 @@ class Repository:
             hide_url(url.text, "repository")
         self._fs = fs
         self._calls = calls
+        self._limits = limits
         self._unspeakable: set[str] = set()
 
     @classmethod
@@ -45,6 +49,7 @@ class Repository:
         storage_options: Mapping[str, Any] | None = None,
         filesystems: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> "Repository":
         """Open the repository at ``url``; see :func:`~repoagent.storage.repositories.url.parse_url` for the spellings.
 
@@ -55,13 +60,14 @@ class Repository:
             storage_options: Keyword arguments of the fsspec filesystem, over those that the URL implies.
             filesystems: Protocol -> ``"module:attribute"`` of a filesystem class, from plug-ins.
             timeout: Seconds that a remote filesystem has to answer a question, and for which a download may be silent.
+            limits: What one model may have.
 
         Raises:
             InvalidArgumentError: the URL cannot be read.
             UnsupportedError: the filesystem's package is missing; the message says what to install.
         """
         parsed = with_credentials(parse_url(url))
-        return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout))
+        return cls(parsed, *open_patiently(parsed, storage_options, filesystems, timeout), limits)
 
     def hurry(self) -> None:
         """The server stops: from now on no one waits for the filesystem for longer than a second."""
@@ -125,4 +131,4 @@ class Repository:
             self._fs.invalidate_cache()
             if not self._fs.isdir(place.path):
                 return None
-        return ModelSource(name, fs=self._fs, root=place.path, location=place.text)
+        return ModelSource(name, fs=self._fs, root=place.path, location=place.text, limits=self._limits)

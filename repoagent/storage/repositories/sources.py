@@ -31,11 +31,12 @@ class ModelSource:
         renamed: The name is the server's choice, so that a name in the configuration does not count.
     """
 
-    def __init__(self, name: str, *, fs: Any, root: str, location: str) -> None:
+    def __init__(self, name: str, *, fs: Any, root: str, location: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self.name = name
         self.fs = fs
         self.root = root
         self.renamed = False
+        self._most_files = limits.model_files
         self.location = location
         self.artifact_type = ArtifactType.FILESYSTEM if is_local(fs) else ArtifactType.REMOTE_FILESYSTEM
 
@@ -51,12 +52,13 @@ class ModelSource:
         """Every file, sorted by path, from one fresh listing.
 
         Raises:
+            InvalidArgumentError: there are more than a model may have.
             NotFoundError: the model is gone.
             UnsafePathError: a name or link leads out of the model's directory.
             UnavailableError: the filesystem does not answer.
         """
         with storage_faults("list", self.location):
-            return list_files(self.fs, self.root)
+            return list_files(self.fs, self.root, most=self._most_files)
 
     def fingerprint(self) -> Fingerprint:
         """What all files look like now (path, size, and times or ETag). Errors as in :meth:`entries`."""
@@ -134,6 +136,7 @@ def open_source(
     *,
     storage_options: Mapping[str, Any] | None = None,
     filesystems: Mapping[str, str] | None = None,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> ModelSource:
     """The model whose directory is ``url``: for a location that an agent or a command line names.
 
@@ -141,7 +144,7 @@ def open_source(
     """
     parsed = parse_url(url) if isinstance(url, str) else url
     fs, _ = open_patiently(parsed, storage_options, filesystems)
-    return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text)
+    return ModelSource(name, fs=fs, root=parsed.path, location=parsed.text, limits=limits)
 
 
 def new_memory_filesystem() -> Any:
