@@ -47,7 +47,8 @@ class Metric:
     """One time series of a family. Safe to use from any thread.
 
     Raises:
-        InvalidArgumentError: a label is no text, or its name none that Prometheus takes; or a bucket is no number.
+        InvalidArgumentError: a label is no text, or its name none that Prometheus takes; or buckets
+            are no numbers, or do not ascend.
     """
 
     def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float] = ()) -> None:
@@ -261,14 +262,16 @@ def _is_text(value: object) -> bool:
 
 
 def _bounds(buckets: Sequence[float]) -> tuple[float, ...]:
-    """The upper bounds of a histogram with these buckets, each once and in order."""
+    """The upper bounds of a histogram with these buckets."""
     try:
-        bounds = {*map(float, buckets), math.inf}
+        bounds = [*map(float, buckets)]
     except (TypeError, ValueError, OverflowError):
-        bounds = {math.nan}
+        bounds = [math.nan]
     if any(map(math.isnan, bounds)):
         raise InvalidArgumentError("a bucket of a histogram is not a number")
-    return tuple(sorted(bounds))
+    if any(low >= high for low, high in itertools.pairwise(bounds)):
+        raise InvalidArgumentError(f"the buckets of a histogram must ascend, not {bounds[:16]}")
+    return (*bounds,) if bounds[-1:] == [math.inf] else (*bounds, math.inf)
 
 
 def _labels(labels: Mapping[str, str]) -> str:

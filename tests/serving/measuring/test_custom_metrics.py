@@ -124,11 +124,18 @@ def test_a_bucket_must_be_a_number(buckets: Any) -> None:
     assert registry.text() == ""
 
 
-def test_each_bucket_is_shown_once_and_in_order() -> None:
-    registry = MetricRegistry()
-    registry.family("h", "a histogram", MetricKind.HISTOGRAM).add({}, [2, 1.0, 2.0, float("inf")]).observe(1.5)
-    lines = [line for line in registry.text().splitlines() if "_bucket" in line]
-    assert lines == ['h_bucket{le="1"} 0', 'h_bucket{le="2"} 1', 'h_bucket{le="+Inf"} 1']
+@pytest.mark.parametrize("buckets", [[2, 1], [1, 1.0], [1, float("inf"), float("inf")]], ids=str)
+def test_buckets_must_ascend(buckets: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="the buckets of a histogram must ascend"):
+        MetricRegistry().family("h", "a histogram", MetricKind.HISTOGRAM).add({}, buckets)
+
+
+def test_the_last_bucket_takes_all_whether_it_is_given_or_not() -> None:
+    for buckets in ([1, 2.0, float("inf")], [1, 2.0]):
+        registry = MetricRegistry()
+        registry.family("h", "a histogram", MetricKind.HISTOGRAM).add({}, buckets).observe(1.5)
+        lines = [line for line in registry.text().splitlines() if "_bucket" in line]
+        assert lines == ['h_bucket{le="1"} 0', 'h_bucket{le="2"} 1', 'h_bucket{le="+Inf"} 1']
 
 
 @pytest.mark.parametrize("text", [5, None, "\ud800"], ids=ascii)

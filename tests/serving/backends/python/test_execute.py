@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from repoagent.errors import NotFoundError
 from repoagent.serving.backends.python.model import event_loop
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
@@ -90,7 +91,9 @@ class TritonPythonModel:
         ("{'a': 1.5}", "values to have type bool/int/str, found type <class 'float'>"),
     ],
 )
-@pytest.mark.parametrize("call", ["InferenceResponse([], parameters=%s)", "InferenceRequest(parameters=%s)"])
+@pytest.mark.parametrize(
+    "call", ["InferenceResponse([], parameters=%s)", "InferenceRequest('', 0, [], [], 'n', parameters=%s)"]
+)
 def test_parameters_that_no_protocol_can_send_are_refused_where_they_are_given(
     run_model: Any, call: str, parameters: str, expected: str
 ) -> None:
@@ -272,7 +275,8 @@ def test_another_model_is_asked_on_the_same_thread_and_on_one_that_the_model_sta
 from concurrent.futures import ThreadPoolExecutor
 class TritonPythonModel:
     def ask(self, x):
-        request = pb_utils.InferenceRequest(model_name="double", inputs=[pb_utils.Tensor("x", x.as_numpy())])
+        request = pb_utils.InferenceRequest(model_name="double", inputs=[pb_utils.Tensor("x", x.as_numpy())],
+            requested_output_names=[])
         return pb_utils.get_output_tensor_by_name(request.exec(), "y")
     def execute(self, requests):
         x = pb_utils.get_input_tensor_by_name(requests[0], "x")
@@ -292,7 +296,7 @@ class TritonPythonModel:
         x = pb_utils.get_input_tensor_by_name(requests[0], "x")
         def request(**parameters):
             return pb_utils.InferenceRequest(model_name="double", inputs=[pb_utils.Tensor("x", x.as_numpy())],
-                                             parameters=parameters)
+                                             requested_output_names=[], parameters=parameters)
         one, two = await asyncio.gather(request().async_exec(), request().async_exec())
         many = [r async for r in await request(twice=True).async_exec(decoupled=True)]
         again = request(twice=True).exec(decoupled=True)
@@ -324,7 +328,7 @@ def test_a_coroutine_iterates_over_the_answers_of_a_decoupled_model_with_a_plain
 class TritonPythonModel:
     async def execute(self, requests):
         x = requests[0].inputs()
-        request = pb_utils.InferenceRequest(model_name="double", inputs=x, parameters={"twice": True})
+        request = pb_utils.InferenceRequest("", 0, x, [], "double", parameters={"twice": True})
         total = 0
         for answer in await request.async_exec(decoupled=True):
             total += sum(tensor.as_numpy() for tensor in answer.output_tensors())
@@ -337,7 +341,7 @@ def test_a_model_may_stop_listening_to_another_one_and_cancel_its_request(run_an
     body = """
 class TritonPythonModel:
     def execute(self, requests):
-        self.request = pb_utils.InferenceRequest(model_name="four", inputs=requests[0].inputs())
+        self.request = pb_utils.InferenceRequest("", 0, requests[0].inputs(), [], "four")
         self.request.exec(decoupled=True).cancel()
         return [pb_utils.InferenceResponse([])]
 """
@@ -351,7 +355,7 @@ def test_the_error_of_another_model_comes_back_as_its_response(run_anywhere: Any
     body = """
 class TritonPythonModel:
     def execute(self, requests):
-        answer = pb_utils.InferenceRequest(model_name="nosuch").exec()
+        answer = pb_utils.InferenceRequest("", 0, [], [], "nosuch").exec()
         assert answer.has_error()
         return [pb_utils.InferenceResponse(error=answer.error())]
 """
@@ -393,7 +397,7 @@ class TritonPythonModel:
 COUNTS = """
 class TritonPythonModel:
     def execute(self, requests):
-        call = pb_utils.InferenceRequest(model_name="double", inputs=requests[0].inputs(), parameters={"twice": True})
+        call = pb_utils.InferenceRequest("", 0, requests[0].inputs(), [], "double", parameters={"twice": True})
         counted = 0
         for response in call.exec(decoupled=True):
             counted += 1
@@ -420,7 +424,7 @@ class TritonPythonModel:
                 pb_utils.is_model_ready("tick")
                 await asyncio.sleep(0.001)
         ticking = asyncio.ensure_future(tick())
-        call = pb_utils.InferenceRequest(model_name="four", inputs=requests[0].inputs())
+        call = pb_utils.InferenceRequest("", 0, requests[0].inputs(), [], "four")
         for response in await call.async_exec(decoupled=True):
             y = response.output_tensors()[0].as_numpy()
         ticking.cancel()
@@ -448,15 +452,100 @@ class Ignoring:
         """Nobody waits for it."""
 
 
-@pytest.mark.parametrize(
-    ("statement", "text"),
-    [
-        ("pb_utils.InferenceResponse(error='text')", "error must be a pb_utils.TritonError or None, not str"),
-        ("pb_utils.InferenceResponse([]).set_error('text')", "error must be a pb_utils.TritonError or None, not str"),
-        ("pb_utils.TritonError(5)", "the message of a TritonError must be a str, not int"),
-        ("pb_utils.InferenceResponse([3])", "output_tensors must be a list of pb_utils.Tensor, found int"),
-        ("pb_utils.InferenceRequest(inputs=['x'])", "inputs must be a list of pb_utils.Tensor, found str"),
-    ],
-)
-def test_what_has_a_wrong_type_is_refused_where_it_is_made(run_anywhere: Any, statement: str, text: str) -> None:
-    assert f"TypeError: {text}" in run_anywhere(failing(f"return [{statement}]")).error()
+# Each call of pb_utils with something wrong: the type of its error as in Triton, and a part of the text.
+WRONG_CALLS = [
+    ("InferenceResponse(error='text')", TypeError, "error must be a pb_utils.TritonError or None, not str"),
+    ("InferenceResponse([]).set_error('text')", TypeError, "error must be a pb_utils.TritonError or None, not str"),
+    ("InferenceResponse([3])", TypeError, "output_tensors must be a list of pb_utils.Tensor, found int"),
+    ("InferenceResponse(3)", TypeError, "output_tensors"),
+    ("InferenceResponse([None])", Exception, "a tensor in output_tensors should not be empty"),
+    ("InferenceResponse([], parameters=[1])", TypeError, "parameters must be a dict or None, not list"),
+    ("InferenceResponse([], parameters={'a': 1.5})", Exception, "Expect parameters values"),
+    ("TritonError(5)", TypeError, "the message of a TritonError must be a str, not int"),
+    ("TritonError('text', 99)", Exception, "99 is not the code of a TritonError"),
+    ("Tensor('X', None)", TypeError, "numpy_array of tensor 'X' must be a NumPy array, not NoneType"),
+    ("Tensor('X', [1])", TypeError, "numpy_array of tensor 'X' must be a NumPy array, not list"),
+    ("Tensor(None, x)", TypeError, "the name of a Tensor must be a str, not NoneType"),
+    ("Tensor('X', x.astype(complex))", Exception, "Tensor 'X' has dtype complex128"),
+    ("Tensor('X', x.astype(str))", Exception, "Tensor dtype used for numpy_array is not supported"),
+    ("Tensor.from_dlpack('X', 5)", Exception, "Tensor must be a DLPack capsule or have"),
+    ("Tensor.from_dlpack('X', x.astype(complex))", Exception, "Tensor 'X' has dtype complex128"),
+    ("InferenceRequest(inputs=[], requested_output_names=[])", TypeError, "model_name of an InferenceRequest must be"),
+    ("InferenceRequest(model_name='n', requested_output_names=[])", TypeError, "inputs of an InferenceRequest must be"),
+    ("InferenceRequest(model_name='n', inputs=[])", TypeError, "requested_output_names of an InferenceRequest must"),
+    ("InferenceRequest('', 0, ['x'], [], 'n')", TypeError, "inputs must be a list of pb_utils.Tensor, found str"),
+    ("InferenceRequest('', 0, [None], [], 'n')", Exception, "a tensor in inputs should not be empty"),
+    ("InferenceRequest('', 0, [], [''], 'n')", Exception, "a name in requested_output_names should not be empty"),
+    ("InferenceRequest('', 0, [], 'y', 'n')", TypeError, "requested_output_names must be a list of str"),
+    ("InferenceRequest('', 1.5, [], [], 'n')", TypeError, "correlation_id of an InferenceRequest"),
+    ("InferenceRequest('', 0, [], [], 'n', timeout='1')", TypeError, "timeout of an InferenceRequest"),
+    ("InferenceRequest('', 0, [], [], 'n', parameters=3)", TypeError, "parameters must be a dict or None, not int"),
+    ("InferenceRequest('', 0, [], [], 'n').get_response_sender()", Exception, "get_response_sender is only for"),
+    ("InferenceRequest('', 0, [], [], 'n').set_release_flags(7)", Exception, "Invalid request release flag"),
+    ("InferenceRequest('', 0, [], [], 'n', parameters={'n': 1 << 63})", Exception, "does not fit"),
+    ("MetricFamily(None, 'text', 0)", TypeError, "the name of a MetricFamily must be a str, not NoneType"),
+    ("MetricFamily('name', None, 0)", TypeError, "the description of a MetricFamily must be a str, not NoneType"),
+    ("MetricFamily('name', 'text', 7)", TypeError, "kind of MetricFamily 'name' must be"),
+    ("MetricFamily('a b', 'text', 0)", Exception, "'a b' cannot be the name of a metric"),
+    ("MetricFamily('walk_c', 'another text', 0)", Exception, "exists with another kind or description"),
+    ("family.Metric(labels=3)", TypeError, "labels of a Metric must be a dict, not int"),
+    ("family.Metric(labels={'a': 1})", Exception, "must be text"),
+    ("family.Metric(labels={}, buckets=[1])", Exception, "buckets are needed for a histogram"),
+    ("histogram.Metric()", Exception, "buckets are needed for a histogram"),
+    ("histogram.Metric(buckets=[2, 1])", Exception, "the buckets of a histogram must ascend"),
+    ("histogram.Metric(buckets=['1'])", TypeError, "must be a number, not str"),
+    ("histogram.Metric(buckets=3)", TypeError, "buckets of a Metric must be a list of numbers, not int"),
+    ("histogram.Metric(buckets=[1]).value()", Exception, "does not support Value"),
+    ("family.Metric().increment(-1)", Exception, "can only be incremented monotonically"),
+    ("family.Metric().increment('1')", TypeError, "the value of a metric must be a number, not str"),
+    ("family.Metric().set(1)", Exception, "does not support Set"),
+    ("family.Metric().observe(1)", Exception, "does not support Observe"),
+    ("MetricFamily('walk_gone', 'text', 0).Metric().increment(1)", Exception, "'MetricFamily' has been deleted"),
+    ("Logger.log('text', None)", TypeError, "level must be a pb_utils.Logger level"),
+    ("load_model('nosuch')", Exception, "no such model"),
+    ("unload_model('nosuch')", Exception, "no such model"),
+    ("is_model_ready('nosuch', 'x')", Exception, "no such model"),
+    ("get_response_sender.send(5)", TypeError, "response must be an InferenceResponse or None"),
+    ("get_response_sender.send(None, 0)", Exception, "Inference Response object must be provided"),
+    ("get_response_sender.send(None, 5)", Exception, "Unsupported flag provided"),
+]
+WALK = """
+import types
+class TritonPythonModel:
+    def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        counter, buckets = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.HISTOGRAM
+        names = dict(vars(pb_utils), x=x, get_response_sender=requests[0].get_response_sender())
+        names["family"] = pb_utils.MetricFamily("walk_c", "text", counter)
+        names["histogram"] = pb_utils.MetricFamily("walk_h", "text", buckets)
+        found = {}
+        for call in CALLS:
+            try:
+                found[call] = repr(eval(call, names))
+            except BaseException as error:
+                known = isinstance(error, pb_utils.TritonModelException)
+                found[call] = f"{'TritonModelException' if known else type(error).__name__}: {error}"
+        return [pb_utils.InferenceResponse([], parameters=found)]
+"""
+
+
+def test_every_call_with_something_wrong_raises_what_a_model_can_expect(
+    run_anywhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = run_anywhere(WALK.replace("CALLS", repr([call for call, _, _ in WRONG_CALLS])))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotFoundError("no such model")
+
+    for call in ("load", "unload", "model_ready"):
+        monkeypatch.setattr(model.core, call, refuse)
+    (answers,) = model.ask([1.0])
+    assert answers.responses[0].error is None, answers.responses[0].error
+    found = answers.responses[0].parameters
+    wrong = {
+        call: found[call]
+        for call, kind, text in WRONG_CALLS
+        if not found[call].startswith("TypeError: " if kind is TypeError else "TritonModelException: ")
+        or text not in found[call]
+    }
+    assert wrong == {}

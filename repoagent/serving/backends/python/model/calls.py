@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from repoagent.serving.backends.python.model.context import CoreAccess
+from repoagent.serving.backends.python.model.errors import raising_tritons
 from repoagent.serving.requests.request import InferRequest, InferResponse
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AsyncResponseIterator", "ResponseIterator"]
 
@@ -70,6 +68,7 @@ class ResponseIterator(Generic[T]):
             found += [] if response is None else [self._convert(response)]
         return found
 
+    @raising_tritons
     def cancel(self) -> None:
         """Give the request up. It still gets a final response, unless it already had one."""
         self._core.cancel(self._request)

@@ -1,11 +1,23 @@
 """Errors as a ``model.py`` makes and raises them."""
 
+import functools
 import threading
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, ParamSpec, TypeVar
 
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
 
-__all__ = ["TritonError", "TritonModelException", "core_error", "let_interrupt_pass", "writable"]
+__all__ = [
+    "TritonError",
+    "TritonModelException",
+    "core_error",
+    "let_interrupt_pass",
+    "raising_tritons",
+    "writable",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TritonModelException(Exception):
@@ -13,6 +25,20 @@ class TritonModelException(Exception):
 
     def message(self) -> str:
         return str(self)
+
+
+def raising_tritons(call: Callable[P, T]) -> Callable[P, T]:
+    """``call`` with the server's errors, and those on the way to it, as the only exception that models know."""
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return call(*args, **named)
+        except (RepoAgentError, OSError) as error:
+            text = error.message if isinstance(error, RepoAgentError) else f"{type(error).__name__}: {error}"
+            raise TritonModelException(text) from error
+
+    return checked
 
 
 class TritonError:
@@ -31,7 +57,12 @@ class TritonError:
         if not isinstance(message, str):
             raise TypeError(f"the message of a TritonError must be a str, not {type(message).__name__}")
         self._message = message
-        self._code = ErrorCode(code)
+        try:
+            self._code = ErrorCode(code)
+        except ValueError:
+            raise TritonModelException(
+                f"{code!r} is not the code of a TritonError: use pb_utils.TritonError.*"
+            ) from None
 
     def message(self) -> str:
         return self._message

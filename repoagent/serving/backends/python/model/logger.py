@@ -28,6 +28,8 @@ class Logger:
 
     @staticmethod
     def log(message: Any, level: LogLevel = LogLevel.INFO) -> None:
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"level must be a pb_utils.Logger level such as Logger.INFO, not {type(level).__name__}")
         logger.log(level.value, "%s", message, stacklevel=2)
 
     @staticmethod

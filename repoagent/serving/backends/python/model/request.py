@@ -1,13 +1,14 @@
 """Requests as a ``model.py`` sees them, both the ones it is given and the ones it makes (BLS)."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar, Final
 
 from repoagent.serving.backends.python.model.calls import AsyncResponseIterator, ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
-from repoagent.serving.backends.python.model.errors import TritonModelException
+from repoagent.serving.backends.python.model.errors import TritonModelException, raising_tritons
 from repoagent.serving.backends.python.model.response import (
     InferenceResponse,
     checked_parameters,
@@ -36,9 +37,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Sequence[Tensor] = (),
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -46,19 +47,39 @@ class InferenceRequest:
         trace: Any = None,
         parameters: Mapping[str, ParameterValue] | None = None,
     ) -> None:
+        """``inputs``, ``requested_output_names`` and ``model_name`` have to be given, by position or name.
+
+        Raises:
+            TypeError, TritonModelException: an argument is missing, or wrong; the text names it.
+        """
+        for name, value, kinds in (
+            ("request_id", request_id, str),
+            ("correlation_id", correlation_id, Integral | str),
+            ("inputs", inputs, Sequence | Set),
+            ("requested_output_names", requested_output_names, Sequence | Set),
+            ("model_name", model_name, str),
+            ("model_version", model_version, Integral),
+            ("flags", flags, Integral),
+            ("timeout", timeout, Integral),
+        ):
+            if not isinstance(value, kinds):
+                raise TypeError(f"{name} of an InferenceRequest must be given and cannot be {type(value).__name__}")
+        assert inputs is not None
+        assert requested_output_names is not None
+        assert model_name is not None
         self._core = InferRequest(
             Asked(
                 model_name,
                 {tensor.name(): tensor.unwrap() for tensor in checked_tensors(inputs, "inputs")},
                 str(model_version) if model_version > 0 else "",
-                requested_outputs=tuple(requested_output_names),
+                requested_outputs=_checked_names(requested_output_names),
                 id=request_id,
                 parameters=checked_parameters(parameters),
-                correlation_id=correlation_id,
-                timeout_us=timeout,
+                correlation_id=correlation_id if isinstance(correlation_id, str) else int(correlation_id),
+                timeout_us=int(timeout),
             )
         )
-        self._flags = flags
+        self._flags = int(flags)
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._shared = False
@@ -133,6 +154,7 @@ class InferenceRequest:
     def set_flags(self, flags: int) -> None:
         self._flags = flags
 
+    @raising_tritons
     def is_cancelled(self) -> bool:
         return self._core.cancelled
 
@@ -173,6 +195,7 @@ class InferenceRequest:
         assert self._sender is not None
         return self._sender, self._sender_taken
 
+    @raising_tritons
     def exec(self, decoupled: bool = False) -> "InferenceResponse | ResponseIterator[InferenceResponse]":
         """Run this request on its model and wait; with ``decoupled`` an iterator over the responses.
 
@@ -181,6 +204,7 @@ class InferenceRequest:
         responses = ResponseIterator(self._owner().core, self._execution(), received)
         return responses if decoupled else self._only(responses.rest())
 
+    @raising_tritons
     def async_exec(
         self, decoupled: bool = False
     ) -> "Awaitable[InferenceResponse | AsyncResponseIterator[InferenceResponse]]":
@@ -223,3 +247,11 @@ class InferenceRequest:
                 f"model '{self._core.model_name}' sent {len(responses)} responses; call exec(decoupled=True)"
             )
         return responses[0]
+
+
+def _checked_names(names: Sequence[str] | Set[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"requested_output_names must be a list of str, not {names!r}")
+    if "" in names:
+        raise TritonModelException("a name in requested_output_names should not be empty")
+    return tuple(names)

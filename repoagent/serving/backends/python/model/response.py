@@ -1,13 +1,16 @@
 """Responses as a ``model.py`` makes and sees them, to and from those of the core."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from typing import Final
 
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, core_error
 from repoagent.serving.backends.python.model.tensors import Tensor
 from repoagent.serving.requests.request import InferRequest, InferResponse, ParameterValue
 
 __all__ = ["InferenceResponse", "checked_parameters", "checked_tensors", "received", "response_of"]
+
+_INT64: Final = 1 << 63
 
 
 class InferenceResponse:
@@ -25,7 +28,7 @@ class InferenceResponse:
         self._error: TritonError | None = None
         if error is not None:
             self.set_error(error)
-        self._parameters = checked_parameters(parameters) if parameters else {}
+        self._parameters = checked_parameters(parameters)
 
     @classmethod
     def wrap(
@@ -60,8 +63,13 @@ def checked_tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
 
     Raises:
         TypeError: it has something else.
+        TritonModelException: one of them is None.
     """
+    if not isinstance(given, Sequence | Set) or isinstance(given, str):
+        raise TypeError(f"{what} must be a list of pb_utils.Tensor, found {type(given).__name__}")
     for item in given:
+        if item is None:
+            raise TritonModelException(f"a tensor in {what} should not be empty: it is None")
         if not isinstance(item, Tensor):
             raise TypeError(f"{what} must be a list of pb_utils.Tensor, found {type(item).__name__}")
     return list(given)
@@ -73,11 +81,15 @@ def checked_parameters(parameters: Mapping[str, ParameterValue] | None) -> dict[
     Raises:
         TritonModelException: a name or a value is of another type.
     """
+    if not isinstance(parameters, Mapping | None):
+        raise TypeError(f"parameters must be a dict or None, not {type(parameters).__name__}")
     for name, value in (parameters or {}).items():
         if not isinstance(name, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
         if not isinstance(value, bool | int | str):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if isinstance(value, int) and not -_INT64 <= value < _INT64:
+            raise TritonModelException(f"parameter '{name}' has a number that does not fit into 64 bits")
     return dict(parameters or {})
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from repoagent.errors import RepoAgentError
-from repoagent.serving.backends.python.model.errors import TritonModelException
+from repoagent.serving.backends.python.model.errors import TritonModelException, raising_tritons
 from repoagent.serving.backends.python.model.response import InferenceResponse, response_of
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
@@ -109,6 +109,7 @@ class InferenceResponseSender:
                 self._over(self)
         self._request.send(answer, final)
 
+    @raising_tritons
     def is_cancelled(self) -> bool:
         return self._request.cancelled
 

@@ -34,7 +34,11 @@ class Tensor:
     __slots__ = ("_core", "_name", "_shared")
 
     def __init__(self, name: str, numpy_array: Array) -> None:
-        array = np.asarray(numpy_array)
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a Tensor must be a str, not {type(name).__name__}")
+        if not isinstance(numpy_array, np.ndarray):
+            raise TypeError(f"numpy_array of tensor '{name}' must be a NumPy array, not {type(numpy_array).__name__}")
+        array = numpy_array
         if array.dtype.kind in "UV":
             raise TritonModelException(
                 f"Tensor dtype used for numpy_array is not supported by Python backend: {array.dtype}. "
@@ -130,14 +134,23 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> "Tensor":
-        """A tensor over the memory of anything with the DLPack protocol (or one of its capsules)."""
-        protocol = hasattr(tensor, "__dlpack__")
+        """A tensor over the memory of anything with the DLPack protocol (or one of its capsules).
+
+        Raises:
+            TritonModelException: it is neither, or its memory cannot be used.
+        """
+        protocol = hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")
+        if not (protocol or type(tensor).__name__ == "PyCapsule"):
+            raise TritonModelException(
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "`__dlpack_device__` attributes."
+            )
         try:
             return Tensor(name, np.from_dlpack(tensor if protocol else _Capsule(tensor)))
-        except (BufferError, RuntimeError):
+        except (BufferError, RuntimeError, ValueError) as error:
             source = _Capsule(tensor.__dlpack__() if protocol else tensor)
             if not exchange_type(source.capsule, BFLOAT16, BITS):
-                raise
+                raise TritonModelException(f"tensor '{name}' cannot be taken from DLPack: {error}") from error
         return Tensor.wrap(name, CoreTensor(DataType.BF16, np.from_dlpack(source)))
 
 

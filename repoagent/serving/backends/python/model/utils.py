@@ -11,7 +11,7 @@ from typing import Any, Final
 from repoagent.errors import ErrorCode
 from repoagent.serving.backends.python.model.calls import ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
-from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException
+from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, raising_tritons
 from repoagent.serving.backends.python.model.logger import Logger, LogLevel
 from repoagent.serving.backends.python.model.metrics import Metric, MetricFamily
 from repoagent.serving.backends.python.model.model_config import ModelConfig
@@ -139,4 +139,4 @@ def _control(context: ModelContext | None) -> dict[str, Any]:
     def is_model_ready(model_name: str, model_version: str = "") -> bool:
         return (context or current()).core.model_ready(model_name, model_version)
 
-    return {"load_model": load_model, "unload_model": unload_model, "is_model_ready": is_model_ready}
+    return {call.__name__: raising_tritons(call) for call in (load_model, unload_model, is_model_ready)}
