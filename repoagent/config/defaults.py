@@ -54,12 +54,13 @@ def _is_ensemble(config: ModelConfig) -> bool:
 def _complete_backend(config: ModelConfig, files: Collection[str]) -> None:
     if _is_ensemble(config):
         return
+    named = not (config.backend or backend_of(config))
     if not config.backend:
         config.backend = backend_of(config) or _backend_of_files(config, files)
     if not config.platform:
         config.platform = PLATFORM_OF_BACKEND.get(config.backend, "")
     if not config.default_model_filename:
-        config.default_model_filename = _filename(config, files)
+        config.default_model_filename = _filename(config, files, by_name=named)
 
 
 def _backend_of_files(config: ModelConfig, files: Collection[str]) -> str:
@@ -72,11 +73,14 @@ def _backend_of_files(config: ModelConfig, files: Collection[str]) -> str:
     return config.name.partition(".")[2]
 
 
-def _filename(config: ModelConfig, files: Collection[str]) -> str:
+def _filename(config: ModelConfig, files: Collection[str], *, by_name: bool) -> str:
+    """The usual one of the backend. ``by_name``: the model's name or files imply it, and then Triton shows it for any
+    backend; else only if the file is there."""
     known = MODEL_FILENAMES.get(config.backend, "")
-    if known or config.platform in BACKEND_OF_PLATFORM:
+    if known or config.platform in BACKEND_OF_PLATFORM or not config.backend:
         return known
-    return next((name for name in (f"model.{config.backend}",) if name in files), "")
+    name = f"model.{config.backend}"
+    return name if by_name or name in files else ""
 
 
 def _complete_scheduling(config: ModelConfig) -> None:

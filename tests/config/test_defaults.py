@@ -26,6 +26,8 @@ def test_the_files_tell_the_backend_when_the_config_does_not(
 def test_the_end_of_the_name_tells_the_backend_when_nothing_else_does() -> None:
     config = normalize(default_config("m.identity"), files=["model.identity"])
     assert (config.backend, config.default_model_filename) == ("identity", "model.identity")
+    config = normalize(default_config("m.identity"))
+    assert config.default_model_filename == "model.identity", "as Triton shows it, whether the file is there or not"
 
 
 def test_what_the_config_says_wins_over_the_files() -> None:

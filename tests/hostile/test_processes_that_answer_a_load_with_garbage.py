@@ -15,7 +15,7 @@ MODEL = """
 import json, os, socket, struct, sys, threading
 def packet(kind, body):
     text = f"[{body},null,[],[],[]]".encode()
-    socket.socket(fileno=os.dup(int(sys.argv[1]))).send(struct.pack("<BBI", kind, 0, len(text)) + text)
+    socket.socket(fileno=os.dup(int(sys.orig_argv[4]))).send(struct.pack("<BBI", kind, 0, len(text)) + text)
 class TritonPythonModel:
     STATIC
     def WHEN(*_):

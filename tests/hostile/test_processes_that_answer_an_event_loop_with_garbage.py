@@ -28,7 +28,7 @@ import gc, json, os, socket, struct, sys, threading
 from repoagent.serving.backends.python.process.memory import sealed_file
 from repoagent.serving.backends.python.process.remote import RemoteRequest
 import triton_python_backend_utils as pb_utils
-WORK = socket.socket(fileno=os.dup(int(sys.argv[1])))
+WORK = socket.socket(fileno=os.dup(int(sys.orig_argv[4])))
 def packet(body, opened=(), fds=(), place=None):
     text = body if isinstance(body, str) else json.dumps(body)
     text = f"[{text},{json.dumps(place)},[],[],{json.dumps(opened)}]".encode()

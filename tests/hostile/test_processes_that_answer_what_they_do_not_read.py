@@ -30,7 +30,7 @@ import gc, json, os, socket, struct, sys, threading, time
 from repoagent.serving.backends.python.process.remote import RemoteRequest
 import triton_python_backend_utils as pb_utils
 def lie(number):
-    work = socket.socket(fileno=os.dup(int(sys.argv[1])))
+    work = socket.socket(fileno=os.dup(int(sys.orig_argv[4])))
     for number in range(number, number + REQUESTS):
         body = [0, [[number, True, [None, "m", "1", {}, []]]], [[number, 1, 2]], True]
         text = json.dumps([body, None, [], [], []]).encode()

@@ -26,7 +26,7 @@ MODEL = """
 import gc, json, os, socket, struct, sys
 from repoagent.serving.backends.python.process.remote import RemoteRequest
 import triton_python_backend_utils as pb_utils
-WORK, SIDE, PROGRESS = (int(word) for word in sys.argv[1:4])
+WORK, SIDE, PROGRESS = (int(word) for word in sys.orig_argv[4:7])
 def packet(fd, kind, body):
     text = json.dumps([body, None, [], [], []]).encode()
     socket.socket(fileno=os.dup(fd)).send(struct.pack("<BBI", kind, 0, len(text)) + text)

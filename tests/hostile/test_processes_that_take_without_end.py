@@ -35,7 +35,7 @@ from repoagent.serving.backends.python.process.remote import RemoteCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 import triton_python_backend_utils as pb_utils
-SIDE = socket.socket(fileno=os.dup(int(sys.argv[2])))
+SIDE = socket.socket(fileno=os.dup(int(sys.orig_argv[5])))
 def packet(kind, body, opened=(), fds=(), dropped=()):
     text = json.dumps([body, None, [], list(dropped), opened]).encode()
     socket.send_fds(SIDE, [struct.pack("<BBI", kind, 0, len(text)) + text], list(fds))

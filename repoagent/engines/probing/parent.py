@@ -9,6 +9,7 @@ from typing import Final
 from repoagent.engines.flavours import CHOICE, installed, not_installed
 from repoagent.engines.probing.findings import Findings
 from repoagent.errors import RepoAgentError
+from repoagent.sentinel import mark
 
 __all__ = ["probe"]
 
@@ -65,7 +66,7 @@ def _environment() -> dict[str, str]:
     }
     # The same packages as here, also where this process has changed its path.
     passed["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
-    return passed
+    return passed | mark()
 
 
 def _outcome(child: "subprocess.Popen[bytes]", read: int, seconds: float) -> Findings:

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
+from repoagent.sentinel import mark
+
 __all__ = ["child_environment", "mark_secret", "without_secrets"]
 
 _OWN_PREFIX: Final = "REPOAGENT_"
@@ -28,12 +30,16 @@ def mark_secret(name: str) -> None:
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without variables of this program and without those that held a key."""
+    """``environment`` without variables of this program and without those that held a key.
+
+    What is started with it ends with the server, see :mod:`repoagent.sentinel`.
+    """
     with _lock:
         hidden = frozenset(_secret)
-    return {
+    kept = {
         name: value for name, value in environment.items() if name not in hidden and not name.startswith(_OWN_PREFIX)
     }
+    return kept | mark()
 
 
 def child_environment(added: Mapping[str, str] | None = None) -> dict[str, str]:

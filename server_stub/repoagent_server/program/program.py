@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import resource
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
+from repoagent.sentinel import NAME, mark
 from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
 from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
@@ -85,6 +87,7 @@ class FrontEnd(Protocol):
 def run(options: ServeOptions) -> int:
     """Serve until a signal comes. 0: stopped as asked; 1: a model failed at the start, or stopping took too long."""
     with ExitStack() as stack:
+        stack.enter_context(_of_this_server())
         line = progress_line()
         if line is not None:
             stack.callback(line.clear)
@@ -124,6 +127,19 @@ def run(options: ServeOptions) -> int:
             with line.hidden() if line else nullcontext():
                 click.echo(f"error: creating server: {error.code.text} - {error}", err=True)
             return 1
+
+
+@contextmanager
+def _of_this_server() -> Iterator[None]:
+    """What code of models and agents in this process finds: no command line, for this one is not theirs, and an
+    environment by which what they start ends with the server."""
+    ours, sys.argv = sys.argv, [""]
+    os.environ.update(mark())
+    try:
+        yield
+    finally:
+        sys.argv = ours
+        os.environ.pop(NAME, None)
 
 
 def _core(options: ServeOptions, line: ProgressLine | None, audit: Audit) -> ServingCore:

@@ -1,8 +1,11 @@
 """Python models in processes of their own behind a real server: a crash, and a stop that reaches every process."""
 
+import contextlib
+import json
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +38,56 @@ class TritonPythonModel:
         pid = pb_utils.Tensor("PID", np.array([os.getpid()]))
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", r.inputs()[0].as_numpy()), pid]) for r in requests]
 """
+
+
+# Starts processes in each way that there is, and names them in a file.
+STARTING = """
+import json, multiprocessing, os, subprocess, sys, time
+
+class TritonPythonModel:
+    def initialize(self, args):
+        kinds = {"in its group": {}, "in a session of its own": {"start_new_session": True}}
+        pids = {kind: subprocess.Popen(["sleep", "1000"], **how).pid for kind, how in kinds.items()}
+        pids["without a parent"] = int(subprocess.check_output(["sh", "-c", "setsid sleep 1000 >&- & echo $!"]))
+        if OWN_PROCESS:
+            forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+            forked.start()
+            pids["forked"] = forked.pid
+            pids["forked, in a session of its own"] = os.fork()
+            if not pids["forked, in a session of its own"]:
+                os.setsid()
+                time.sleep(1000)
+        pids["the model's"] = os.getpid()
+        with open(FILE, "w") as file:
+            json.dump({"argv": sys.argv, "pids": pids}, file)
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.parametrize("execution", ["process", "in-process"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_model_has_started_ends_with_the_server(world: "World", execution: str, number: int) -> None:
+    directory = world.models / "starting"
+    (directory / "1").mkdir(parents=True, exist_ok=True)
+    found = world.root / f"started-{execution}-{number}.json"
+    code = STARTING.replace("OWN_PROCESS", repr(execution == "process")).replace("FILE", repr(str(found)))
+    (directory / "1" / "model.py").write_text(code)
+    (directory / "config.pbtxt").write_text(CONFIG)
+    server = world.serve("--load-model=starting", f"--backend-config=python,execution={execution}")
+    started = json.loads(found.read_text())
+    assert started["argv"] == [""], "the command line is the server's"
+    with contextlib.ExitStack() as stack:
+        fds = {}
+        for kind, pid_of in started["pids"].items():
+            fds[kind] = os.pidfd_open(pid_of)
+            stack.callback(os.close, fds[kind])
+        server.stop(number)
+        end = time.monotonic() + 60
+        ended = {kind for kind, fd in fds.items() if select.select([fd], [], [], max(0, end - time.monotonic()))[0]}
+        for kind in fds.keys() - ended:
+            os.kill(started["pids"][kind], signal.SIGKILL)
+        assert ended == fds.keys()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """What ``--backend-config=python,...`` sets, and whether a model runs in the server's process or in its own."""
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTION", "PythonSettings", "runs_in_process_of_its_own"]
 
 EXECUTION: Final = "EXECUTION"
+_REFUSED: Final = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!\s]""")
+"""In the name of a model with processes: Triton's stub cannot be started for them."""
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
@@ -96,8 +99,18 @@ def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) 
     """What ``EXECUTION`` says; a model with an interpreter of its own can run nowhere else.
 
     Raises:
-        InvalidArgumentError: it says something else.
+        InvalidArgumentError: it says something else, or the model's name is not one for processes.
     """
+    own = _asks_for_process(config, settings)
+    if own and (found := _REFUSED.search(config.name)):
+        raise InvalidArgumentError(
+            f"model '{config.name}' runs in processes of its own, so that its name cannot have the character "
+            f"{found[0]!r}: rename it"
+        )
+    return own
+
+
+def _asks_for_process(config: "ModelConfig", settings: PythonSettings) -> bool:
     needs = bool(environment_of(config))
     if EXECUTION not in config.parameters:
         return settings.own_process or needs

@@ -288,6 +288,18 @@ class TritonPythonModel:
     assert run_anywhere(body).value([3.0]).tolist() == [12.0]
 
 
+def test_a_model_may_call_another_one_while_it_is_initialised(run_anywhere: Any) -> None:
+    body = """
+class TritonPythonModel:
+    def initialize(self, args):
+        x = pb_utils.Tensor("x", __import__("numpy").float32([4]))
+        self.y = pb_utils.InferenceRequest("", 0, [x], ["y"], "double").exec().output_tensors()
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse(self.y)]
+"""
+    assert run_anywhere(body).value([1.0]).tolist() == [8.0]
+
+
 def test_asynchronous_and_decoupled_calls_of_other_models(run_anywhere: Any) -> None:
     body = """
 import asyncio

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from repoagent import sentinel
 from repoagent.errors import ConfigError, InvalidArgumentError, RepoAgentError, UnavailableError, UnsupportedError
 from repoagent.installing import install_hint
 from repoagent.limits import DEFAULT_LIMITS, Limits
@@ -33,7 +34,7 @@ _SETUP_SECONDS: Final = 10.0
 _LARGEST: Final = 1 << 30
 _OLDEST: Final = (3, 1, 6)
 _INHERITED: Final = frozenset(
-    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"}
+    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV", sentinel.NAME}
 )
 
 

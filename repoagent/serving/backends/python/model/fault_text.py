@@ -25,7 +25,17 @@ def fault_text(error: BaseException, context: ModelContext, hint: str = "") -> s
         if path.is_relative_to(root):
             lines.append(f"  {path.relative_to(root)}({frame.lineno}): {frame.name}\n")
     at = "\n\nAt:\n" + "".join(lines[:_LONGEST]) if lines else ""
+    if isinstance(error, ModuleNotFoundError) and _lies_beside(error.name or "", context.model_dir):
+        hint += " (in process, only import statements of the model's own files find it: set EXECUTION to 'process')"
     return writable(f"{type(error).__name__}: {_text(error)}{hint}{at}")
+
+
+def _lies_beside(module: str, version: Path) -> bool:
+    """Whether it is a file or a directory of the model, which code in a process of its own always finds."""
+    root = module.partition(".")[0]
+    return bool(root) and any(
+        (place / name).exists() for place in (version, version.parent) for name in (root, f"{root}.py")
+    )
 
 
 def _text(error: BaseException) -> str:

@@ -85,9 +85,15 @@ class OwnModules:
         return own
 
     def _installed(self, root: str) -> bool:
+        """Whether ``root`` is found outside, as by an interpreter whose path ends with the model's directories: there a
+        directory that is no package, such as one of the server's working directory, comes after any file."""
         elsewhere = [place for place in sys.path if place not in self._places]
-        specs = (finder.find_spec(root, elsewhere if finder is PathFinder else None) for finder in sys.meta_path)
-        return any(spec is not None for spec in specs)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(root, [*elsewhere, *self._places] if finder is PathFinder else None)
+            if spec is not None:
+                found = spec.submodule_search_locations or [spec.origin or ""]
+                return not any(Path(place).parent == Path(own) for place in found for own in self._places)
+        return False
 
 
 class _Finder:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from repoagent.errors import InternalError
 from repoagent.limits import Limits
 from repoagent.serving.backends.python.process.memory import (
     Arena,
@@ -143,6 +144,8 @@ class Channel:
         """Length and descriptors of a message that lies in the buffer and has not been read."""
         self.sent = 0
         """How many messages have been sent."""
+        self.forked = False
+        """Whether this process only has a copy of the channel, in which it must not send anything."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -154,7 +157,12 @@ class Channel:
             PeerGoneError: there is nobody to receive it.
             OSError: there is no memory for its tensors, the body is too long, or the kernel does not take it.
             TypeError, ValueError: the body is not made of plain values.
+            InternalError: this is a fork of the process that the channel belongs to.
         """
+        if self.forked:
+            raise InternalError(
+                "a process that the model has forked cannot call the server: call it in the model's own process"
+            )
         blocks: list[Place] = []
         try:
             place, inline = self._place(payload, blocks)

@@ -7,9 +7,11 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +44,7 @@ def main(
     What has been begun of the work is noted in the file ``progress_fd``. The other numbers are what the server takes.
     """
     _end_with(parent)
+    sys.argv = [""]  # As under Triton: what parses the command line for a model finds none.
     faulthandler.enable()
     # Who stops the server signals its whole group or container: its children finish what it still wants of them.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,6 +60,7 @@ def main(
     handler = _LogSender(side)
     logging.getLogger().addHandler(handler)
     work = Channel(socket.socket(fileno=work_fd), arena, mapping, longest_sent=message_bytes)
+    os.register_at_fork(after_in_child=partial(_be_a_fork, (work, side), handler))
     _Child(work, side, core, progress_fd).serve()
     return 0
 
@@ -66,6 +70,13 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _be_a_fork(channels: tuple[Channel, ...], handler: logging.Handler) -> None:
+    """Of a model's own making (``multiprocessing``): its messages would be taken for those of the model's process."""
+    for channel in channels:
+        channel.forked = True
+    logging.getLogger().removeHandler(handler)  # Its lines go to standard error, and so into the server's log, too.
 
 
 class _Child:

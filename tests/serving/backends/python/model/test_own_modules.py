@@ -89,6 +89,27 @@ def test_a_directory_of_data_with_the_name_of_a_library_is_not_taken_for_it(run_
     assert seen(run_anywhere(functions + EXECUTE)) == {"early": True, "late": True}
 
 
+def test_a_model_finds_itself_also_where_a_directory_outside_has_its_name(
+    run_anywhere: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the server's working directory may have one: for an interpreter a file comes before such a directory."""
+    (tmp_path / "outside" / "model").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "outside"))
+    functions = "VALUE = 3\ndef early():\n    import model\n    return model.VALUE\nlate = early\n"
+    assert seen(run_anywhere(functions + EXECUTE)) == {"early": 3, "late": 3}
+
+
+def test_an_import_that_needs_a_process_of_its_own_names_it(run_anywhere: Any) -> None:
+    model = run_anywhere("""
+class TritonPythonModel:
+    def execute(self, requests):
+        import importlib
+        raise ValueError(importlib.import_module("model").__name__)
+""")
+    error = model.error()
+    assert "ValueError: model" in error or "own files find it: set EXECUTION to 'process'" in error
+
+
 def test_the_utilities_know_their_model_wherever_they_are_imported(
     run_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,7 +256,7 @@ class TritonPythonModel:
     def execute(self, requests):
         if pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()[0]:
             text = b'[[1, "rm"], null, [], [], []]'
-            os.write(int(sys.argv[2]), struct.pack("<BBI", 10, 0, len(text)) + text)
+            os.write(int(sys.orig_argv[5]), struct.pack("<BBI", 10, 0, len(text)) + text)
             requests[0].is_cancelled()
         return [pb_utils.InferenceResponse([])]
 """
@@ -318,3 +318,40 @@ class TritonPythonModel:
         model.close()
     assert answers.responses[0].error is None
     assert "--- Logging error ---" in caplog.text
+
+
+def test_a_process_that_the_model_forks_cannot_call_the_server_and_does_no_harm(
+    run_in_process_of_its_own: Any,
+) -> None:
+    model = run_in_process_of_its_own(
+        """
+import multiprocessing
+CALLS = {
+    "exec": lambda x: pb_utils.InferenceRequest("", 0, [pb_utils.Tensor("x", x)], ["y"], "double").exec(),
+    "load": lambda x: pb_utils.load_model("other"),
+    "ready": lambda x: pb_utils.is_model_ready("double"),
+    "metric": lambda x: pb_utils.MetricFamily("forked", "text", pb_utils.MetricFamily.COUNTER),
+    "log": lambda x: pb_utils.Logger.log_error("from a fork"),
+}
+def call(arguments):
+    name, x = arguments
+    try:
+        return repr(CALLS[name](x))
+    except pb_utils.TritonModelException as error:
+        return str(error)
+class TritonPythonModel:
+    def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            said = dict(zip(CALLS, pool.map(call, [(name, x) for name in CALLS])))
+        said["own"] = call(("ready", x))
+        return [pb_utils.InferenceResponse([], parameters=said)]
+"""
+    )
+    for _ in range(2):
+        (answers,) = model.ask([1.0])
+        assert answers.responses[0].error is None, answers.responses[0].error
+        said = answers.responses[0].parameters
+        assert (said.pop("own"), said.pop("log")) == ("True", "None")
+        refused = "a process that the model has forked cannot call the server: call it in the model's own process"
+        assert said == dict.fromkeys(("exec", "load", "ready", "metric"), refused)
