@@ -65,7 +65,7 @@ def checked_tensors(given: Sequence[Tensor], what: str) -> list[Tensor]:
         TypeError: it has something else.
         TritonModelException: one of them is None.
     """
-    if not isinstance(given, Sequence | Set) or isinstance(given, str):
+    if not isinstance(given, Sequence | Set):
         raise TypeError(f"{what} must be a list of pb_utils.Tensor, found {type(given).__name__}")
     for item in given:
         if item is None:
