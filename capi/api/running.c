@@ -102,13 +102,29 @@ static TRITONSERVER_Error* fill(struct api_request* it, TRITONSERVER_InferenceRe
   return NULL;
 }
 
-static TRITONSERVER_Error* submit(struct api_request* it)
+// What waits for a request that was not accepted, or asks for its outputs, gets the reason and not the answer before.
+static void refused(struct api_request* it, TRITONSERVER_Error* error)
+{
+  pthread_mutex_lock(&it->lock);
+  TRITONSERVER_InferenceResponse* before = it->answer;
+  TRITONSERVER_Error* error_before = it->error;
+  it->answer = NULL;
+  it->error = copy_error(error);
+  it->sent = true;
+  pthread_mutex_unlock(&it->lock);
+  handle_delete(before, KIND_RESPONSE);
+  TRITONSERVER_ErrorDelete(error_before);
+}
+
+// `busy`: it runs already, and this changed nothing.
+static TRITONSERVER_Error* submit(struct api_request* it, bool* busy)
 {
   TRITONSERVER_Server* server = it->model->server->server;
   TRITONSERVER_InferenceRequest* inner = NULL;
   TRY(TRITONSERVER_InferenceRequestNew(&inner, server, it->model->name, it->model->version));
   pthread_mutex_lock(&it->lock);
-  TRITONSERVER_Error* error = it->running != NULL ? request_runs() : use_inputs(it);
+  *busy = it->running != NULL;
+  TRITONSERVER_Error* error = *busy ? request_runs() : use_inputs(it);
   if (error == NULL) {
     error = fill(it, inner);
     if (error != NULL) {
@@ -141,7 +157,12 @@ static TRITONSERVER_Error* submit(struct api_request* it)
 repoagent_error repoagent_request_submit(repoagent_request request)
 {
   HOLD(KIND_API_REQUEST, api_request, it, request);
-  return settle(submit(it));
+  bool busy = false;
+  TRITONSERVER_Error* error = submit(it, &busy);
+  if (error != NULL && !busy) {
+    refused(it, error);
+  }
+  return settle(error);
 }
 
 // False where `milliseconds` were over before.

@@ -4,7 +4,8 @@ import json
 from typing import Any, Final
 
 from repoagent.api import AgentModel, ArtifactType
-from repoagent.config import write_json
+from repoagent.config import ModelConfig, write_json
+from repoagent.loader.agent_model import EntryModel
 from repoagent_capi._crossing import lib
 from repoagent_capi.errors import as_bytes, as_text, crossing
 from repoagent_capi.objects import Objects
@@ -45,5 +46,8 @@ def agent_update(model: int, kind: int, location: Any) -> None:
 
 @crossing
 def agent_config(model: int, text: Any) -> None:
-    config = MODELS[model].config
-    set_text(text, json.dumps({} if config is None else write_json(config)))
+    found = MODELS[model]
+    config = found.config
+    if config is None or (isinstance(found, EntryModel) and found.left_its_config):
+        config = ModelConfig()  # Of a place without a file, as Triton shows it.
+    set_text(text, json.dumps(write_json(config)))

@@ -23,6 +23,8 @@ def submit(crossed: Any) -> None:
     core = SERVERS[crossed.server].core
     request = _request(crossed)
     core.check(request)
+    if crossed.only_check:
+        return
     _RUNNING[crossed.submission] = request
     if crossed.trace:
         request.trace = Trace(crossed.trace, crossed.trace_level)

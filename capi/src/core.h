@@ -58,6 +58,7 @@ typedef struct core_submission {
   uint64_t parameter_count;
   uint64_t trace;  // what repoagent_trace_* takes, 0 for none
   uint32_t trace_level;
+  bool only_check;  // refuse what would be refused, and go no further
 } core_submission;
 
 typedef struct core_output {

@@ -5,12 +5,15 @@
 #include "requests.h"
 
 #define MOST_DIMS 1000
+// Triton's name of the host policy of instances on the CPU, where inputs lie here.
+#define OWN_POLICY "cpu"
 
 static void clear_pieces(struct input* input)
 {
   free(input->pieces);
-  input->pieces = NULL;
-  input->piece_count = 0;
+  free(input->own_pieces);
+  input->pieces = input->own_pieces = NULL;
+  input->piece_count = input->own_count = 0;
 }
 
 static void clear_input(struct input* input)
@@ -118,9 +121,10 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestRemoveAllInputs(TRITONSERVER_In
   return NULL;
 }
 
-TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputData(
+// `policy`: NULL for data that counts where there is none of a model's own policy.
+static TRITONSERVER_Error* append(
     TRITONSERVER_InferenceRequest* request, const char* name, const void* base, size_t byte_size,
-    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
+    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, const char* policy)
 {
   CHANGE();
   REQUIRE(name);
@@ -139,11 +143,23 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputData(
   if (byte_size > INT64_MAX) {
     return INVALID("input '%s': not a size: %zu", name, byte_size);
   }
-  if (!grow(&input->pieces, input->piece_count, sizeof(*input->pieces))) {
+  if (policy != NULL && strcmp(policy, OWN_POLICY) != 0) {
+    return NULL;  // No model here executes under it.
+  }
+  struct piece** pieces = policy == NULL ? &input->pieces : &input->own_pieces;
+  size_t* count = policy == NULL ? &input->piece_count : &input->own_count;
+  if (!grow(pieces, *count, sizeof(**pieces))) {
     return out_of_memory();
   }
-  input->pieces[input->piece_count++] = (struct piece){base, byte_size};
+  (*pieces)[(*count)++] = (struct piece){base, byte_size};
   return NULL;
+}
+
+TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputData(
+    TRITONSERVER_InferenceRequest* request, const char* name, const void* base, size_t byte_size,
+    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id)
+{
+  return append(request, name, base, byte_size, memory_type, memory_type_id, NULL);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
@@ -151,7 +167,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
     TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, const char* host_policy)
 {
   REQUIRE(host_policy);
-  return TRITONSERVER_InferenceRequestAppendInputData(request, name, base, byte_size, memory_type, memory_type_id);
+  return append(request, name, base, byte_size, memory_type, memory_type_id, host_policy);
 }
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputDataWithBufferAttributes(

@@ -167,6 +167,8 @@ struct input {
     size_t byte_size;
   }* pieces;
   size_t piece_count;
+  struct piece* own_pieces;  // of the host policy of models on the CPU; they count instead of the others
+  size_t own_count;
 };
 
 struct named_value {
@@ -210,6 +212,8 @@ struct request {
   TRITONSERVER_InferenceResponseCompleteFn_t complete;
   void* complete_userp;
   uint64_t running;  // its submission, 0 while it is the caller's
+  bool answered;     // its last answer is with the program, or about to be: it is only to be released
+  bool doomed;       // deleted since then: it goes when it has been released
   bool cancelled;
 };
 

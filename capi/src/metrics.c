@@ -120,7 +120,7 @@ TRITONSERVER_Error* TRITONSERVER_MetricArgsSetHistogram(
 
 TRITONSERVER_Error* TRITONSERVER_MetricArgsDelete(TRITONSERVER_MetricArgs* args)
 {
-  return delete_handle(args, KIND_METRIC_ARGS);
+  return args == NULL ? NULL : delete_handle(args, KIND_METRIC_ARGS);
 }
 
 static void destroy_metric(void* object)

@@ -57,8 +57,18 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestNew(
 
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestDelete(TRITONSERVER_InferenceRequest* request)
 {
-  CHANGE();
-  return delete_handle(request, KIND_REQUEST);
+  READ();
+  if (it->running == 0) {
+    return delete_handle(request, KIND_REQUEST);
+  }
+  if (!it->answered) {
+    return INVALID("the request belongs to the server until its last response has come");
+  }
+  if (it->doomed) {
+    return INVALID("the request was deleted");
+  }
+  it->doomed = true;
+  return NULL;
 }
 
 #define GET(NAME, type, expression)                                                                          \

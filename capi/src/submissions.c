@@ -25,14 +25,16 @@ static void destroy_submission(void* object)
 
 static bool join(const struct input* input, core_input* whole, void** joined)
 {
-  if (input->piece_count == 1) {
-    whole->base = input->pieces[0].base;
-    whole->byte_size = input->pieces[0].byte_size;
+  const struct piece* pieces = input->own_count > 0 ? input->own_pieces : input->pieces;
+  size_t count = input->own_count > 0 ? input->own_count : input->piece_count;
+  if (count == 1) {
+    whole->base = pieces[0].base;
+    whole->byte_size = pieces[0].byte_size;
     return true;
   }
   size_t size = 0;
-  for (size_t index = 0; index < input->piece_count; ++index) {
-    size += input->pieces[index].byte_size;
+  for (size_t index = 0; index < count; ++index) {
+    size += pieces[index].byte_size;
   }
   char* to = *joined = malloc(size + 1);
   if (to == NULL) {
@@ -40,10 +42,10 @@ static bool join(const struct input* input, core_input* whole, void** joined)
   }
   whole->base = to;
   whole->byte_size = size;
-  for (size_t index = 0; index < input->piece_count; ++index) {
-    if (input->pieces[index].byte_size > 0) {
-      memcpy(to, input->pieces[index].base, input->pieces[index].byte_size);
-      to += input->pieces[index].byte_size;
+  for (size_t index = 0; index < count; ++index) {
+    if (pieces[index].byte_size > 0) {
+      memcpy(to, pieces[index].base, pieces[index].byte_size);
+      to += pieces[index].byte_size;
     }
   }
   return true;
@@ -80,9 +82,6 @@ static TRITONSERVER_Error* begin(struct request* request, struct trace* trace, s
   if (request->running != 0) {
     return INVALID("the request belongs to the server until its release callback is called");
   }
-  if (request->complete == NULL || request->release == NULL) {
-    return INVALID("the request has no %s callback", request->complete == NULL ? "response" : "release");
-  }
   struct submission* it = calloc(1, sizeof(*it));
   if (it == NULL) {
     return out_of_memory();
@@ -102,6 +101,7 @@ static TRITONSERVER_Error* begin(struct request* request, struct trace* trace, s
   void* handle;
   TRY(publish(KIND_SUBMISSION, it, destroy_submission, &handle));
   request->running = (uint64_t)(uintptr_t)handle;
+  request->answered = false;
   request->cancelled = false;
   *submission = it;
   return NULL;
@@ -129,8 +129,13 @@ static TRITONSERVER_Error* cross(const struct submission* it, uint64_t id, const
       .parameter_count = request->parameter_count,
       .trace = it->trace == NULL ? 0 : (uint64_t)(uintptr_t)it->trace->object.handle,
       .trace_level = it->trace == NULL ? 0 : it->trace->level,
+      .only_check = it->complete == NULL || request->release == NULL,
   };
-  return core->submit(&crossing);
+  TRY(core->submit(&crossing));
+  if (crossing.only_check) {
+    return INVALID("the request has no %s callback", it->complete == NULL ? "response" : "release");
+  }
+  return NULL;
 }
 
 static TRITONSERVER_Error* submit(
@@ -183,6 +188,7 @@ static void give_back(struct submission* it)
   it->trace = NULL;
   pthread_mutex_lock(&request->lock);
   request->running = 0;
+  bool doomed = request->doomed;
   TRITONSERVER_InferenceRequestReleaseFn_t release = request->release;
   void* userp = request->release_userp;
   pthread_mutex_unlock(&request->lock);
@@ -190,6 +196,9 @@ static void give_back(struct submission* it)
   ++in_callback;
   release(handle, TRITONSERVER_REQUEST_RELEASE_ALL, userp);
   --in_callback;
+  if (doomed) {
+    handle_delete(handle, KIND_REQUEST);
+  }
 }
 
 void repoagent_respond(uint64_t submission, const core_response* response, bool final)
@@ -203,6 +212,11 @@ void repoagent_respond(uint64_t submission, const core_response* response, bool 
     return;
   }
   TRITONSERVER_InferenceResponse* made = response == NULL ? NULL : response_of(it, response);
+  if (final) {
+    pthread_mutex_lock(&it->request->lock);
+    it->request->answered = true;
+    pthread_mutex_unlock(&it->request->lock);
+  }
   if (made != NULL || final) {
     ++in_callback;
     it->complete(made, final ? TRITONSERVER_RESPONSE_COMPLETE_FINAL : 0, it->complete_userp);

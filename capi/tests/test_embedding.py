@@ -102,6 +102,22 @@ def test_a_request_that_does_not_fit_is_refused_and_stays_the_callers(tour: list
     assert "expected 1 inputs but got 0 inputs for model 'identity'" in missing
 
 
+def test_a_request_can_be_deleted_as_soon_as_its_last_response_has_come(tour: list[str]) -> None:
+    assert lines(tour, "delete after the last response: ") == ["ok"]
+    assert lines(tour, "delete it again: ") == ["Invalid argument: the request was deleted"]
+
+
+def test_of_data_for_host_policies_only_that_of_the_cpu_counts(tour: list[str]) -> None:
+    (answer,) = lines(tour, "response: identity 1 'policies' ")
+    assert answer.startswith("OUTPUT0 FP32[4] 3 4 1 2")
+
+
+def test_the_inputs_are_checked_before_the_callbacks(tour: list[str]) -> None:
+    (long,) = lines(tour, "without callbacks, too long: ")
+    assert "input byte size mismatch for input 'INPUT0'" in long
+    assert lines(tour, "without callbacks: ") == ["Invalid argument: the request has no response callback"]
+
+
 def test_a_decoupled_model_answers_more_than_once_and_ends_with_an_empty_response(tour: list[str]) -> None:
     assert lines(tour, "response: repeat 1 '' OUT INT32[1] ") == [f"{value} IDX UINT32[1]" for value in (7, 8, 9)]
     assert lines(tour, "finals: ") == []  # each request had one final flag and one release
@@ -122,8 +138,11 @@ def test_traces_follow_a_request_and_those_of_an_ensemble(tour: list[str]) -> No
 
 
 def test_a_running_request_can_only_be_read_and_cancelled(tour: list[str]) -> None:
-    for what in ("change", "submit", "delete"):
+    for what in ("change", "submit"):
         assert lines(tour, f"{what} while it runs: ") == [f"Invalid argument: {OWNED}"]
+    assert lines(tour, "delete while it runs: ") == [
+        "Invalid argument: the request belongs to the server until its last response has come"
+    ]
     assert lines(tour, "cancelled: ") == ["1, answered before the other: 1"]
     assert lines(tour, "response: <invalid code>: ") == ["request cancelled"] * 2  # as Triton writes that code
 
@@ -140,6 +159,9 @@ def test_metrics_repositories_load_parameters_and_the_log(embed: Path, repositor
     config = 'backend: "identity"\n' + TENSORS.format("FP32").replace("-1", "4").replace("{{", "{").replace("}}", "}")
     (tmp_path / "inner" / "config.pbtxt").write_text(config)
     assert run(embed, "operate", repository, tmp_path) == [
+        "described in another way: ok",
+        "of another kind: Already exists: metric family 'my_times' exists with another kind: HISTOGRAM",
+        "no arguments deleted: ok",
         "set a histogram: Unsupported: TRITONSERVER_METRIC_KIND_HISTOGRAM does not support Set",
         'metric: my_times_bucket{where="here",le="1"} 1',
         'metric: my_times_bucket{where="here",le="10"} 2',

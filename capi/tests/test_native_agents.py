@@ -1,5 +1,6 @@
 """Agents in C, as a stock Triton runs them: same calls, same order, same texts."""
 
+import json
 import logging
 import os
 import re
@@ -118,6 +119,24 @@ def test_an_agent_moves_the_model_and_what_it_acquired_goes_with_the_model(nativ
     chain.unload_complete()
     assert native.left_over() == []
     assert native.answers()[0] == "acquired twice: same"
+
+
+def test_after_a_failed_load_an_agent_can_release_what_it_acquired(native: Any, compile_c: Any) -> None:
+    compile_c.agent("curious_agent.c", "curious", native.agents)
+    native.load("curious", parameters='parameters { key: "do" value: "relocate" }').fail(RuntimeError())
+    assert native.answers()[-1] == "release: released"
+    assert native.left_over() == []
+
+
+def test_where_the_configuration_was_left_behind_the_next_agent_sees_an_empty_one(native: Any, compile_c: Any) -> None:
+    for name in ("first", "second"):
+        compile_c.agent("curious_agent.c", name, native.agents)
+    chain = native.load("first", "second", parameters='parameters { key: "do" value: "leave the configuration" }')
+    before, after = (json.loads(line.removeprefix("config: ")) for line in native.answers() if "config: " in line)
+    assert (before["name"], len(before["model_repository_agents"]["agents"])) == ("m", 2)
+    assert (after["name"], after.get("model_repository_agents")) == ("", None)
+    assert chain.config.name == "m", "the load goes on with the one that it had"
+    chain.fail(RuntimeError())
 
 
 def test_an_agent_asks_from_threads_of_its_own(native: Any, compile_c: Any) -> None:

@@ -37,6 +37,10 @@ class EntryModel:
     def __init__(self, load: LoadContext, index: int, planned: PlannedAgent, recorder: EntryRecorder) -> None:
         self.state: Any = None
         self.action: Action | None = None
+        self.over = False
+        """Whether no action follows any more."""
+        self.left_its_config = load.left_its_config
+        """Whether agents moved the model to where there is no configuration file, so that it keeps the one before."""
         self._load = load
         self._agent = planned.name
         self._label = f"{index}-{planned.name}"
@@ -122,7 +126,7 @@ class EntryModel:
         """Remove the acquired directory."""
         if self._acquired is None:
             raise UnavailableError("No mutable location to be deleted")
-        if self.action not in _OVER and self._is_used(self._acquired):
+        if not self.over and self.action not in _OVER and self._is_used(self._acquired):
             raise UnavailableError("the acquired location is where the model is loaded from; it goes with the model")
         self._load.directories.remove(self._acquired)
         self._acquired = None
@@ -261,7 +265,7 @@ class EntryModel:
         """After a LOAD that went well: where this entry moved the model to is where it is from now on."""
         if self._updated:
             self._load.move(self._source, from_effective=self._wrote_file and not self._read_file)
-            self._config = self._load.config
+            self._config, self.left_its_config = self._load.config, self._load.left_its_config
 
     def _is_used(self, directory: Path) -> bool:
         places = (self._source, self._load.place.source)

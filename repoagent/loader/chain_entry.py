@@ -82,7 +82,7 @@ class ChainEntry:
     def close(self) -> None:
         """Call ``model_finalize`` and give the agent back, which may finalise it. What they raise is only reported."""
         self._life.advance(State.FINALIZED)
-        self._model.action = None
+        self._model.action, self._model.over = None, True
         try:
             with measured(self._recorder, "MODEL_FINALIZE", only_failures=True):
                 call = partial(self._agent.model_finalize, self._model)

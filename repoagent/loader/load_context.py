@@ -225,6 +225,11 @@ class LoadContext:
         self.place = ModelLocation(source, text)
         self.moved = True
 
+    @property
+    def left_its_config(self) -> bool:
+        """Whether an agent moved the model to a place without a configuration file."""
+        return self.moved and self.place.config_text is None
+
     def isolate(self) -> bool:
         """Go on with a private copy of the model, so that no one outside can change what is judged now.
 

@@ -14,7 +14,7 @@ class MetricFamily:
     """Metrics of one name and kind. It is shown by every server of the process, as long as this object lives.
 
     Raises:
-        AlreadyExistsError: there is one of that name with another kind or description.
+        AlreadyExistsError: there is one of that name with another kind.
         InvalidArgumentError: the name is not valid in Prometheus.
     """
 

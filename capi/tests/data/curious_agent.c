@@ -34,6 +34,21 @@ static const char* parameter(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_Agent
   return "";
 }
 
+static void ask_config(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
+{
+  char text[4096];
+  const char* value = "";
+  size_t size = 0;
+  TRITONSERVER_Message* config = NULL;
+  TRITONSERVER_Error* error = TRITONREPOAGENT_ModelConfig(agent, model, 1, &config);
+  if (error == NULL) {
+    TRITONSERVER_ErrorDelete(TRITONSERVER_MessageSerializeToJson(config, &value, &size));
+    snprintf(text, sizeof(text), "%.*s", (int)size, value);
+  }
+  answer("config", error, text);
+  TRITONSERVER_ErrorDelete(TRITONSERVER_MessageDelete(config));
+}
+
 static void ask_everything(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
 {
   char text[4096];
@@ -41,7 +56,6 @@ static void ask_everything(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentMo
   const char *location = "", *again = "", *name = "", *value = "";
   TRITONREPOAGENT_ArtifactType type = (TRITONREPOAGENT_ArtifactType)99;
   TRITONSERVER_Message* config = NULL;
-  size_t size = 0;
 
   TRITONSERVER_Error* error = TRITONREPOAGENT_ApiVersion(&major, &minor);
   snprintf(text, sizeof(text), "%u.%u", major, minor);
@@ -59,13 +73,7 @@ static void ask_everything(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentMo
     answer("parameter", error, text);
   }
   answer("config 2", TRITONREPOAGENT_ModelConfig(agent, model, 2, &config), "there");
-  error = TRITONREPOAGENT_ModelConfig(agent, model, 1, &config);
-  if (error == NULL) {
-    TRITONSERVER_ErrorDelete(TRITONSERVER_MessageSerializeToJson(config, &value, &size));
-    snprintf(text, sizeof(text), "%.*s", (int)size, value);
-  }
-  answer("config", error, text);
-  TRITONSERVER_ErrorDelete(TRITONSERVER_MessageDelete(config));
+  ask_config(agent, model);
   answer(
       "acquire remote",
       TRITONREPOAGENT_ModelRepositoryLocationAcquire(agent, model, TRITONREPOAGENT_ARTIFACT_REMOTE_FILESYSTEM, &value),
@@ -75,7 +83,9 @@ static void ask_everything(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentMo
   answer("log", TRITONSERVER_LogMessage(TRITONSERVER_LOG_WARN, "there/curious.c", 42, "a word of the agent"), "logged");
 }
 
-static TRITONSERVER_Error* relocate(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
+// `without`: a file that is left behind.
+static TRITONSERVER_Error* relocate(
+    TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model, const char* without)
 {
   char command[8192];
   const char *from = NULL, *to = NULL, *again = NULL;
@@ -91,7 +101,9 @@ static TRITONSERVER_Error* relocate(TRITONREPOAGENT_Agent* agent, TRITONREPOAGEN
     return error;
   }
   answer("acquired twice", NULL, to == again ? "same" : "other");
-  snprintf(command, sizeof(command), "cp -r '%s'/. '%s' && echo moved > '%s/moved.txt'", from, to, to);
+  snprintf(
+      command, sizeof(command), "cp -r '%s'/. '%s' && echo moved > '%s/moved.txt' && rm -f '%s/%s'", from, to, to, to,
+      without);
   if (system(command) != 0) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, "cannot copy");
   }
@@ -141,7 +153,10 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelAction(
   if (action != TRITONREPOAGENT_ACTION_LOAD) {
     answer("update", TRITONREPOAGENT_ModelRepositoryUpdate(agent, model, TRITONREPOAGENT_ARTIFACT_FILESYSTEM, "/"), "moved");
   } else if (strcmp(what, "relocate") == 0) {
-    error = relocate(agent, model);
+    error = relocate(agent, model, "none");
+  } else if (strcmp(what, "leave the configuration") == 0) {
+    ask_config(agent, model);
+    error = relocate(agent, model, "config.pbtxt");
   } else if (strcmp(what, "thread") == 0) {
     ask_from_threads(agent, model);
   } else if (strcmp(what, "nonsense") == 0) {
@@ -155,4 +170,17 @@ TRITONSERVER_Error* TRITONREPOAGENT_ModelAction(
   }
   fclose(answers);
   return error;
+}
+
+TRITONSERVER_Error* TRITONREPOAGENT_ModelFinalize(TRITONREPOAGENT_Agent* agent, TRITONREPOAGENT_AgentModel* model)
+{
+  const char *location = "", *what = parameter(agent, model, "do");
+  TRITONREPOAGENT_ArtifactType type;
+  if (strcmp(what, "relocate") == 0) {
+    answers = fopen(getenv("ANSWERS"), "a");
+    TRITONSERVER_ErrorDelete(TRITONREPOAGENT_ModelRepositoryLocation(agent, model, &type, &location));
+    answer("release", TRITONREPOAGENT_ModelRepositoryLocationRelease(agent, model, location), "released");
+    fclose(answers);
+  }
+  return NULL;
 }

@@ -295,6 +295,58 @@ static void cancelled(TRITONSERVER_Server* server)
   MUST(TRITONSERVER_InferenceRequestDelete(second));
 }
 
+struct early {
+  struct waiting waiting;
+  TRITONSERVER_InferenceRequest* request;
+};
+
+static void complete_and_delete(TRITONSERVER_InferenceResponse* response, const uint32_t flags, void* userp)
+{
+  struct early* early = userp;
+  complete(response, flags, &early->waiting);
+  if ((flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) != 0) {
+    show(TRITONSERVER_InferenceRequestDelete(early->request), "delete after the last response");
+    show(TRITONSERVER_InferenceRequestDelete(early->request), "delete it again");
+  }
+}
+
+// As programs for Triton do that wait for the last response, and not for the release.
+static void deleted_early(TRITONSERVER_Server* server)
+{
+  struct early early = {.request = identity_request(server, "identity")};
+  prepare(&early.waiting, early.request);
+  MUST(TRITONSERVER_InferenceRequestSetResponseCallback(early.request, allocator, NULL, complete_and_delete, &early));
+  MUST(TRITONSERVER_ServerInferAsync(server, early.request, NULL));
+  wait_for(&early.waiting);
+  print_response(early.waiting.responses[0]);
+}
+
+static void with_host_policies(TRITONSERVER_Server* server)
+{
+  TRITONSERVER_InferenceRequest* request = identity_request(server, "identity");
+  MUST(TRITONSERVER_InferenceRequestSetId(request, "policies"));
+  MUST(TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+      request, "INPUT0", VALUES + 2, 8, TRITONSERVER_MEMORY_CPU, 0, "cpu"));
+  MUST(TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+      request, "INPUT0", VALUES, 16, TRITONSERVER_MEMORY_CPU, 0, "gpu_0"));
+  MUST(TRITONSERVER_InferenceRequestAppendInputDataWithHostPolicy(
+      request, "INPUT0", VALUES, 8, TRITONSERVER_MEMORY_CPU, 0, "cpu"));
+  infer(server, request, NULL);
+  MUST(TRITONSERVER_InferenceRequestDelete(request));
+}
+
+static void without_callbacks(TRITONSERVER_Server* server)
+{
+  TRITONSERVER_InferenceRequest* request = identity_request(server, "identity");
+  MUST(TRITONSERVER_InferenceRequestAppendInputData(request, "INPUT0", VALUES, 8, TRITONSERVER_MEMORY_CPU, 0));
+  show(TRITONSERVER_ServerInferAsync(server, request, NULL), "without callbacks, too long");
+  MUST(TRITONSERVER_InferenceRequestRemoveAllInputData(request, "INPUT0"));
+  MUST(TRITONSERVER_InferenceRequestAppendInputData(request, "INPUT0", VALUES, 16, TRITONSERVER_MEMORY_CPU, 0));
+  show(TRITONSERVER_ServerInferAsync(server, request, NULL), "without callbacks");
+  infer(server, request, NULL);
+  MUST(TRITONSERVER_InferenceRequestDelete(request));
+}
+
 static int tour(const char* repository)
 {
   TRITONSERVER_Server* server = start(repository, NULL);
@@ -352,6 +404,9 @@ static int tour(const char* repository)
   traced(server, "identity");
   traced(server, "wrapped");
   cancelled(server);
+  deleted_early(server);
+  with_host_policies(server);
+  without_callbacks(server);
   MUST(TRITONSERVER_ServerUnloadModel(server, "identity"));
   show(TRITONSERVER_InferenceRequestNew(&request, server, "identity", -1), "request to an unloaded model");
   MUST(TRITONSERVER_ServerSetExitTimeout(server, 60));
@@ -557,6 +612,15 @@ static int operate(const char* repository, const char* other)
   TRITONSERVER_Parameter* file = TRITONSERVER_ParameterBytesNew("file:1/data", "bytes", 5);
   const TRITONSERVER_Parameter *labels[] = {label}, *mappings[] = {mapping}, *parameters[] = {loaded, file};
   MUST(TRITONSERVER_MetricFamilyNew(&family, TRITONSERVER_METRIC_KIND_HISTOGRAM, "my_times", "Times of mine"));
+  TRITONSERVER_MetricFamily* described = NULL;
+  show(
+      TRITONSERVER_MetricFamilyNew(&described, TRITONSERVER_METRIC_KIND_HISTOGRAM, "my_times", "In other words"),
+      "described in another way");
+  MUST(TRITONSERVER_MetricFamilyDelete(described));
+  show(
+      TRITONSERVER_MetricFamilyNew(&described, TRITONSERVER_METRIC_KIND_GAUGE, "my_times", "Times of mine"),
+      "of another kind");
+  show(TRITONSERVER_MetricArgsDelete(NULL), "no arguments deleted");
   MUST(TRITONSERVER_MetricArgsNew(&args));
   MUST(TRITONSERVER_MetricArgsSetHistogram(args, buckets, 2));
   MUST(TRITONSERVER_MetricNewWithArgs(&metric, family, labels, 1, args));

@@ -1,6 +1,7 @@
 // Deletes what is in use: a running request, its input, the model, an answered request whose output is kept.
 // Arguments: a repository with the model "held", and the pipe from which it takes a byte for each request.
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -15,6 +16,24 @@ static void on_answer(repoagent_request request, repoagent_error error, bool fin
 {
   (void)request, (void)error, (void)final, (void)nothing;
   after += deleted;
+}
+
+/* A submit that is refused leaves no answer of the one before. */
+static void refuse(repoagent_request request)
+{
+  static const int64_t shape[] = {1, 1};
+  float value = 7;
+  repoagent_tensor wrong = repoagent_tensor_create(REPOAGENT_FP32, shape, 2), output = NULL;
+  MADE(wrong);
+  DONE(repoagent_tensor_set_data(wrong, &value, sizeof(value)));
+  DONE(repoagent_request_set_input(request, "INPUT0", wrong));
+  check(repoagent_request_submit(request) == REPOAGENT_INVALID_ARGUMENT, "not refused");
+  check(repoagent_request_wait(request, -1) == REPOAGENT_INVALID_ARGUMENT, "no error to wait for");
+  const char* message = "";
+  DONE(repoagent_error_get_message(&message));
+  check(strstr(message, "shape") != NULL, message);
+  check(repoagent_request_get_output(request, NULL, 0, &output, NULL) != REPOAGENT_NO_ERROR, "an output");
+  DONE(repoagent_tensor_delete(wrong));
 }
 
 /* The input goes at once, or to `kept`. */
@@ -67,6 +86,7 @@ int main(int count, char** arguments)
   check(repoagent_request_delete(waiting) == REPOAGENT_INVALID_ARGUMENT, "deleted twice");
   DONE(repoagent_model_delete(model));
   DONE(repoagent_request_get_output(first, NULL, 0, &output, NULL));
+  refuse(first);
   DONE(repoagent_request_delete(first));
   check(write(pipe, "23", 2) == 2, "not let go");
   DONE(repoagent_server_delete(server)); /* waits for what runs */

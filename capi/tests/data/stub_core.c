@@ -129,6 +129,9 @@ static TRITONSERVER_Error* submit(const core_submission* it)
   if (strcmp(it->id, "refuse") == 0) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "refused");
   }
+  if (it->only_check) {
+    return NULL;
+  }
   for (uint64_t index = 0; index < it->input_count && index < 4; ++index) {
     const core_input* from = &it->inputs[index];
     outputs[response.output_count++] =

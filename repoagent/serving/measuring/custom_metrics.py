@@ -205,10 +205,10 @@ class MetricRegistry:
                 logger.exception("some metrics cannot be brought up to date")
 
     def family(self, name: str, description: str, kind: MetricKind) -> MetricFamily:
-        """The family of this name; the same one for everybody who describes it the same way.
+        """The family of this name; the same one for everybody, with the description that it was made with.
 
         Raises:
-            AlreadyExistsError: there is one of another kind or description.
+            AlreadyExistsError: there is one of another kind.
             InvalidArgumentError: no family can have that name, or only one of the server.
         """
         if isinstance(name, str) and name.startswith(_OF_THE_SERVER):
@@ -218,8 +218,8 @@ class MetricRegistry:
             )
         with self._lock:
             found, users = self._families.get(name, (None, 0))
-            if found is not None and (found.kind, found.description) != (kind, description):
-                raise AlreadyExistsError(f"metric family '{name}' exists with another kind or description")
+            if found is not None and found.kind != kind:
+                raise AlreadyExistsError(f"metric family '{name}' exists with another kind: {found.kind.name}")
             family = found or MetricFamily(name, description, kind)
             self._families[name] = (family, users + 1)
             return family

@@ -37,18 +37,18 @@ class MappedRepository:
         InvalidArgumentError: two directories are to have one name, or a name cannot be that of a model.
     """
 
-    def __init__(self, repository: Repository, mapping: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, repository: Repository, mapping: Iterable[tuple[str, str]], shown: str = "") -> None:
+        """``shown``: the path as the caller gave it, for errors."""
+        shown = shown or repository.url
         self._repository = repository
         self._directories: dict[str, str] = {}
         for directory, name in mapping:
             if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
                 raise InvalidArgumentError(
-                    f"failed to register '{repository.url}', {name!r} cannot be the name of the model in '{directory}'"
+                    f"failed to register '{shown}', {name!r} cannot be the name of the model in '{directory}'"
                 )
             if name in self._directories:
-                raise InvalidArgumentError(
-                    f"failed to register '{repository.url}', there is a conflicting mapping for '{name}'"
-                )
+                raise InvalidArgumentError(f"failed to register '{shown}', there is a conflicting mapping for '{name}'")
             self._directories[name] = directory
         self._renamed = frozenset(self._directories.values())
 

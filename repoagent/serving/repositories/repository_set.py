@@ -61,7 +61,7 @@ class RepositorySet:
         """
         opened = self._open(url)
         pairs = name_mapping.items() if isinstance(name_mapping, Mapping) else name_mapping or ()
-        repository: ModelRepository = MappedRepository(opened, pairs) if pairs else opened
+        repository: ModelRepository = MappedRepository(opened, pairs, url) if pairs else opened
         try:
             self._list(repository)
         except NotFoundError as error:

@@ -34,8 +34,9 @@ def test_two_directories_can_change_names(repository: Repository) -> None:
 
 
 def test_a_name_is_given_once(repository: Repository) -> None:
-    with pytest.raises(InvalidArgumentError, match="there is a conflicting mapping for 'model'"):
-        MappedRepository(repository, [("first", "model"), ("second", "model")])
+    text = "failed to register './models', there is a conflicting mapping for 'model'"
+    with pytest.raises(InvalidArgumentError, match=text):
+        MappedRepository(repository, [("first", "model"), ("second", "model")], "./models")
 
 
 def test_a_mapped_model_that_is_gone_is_none(repository: Repository) -> None:

@@ -499,7 +499,7 @@ WRONG_CALLS = [
     ("MetricFamily('name', None, 0)", TypeError, "the description of a MetricFamily must be a str, not NoneType"),
     ("MetricFamily('name', 'text', 7)", TypeError, "kind of MetricFamily 'name' must be"),
     ("MetricFamily('a b', 'text', 0)", Exception, "'a b' cannot be the name of a metric"),
-    ("MetricFamily('walk_c', 'another text', 0)", Exception, "exists with another kind or description"),
+    ("MetricFamily('walk_c', 'text', 1)", Exception, "exists with another kind: COUNTER"),
     ("family.Metric(labels=3)", TypeError, "labels of a Metric must be a dict, not int"),
     ("family.Metric(labels={'a': 1})", Exception, "must be text"),
     ("family.Metric(labels={}, buckets=[1])", Exception, "buckets are needed for a histogram"),
