@@ -27,12 +27,12 @@ from hpack import Encoder
 from http_infer import serve_ports
 from hyperframe.frame import Frame
 from repoagent_server.grpc import messages_pb2 as pb
-from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.shared.reserve import Reserve
 
 CONNECTIONS: Final = 100_000
 CALLS: Final = 1_000_000

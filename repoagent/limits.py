@@ -56,8 +56,9 @@ class Limits:
     typed_elements: int = _limit(
         1_000_000, "The most elements in the typed contents of one gRPC request that are not packed: those of BYTES."
     )
-    grpc_held_bytes: int = _limit(
-        1024 * _MIB, "The most bytes of unfinished gRPC requests, and of answers that clients have not taken, at once."
+    held_bytes: int = _limit(
+        1024 * _MIB,
+        "The most bytes of unfinished, decompressed and long requests, and of unread answers, on all ports.",
     )
     tls_handshakes: int = _limit(1024, "The most unfinished TLS handshakes on one port; a further one ends the oldest.")
     classes: int = _limit(1_000_000, "The most elements of one answer's classification.")

@@ -25,6 +25,7 @@ from repoagent_server.http.body import DEFAULT_MAX_BODY
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.program.logs import LOGGER
 from repoagent_server.shared.grpc_options import COMPRESSION_LEVELS, GrpcCompressionLevel, GrpcOptions
+from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.files import TlsFiles
 
 __all__ = ["KServeGrpc", "KServeHttp", "Metrics", "asgi_app"]
@@ -200,6 +201,7 @@ class KServeHttp(_Service):
             ui=options.allow_ui,
             explicit=self._server.options.model_control_mode is ModelControlMode.EXPLICIT,
             access=self._access,
+            reserve=_reserve(self._server),
         )
         return HttpFrontend(endpoint, service)
 
@@ -215,7 +217,9 @@ class KServeGrpc(_Service):
 
         regions = _regions(self._server, self._options.allow_client_shm)
         limits = self._server.options.limits
-        return GrpcFrontend(self._server.core, self._options, regions=regions, limits=limits, access=self._access)
+        held = _reserve(self._server)
+        core, options, access = self._server.core, self._options, self._access
+        return GrpcFrontend(core, options, regions=regions, limits=limits, access=access, reserve=held)
 
 
 class Metrics(_Service):
@@ -225,7 +229,7 @@ class Metrics(_Service):
 
     def _make(self) -> _FrontEnd:
         self._server.core  # noqa: B018 - refuses when the server is not started
-        service = metrics_service(self._server.metrics, self._access)
+        service = metrics_service(self._server.metrics, self._access, reserve=_reserve(self._server))
         return HttpFrontend(Endpoint(self._options.address, self._options.port), service)
 
 
@@ -270,16 +274,23 @@ def asgi_app(
         ui=allow_ui,
         explicit=server.options.model_control_mode is ModelControlMode.EXPLICIT,
         access=access,
+        reserve=_reserve(server),
     )
     return AsgiApp(service, max_body=max_body)
 
 
 _shared: Final[MutableMapping[Server, Regions]] = WeakKeyDictionary()
+_reserves: Final[MutableMapping[Server, Reserve]] = WeakKeyDictionary()
 
 
 def _regions(server: Server, allowed: bool) -> Regions:
     """The regions that all front ends of ``server`` have in common, if they are ``allowed`` to have any."""
     return _shared.setdefault(server, Regions(allowed=True)) if allowed else NO_REGIONS
+
+
+def _reserve(server: Server) -> Reserve:
+    """That of all front ends of ``server``."""
+    return _reserves.setdefault(server, Reserve(server.options.limits.held_bytes))
 
 
 def _check_options(options: Any, *, unlimited: str = "") -> None:

@@ -21,6 +21,7 @@ from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["GrpcMethods", "assemble"]
 
@@ -48,6 +49,7 @@ def assemble(
     in_flight: InFlight | None = None,
     request_log: RequestLog | None = None,
     join: Callable[[list[Buffer]], bytes] | None = b"".join,
+    reserve: Reserve | None = None,
 ) -> GrpcMethods:
     """Every method of the service over ``core``, on the thread of ``loop``.
 
@@ -62,12 +64,21 @@ def assemble(
         access: Who may do what; None lets everybody do everything.
         in_flight: Counts the calls.
         request_log: Gets a line for each inference request.
+        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` says.
         join: What makes one message of the parts of an inference response; None leaves that to the transport.
     """
     in_flight = in_flight or InFlight()
     handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
     inference = Inference(
-        core, Mailbox(loop), regions, forwarding, limits, access, protocol="grpc", route=f"/{SERVICE}/ModelInfer"
+        core,
+        Mailbox(loop),
+        regions,
+        forwarding,
+        limits,
+        access,
+        protocol="grpc",
+        route=f"/{SERVICE}/ModelInfer",
+        reserve=reserve,
     )
     make_calls, make_streams = (
         (InferCalls, InferStreams) if request_log is None else (LoggedInferCalls, LoggedInferStreams)

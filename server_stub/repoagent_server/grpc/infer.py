@@ -23,7 +23,7 @@ from repoagent_server.grpc.request import Decoded, read_infer
 from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.response_writer import ResponseWriter
-from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, split_raw
+from repoagent_server.grpc.wire import LONG_MESSAGE, check_infer, is_plain, split_raw
 from repoagent_server.handlers.inference import Headers, Inference
 from repoagent_server.handlers.server import check_version
 from repoagent_server.shared.client_text import client_text
@@ -171,11 +171,21 @@ async def read_long(inference: Inference, data: Buffer, long: Executor, caller: 
     Raises:
         RepoAgentError: there is something wrong with it.
     """
-    frame = check_infer(data, inference.limits)
-    rest, raw = split_raw(data)
-    message = await _on(long, lambda: _parse(rest)) if frame >= LONG_MESSAGE else _parse(rest)
-    if any(entry.datatype == "BYTES" or entry.HasField("contents") for entry in message.inputs):
-        return await _on(long, lambda: read(inference, message, caller, raw))
+
+    def parsed() -> tuple[pb.ModelInferRequest, list[memoryview] | None]:
+        check_infer(data, inference.limits)
+        rest, raw = split_raw(data)
+        return _parse(rest), raw
+
+    def read_held() -> Decoded:
+        decoded = read(inference, message, caller, raw)
+        inference.hold(decoded.asked)
+        return decoded
+
+    plain = is_plain(data)
+    message, raw = parsed() if plain else await _on(long, parsed)
+    if not plain or any(entry.datatype == "BYTES" or entry.HasField("contents") for entry in message.inputs):
+        return await _on(long, read_held)
     return read(inference, message, caller, raw)
 
 

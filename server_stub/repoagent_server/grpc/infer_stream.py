@@ -21,7 +21,6 @@ from repoagent_server.grpc.response import code_for
 from repoagent_server.grpc.stream_message import error_message, response_message
 from repoagent_server.grpc.wire import LONG_MESSAGE
 from repoagent_server.handlers.inference import CallContext, Inference
-from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.mailbox import Answer
@@ -46,7 +45,6 @@ class InferStreams:
         self.calls = calls
         self.in_flight = in_flight
         self.long = long
-        self.backlog = Backlog()
 
     def new_stream(
         self, call: CallContext, write_now: Callable[[bytes], bool], context: Context, *, errors_are_statuses: bool
@@ -121,6 +119,7 @@ class InferStream:
         self._write_now = write_now
         self._errors_are_statuses = errors_are_statuses
         self._bytes = 0
+        self._hold = streams.inference.reserve.hold()
         self._running: dict[InferRequest, None] = {}
         self._waiting: asyncio.Queue[tuple[bytes | None, int]] = asyncio.Queue()
         self._writing = False
@@ -167,7 +166,8 @@ class InferStream:
         self._writing = False
         message, size = await self._waiting.get()
         self._writing = True
-        self._count(-size)
+        self._bytes -= size
+        self._hold.keeps_up(self._bytes)
         if self._waiting.qsize() < _WAITING_LIMIT:
             self._room.set()
         return message
@@ -176,7 +176,8 @@ class InferStream:
         """Give up what still runs and what waits."""
         for request in self._running:
             request.cancel()
-        self._count(-self._bytes)
+        self._hold.release()
+        self._bytes = 0
         self._waiting = asyncio.Queue()
         self.overrun.cancel()
 
@@ -200,17 +201,13 @@ class InferStream:
         if not self._writing and self._waiting.empty() and self._write_now(message):
             return
         size = len(message)
-        if not self._streams.backlog.allows(self._bytes):
+        if not self._hold.keeps_up(self._bytes):
             self.overrun.set_result(None)
             return
-        self._count(size)
+        self._bytes += size
         self._waiting.put_nowait((message, size))
         if self._waiting.qsize() >= _WAITING_LIMIT:
             self._room.clear()
-
-    def _count(self, size: int) -> None:
-        self._streams.backlog.change(self._bytes, self._bytes + size)
-        self._bytes += size
 
     def finished(self, request: InferRequest) -> None:
         if self._running.pop(request, False) is None:  # the first time that this is said of it

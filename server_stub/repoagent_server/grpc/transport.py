@@ -11,6 +11,7 @@ from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.service import GrpcService
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.certificates import Certificates
 
 __all__ = ["Served", "Transport"]
@@ -22,6 +23,7 @@ class Served:
 
     options: GrpcOptions
     limits: Limits
+    reserve: Reserve
     service: GrpcService
     calls: InferCalls
     others: Sequence[Any]

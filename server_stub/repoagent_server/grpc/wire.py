@@ -12,11 +12,14 @@ from repoagent.limits import Limits
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc import messages_pb2 as pb
 
-__all__ = ["LONG_MESSAGE", "check_fields", "check_infer", "split_raw"]
+__all__ = ["LONG_MESSAGE", "check_fields", "check_infer", "is_plain", "split_raw"]
 
 LONG_MESSAGE: Final = 1 << 18
 """Messages from this size, in bytes, are looked at before they are parsed."""
 
+_FEW: Final = 1 << 8
+_SHORT: Final = 1 << 13
+"""Fields, and bytes of them, that are counted in a few milliseconds."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _SIZES: Final = {_FIXED_64: 8, _FIXED_32: 4}
 _INPUTS: Final = pb.ModelInferRequest.INPUTS_FIELD_NUMBER
@@ -35,6 +38,16 @@ def check_fields(data: Buffer, most: int) -> None:
     for count, _ in enumerate(_fields(data, 0, len(data)), 1):
         if count > most:
             raise InvalidArgumentError(f"the message has more than {most} fields ({Limits.flag('request_parameters')})")
+
+
+def is_plain(data: Buffer) -> bool:
+    """Whether nearly all of an inference request is raw tensors: no more is to be counted than an event loop may."""
+    frame = 0
+    for count, (field, start, end) in enumerate(_fields(data, 0, len(data)), 1):
+        frame += 0 if field == _RAW else end - start
+        if count > _FEW or frame > _SHORT:
+            return False
+    return True
 
 
 def check_infer(data: Buffer, limits: Limits) -> int:

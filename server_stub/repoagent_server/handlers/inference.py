@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from repoagent.errors import RepoAgentError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 from repoagent.serving.requests.request import Asked, InferRequest, ResponseSender
@@ -14,9 +16,12 @@ from repoagent_server.handlers.forwarding import HeaderForwarding
 from repoagent_server.handlers.shared_memory import CLOSED_REGIONS, NO_REGIONS, Regions
 from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
+from repoagent_server.shared.reserve import WORTH_COUNTING, Reserve, too_much
 
-__all__ = ["CallContext", "Headers", "Inference", "RequestedOutputs", "trace_context"]
+__all__ = ["ELEMENT_BYTES", "CallContext", "Headers", "Inference", "RequestedOutputs", "trace_context"]
 
+ELEMENT_BYTES: Final = 64
+"""What a short element of BYTES takes."""
 _TRACE_HEADERS: Final = frozenset({"traceparent", "tracestate"})
 
 Headers = Iterable[tuple[bytes | str, bytes | str]]
@@ -64,8 +69,11 @@ class Inference:
         *,
         protocol: str = "http",
         route: str = "infer",
+        reserve: Reserve | None = None,
     ) -> None:
-        """``protocol`` and ``route`` are what denied requests are reported with where no more is known."""
+        """``reserve`` is the one of all front ends of the server.
+
+        ``protocol`` and ``route`` are what denied requests are reported with where no more is known."""
         self.core = core
         self._protocol = protocol
         self._route = route
@@ -73,6 +81,7 @@ class Inference:
         self.mailbox = mailbox
         self._regions = regions
         self.limits = limits
+        self.reserve = reserve or Reserve(limits.held_bytes)
         forwarding = forwarding or HeaderForwarding()
         # A model is no one to be given the keys of its clients.
         self._forwarding = forwarding if access is None else forwarding.without(CREDENTIALS)
@@ -84,6 +93,19 @@ class Inference:
             NotFoundError: there is no such model or version.
         """
         return self.core.model_metadata(model, version)
+
+    def hold(self, asked: Asked) -> None:
+        """Count the tensors of a long request that are no views of its body, until they are gone.
+
+        Raises:
+            UnavailableError: the reserve has no room for them.
+        """
+        for tensor in asked.inputs.values():
+            array = tensor.array
+            size = array.size * ELEMENT_BYTES if array.dtype.hasobject else array.nbytes
+            is_view = array.base is not None and not isinstance(array.base, np.ndarray)
+            if not is_view and size >= WORTH_COUNTING and not self.reserve.hold(array).resize(size):
+                raise too_much()
 
     def unreadable(self, error: RepoAgentError, client: Caller | None, model: str, version: str) -> None:
         """Take note of a request of ``client`` that cannot be read. Triton complains of its model first.

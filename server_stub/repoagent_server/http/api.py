@@ -32,6 +32,7 @@ from repoagent_server.shared.core import Core
 from repoagent_server.shared.mailbox import Mailbox
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["api_service", "metrics_route", "metrics_service"]
 
@@ -57,6 +58,7 @@ def api_service(
     ui: bool = False,
     explicit: bool = False,
     denials: Denials | None = None,
+    reserve: Reserve | None = None,
 ) -> ServiceFactory:
     """What an :class:`~repoagent_server.http.frontend.HttpFrontend` needs to serve ``core``.
 
@@ -75,19 +77,21 @@ def api_service(
         ui: Whether there is a page for people, at ``/ui``.
         explicit: Whether that page offers to load and unload models.
         denials: Counts and records what is refused for its headers; None records it in the core's audit log.
+        reserve: The one of all front ends of the server; None makes one, as large as ``limits`` says.
         forward_headers: Which headers reach the model as parameters: see :class:`HeaderForwarding`.
 
     Raises:
         InvalidArgumentError: ``forward_headers`` is not a regular expression.
     """
     forwarding = HeaderForwarding(forward_headers)
+    held = reserve or Reserve(limits.held_bytes)
 
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         handlers = Handlers.over(core, allow_load_parameters=allow_load_parameters, regions=regions)
-        inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access)
+        inference = Inference(core, Mailbox(loop), regions, forwarding, limits, access, reserve=held)
         long = LongWork(loop, pools.long)
         generate = GenerateRoutes(inference, max_input_size, long)
-        infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size)
+        infer = CodedRoute(InferRoute(inference, long), loop, pools.work, max_input_size, held)
         routes = api_routes(handlers, infer, generate)
         routes += OpenAiRoutes(inference, long).routes(served=openai)
         if ui:
@@ -96,6 +100,7 @@ def api_service(
             routes.append(metrics_route(metrics))
         service = _guarded(make_service(Router(routes, restrictions or {}), loop, pools), access)
         service.denials = denials or Denials(core.audit)
+        service.reserve = held
         service.watch = None if request_log is None else logged(request_log)
         return service
 
@@ -107,6 +112,7 @@ def metrics_service(
     access: Access | None = None,
     request_log: RequestLog | None = None,
     denials: Denials | None = None,
+    reserve: Reserve | None = None,
 ) -> ServiceFactory:
     """The same for a port that has the metrics page alone, which the access file can open to everybody."""
     needs = for_all(Right.METADATA, opened_by=METRICS)
@@ -114,6 +120,7 @@ def metrics_service(
     def make(loop: asyncio.AbstractEventLoop, pools: Pools) -> HttpService:
         service = _guarded(HttpService(Router([metrics_route(metrics, needs)]), loop, pools), access)
         service.denials = denials or Denials()
+        service.reserve = reserve or service.reserve
         service.watch = None if request_log is None else logged(request_log)
         return service
 

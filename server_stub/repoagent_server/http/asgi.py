@@ -9,9 +9,11 @@ from urllib.parse import quote
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, too_large
 from repoagent_server.http.messages import Header, Request, Response, error_response
-from repoagent_server.http.service import HttpService, ServiceFactory
+from repoagent_server.http.rendering import headers_of
+from repoagent_server.http.service import HttpService, Refusal, ServiceFactory
 from repoagent_server.shared.address import shown
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.reserve import Memory, Reserve, too_much
 
 __all__ = ["AsgiApp"]
 
@@ -73,8 +75,11 @@ class AsgiApp:
         request.address = shown(scope.get("client"))
         exchange = _Exchange(scope["method"], request.frame.request_id if self._request_ids else None)
         service = self._service_here()
-        refusal = service.verdict(request)
-        body = b"" if refusal is not None else await _read_body(receive, self._max_body)
+        fault = request.frame.fault
+        refusal = service.verdict(request) if fault is None else _answered(error_response(*fault))
+        body: Memory | Response = Memory()
+        if refusal is None:
+            body = await _read_body(receive, self._max_body, service.reserve)
         if refusal is not None:
             refusal(exchange)
         elif isinstance(body, Response):
@@ -151,19 +156,25 @@ async def _disconnected(receive: _Receive) -> None:
         pass
 
 
-async def _read_body(receive: _Receive, limit: int) -> bytes | Response:
-    pieces: list[bytes] = []
-    size = 0
+def _answered(response: Response) -> Refusal:
+    return lambda exchange: exchange.respond(response)
+
+
+async def _read_body(receive: _Receive, limit: int, reserve: Reserve) -> Memory | Response:
+    body = Memory()
+    hold = reserve.hold(body)
     more = True
     while more:
         message = await receive()
         piece = message.get("body", b"")
-        size += len(piece)
+        size = len(body) + len(piece)
         if size > limit:
             return error_response(too_large(size, limit), 400)
-        pieces.append(piece)
+        if not hold.resize(size):
+            return error_response(too_much())
+        body += piece
         more = message.get("more_body", False)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return body
 
 
 def _target(scope: _Scope) -> bytes:
@@ -190,7 +201,7 @@ def _messages(response: Response, method: str, own: Sequence[Header] = ()) -> It
 
 
 def _start(head: Response, framing: list[Header]) -> _Message:
-    headers = [(name.lower(), value) for name, value in head.headers]
+    headers = [(name.lower(), value) for name, value in headers_of(head)]
     headers += [(b"content-type", head.content_type), *framing]
     return {"type": "http.response.start", "status": head.status, "headers": headers}
 

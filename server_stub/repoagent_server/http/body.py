@@ -8,6 +8,7 @@ import numpy as np
 
 from repoagent_server.http.messages import Frame, Header
 from repoagent_server.shared.request_id import is_valid
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "too_large"]
 
@@ -50,27 +51,36 @@ _FRAMING: Final = {
     14: (b"content-length", b"sec-fetch-site"),
     15: (b"accept-encoding",),
     16: (b"content-encoding",),
+    17: (b"transfer-encoding",),
     31: (b"inference-header-content-length",),
 }
 """By their length, which nearly all other headers do not have."""
 
 
+_UNKNOWN_CODING: Final = ("of transfer codings only 'chunked' is supported", 501)
+_KEPT: Final = {
+    b"inference-header-content-length": "json_length",
+    b"content-encoding": "encoding",
+    b"sec-fetch-site": "fetch_site",
+}
+"""Headers whose last value is kept as sent, and where."""
+
+
 def _note(frame: Frame, key: bytes, value: bytes) -> None:
     if key == b"content-length":
         frame.length = int(value)
-    elif key == b"inference-header-content-length":
-        frame.json_length = value
-    elif key == b"content-encoding":
-        frame.encoding = value
+    elif key in _KEPT:
+        setattr(frame, _KEPT[key], value)
     elif key == b"accept-encoding":
         if frame.accepts is None:
             frame.accepts = value
     elif key == b"host":
-        frame.host = value if frame.host is None else b"%b, %b" % (frame.host, value)
+        frame.fault = frame.fault if frame.host is None else ("the request has more than one Host header", 400)
+        frame.host = value
+    elif key == b"transfer-encoding":
+        frame.fault = frame.fault if value.lower() == b"chunked" else _UNKNOWN_CODING
     elif key == b"origin":
         frame.origin = value if frame.origin is None else b"%b, %b" % (frame.origin, value)
-    elif key == b"sec-fetch-site":
-        frame.fetch_site = value
     elif key == b"x-request-id":
         frame.request_id = value if is_valid(value) else None
     else:
@@ -90,13 +100,18 @@ class LargeBody(asyncio.BufferedProtocol):
         first: Sequence[bytes],
         owner: asyncio.Protocol,
         done: Callable[[memoryview], None],
+        refuse: Callable[[], None],
+        reserve: Reserve,
     ) -> None:
+        """``refuse`` is called instead of ``done`` once the reserve has no room for what has come."""
         padding = -_json_length(frame) % _ALIGNMENT
         memory = np.empty(padding + frame.length + _ALIGNMENT, np.uint8)
         start = padding + (-memory.ctypes.data % _ALIGNMENT)
         self._body = memoryview(memory)[start : start + frame.length]  # type: ignore[arg-type]
+        self._hold = reserve.hold(memory)
         self._owner = owner
         self._done = done
+        self._refuse = refuse
         self._filled = 0
         for piece in first:
             self._body[self._filled : self._filled + len(piece)] = piece
@@ -113,10 +128,20 @@ class LargeBody(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        if self._filled == len(self._body):
-            self._done(self._body)
+        body = self._body
+        if not self._hold.resize(self._filled):
+            self.drop()
+            self._refuse()
+        elif self._filled == len(body):
+            self.drop()
+            self._done(body)
+
+    def drop(self) -> None:
+        """Let go of the memory: uvloop keeps what it calls of a protocol, also when the connection has another one."""
+        self._body = memoryview(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.drop()
         self._owner.connection_lost(exc)
 
     def eof_received(self) -> bool | None:

@@ -13,6 +13,7 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Deferred, Params
 from repoagent_server.http.wrapped_exchange import WrappedExchange
+from repoagent_server.shared.reserve import Memory, Reserve, inflate
 
 __all__ = ["CodedRoute", "accepted", "compress", "decompress"]
 
@@ -24,8 +25,6 @@ _LEVEL: Final = 1
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _MEMBERS: Final = 10_000
 """Gzip data may be several members in a row; this many, whatever is in them."""
-_FIRST_STEP: Final = 1 << 8
-"""Bytes of a further member that are looked at first."""
 _WORTH_IT: Final = 1024
 """Bytes below which a response goes out as it is: compressing it would cost a thread hop and gain nothing."""
 
@@ -33,8 +32,11 @@ _WORTH_IT: Final = 1024
 class CodedRoute:
     """Puts decompression in front of a route, and compression behind it; both happen on threads of ``pool``."""
 
-    def __init__(self, inner: Deferred, loop: asyncio.AbstractEventLoop, pool: Executor, max_size: int) -> None:
+    def __init__(
+        self, inner: Deferred, loop: asyncio.AbstractEventLoop, pool: Executor, max_size: int, reserve: Reserve
+    ) -> None:
         self._inner = inner
+        self._reserve = reserve
         self._loop = loop
         self._pool = pool
         self._max_size = max_size
@@ -53,7 +55,7 @@ class CodedRoute:
             frame = replace(request.frame, encoding=None)
             self._inner(replace(request, frame=frame, body=body), params, exchange)
 
-        self._then(lambda: decompress(request.body, given, self._max_size), decoded, exchange)
+        self._then(lambda: decompress(request.body, given, self._max_size, self._reserve), decoded, exchange)
 
     def _then(self, work: Callable[[], Buffer], go_on: Callable[[Buffer], None], exchange: Exchange) -> None:
         """Have ``work`` done on a thread, and its result taken on the event loop; its error is the answer."""
@@ -66,6 +68,8 @@ class CodedRoute:
             except Exception as error:  # a fault of ours must not leave the client without an answer
                 logger.error("a compressed request failed: %s", error, exc_info=error)
                 exchange.respond(error_response(InternalError(f"unexpected {type(error).__name__}")))
+            finally:
+                del future  # else it, the error and this frame are a cycle, which holds the request's memory
 
         future = self._pool.submit(work)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(deliver, done))
@@ -121,51 +125,26 @@ def compress(response: Response, coding: bytes) -> bytes:
     return b"".join([*pieces, compressor.flush()])
 
 
-def decompress(body: Buffer, coding: bytes, limit: int) -> bytes:
-    """What was compressed.
+def decompress(body: Buffer, coding: bytes, limit: int, reserve: Reserve) -> memoryview:
+    """What was compressed, counted as long as it is in memory.
 
     Raises:
         InvalidArgumentError: it is damaged, or more than ``limit`` bytes, or made of very many members.
+        UnavailableError: ``reserve`` has no room for it.
     """
-    decompressor = zlib.decompressobj(_CODINGS[coding])
-    data = _decompressed(decompressor, body, coding, limit)
-    if len(data) > limit:
-        raise _too_large(limit)
-    if not decompressor.eof:
-        raise _damaged(coding, "its end is missing")
-    rest = decompressor.unused_data
-    return data + _members(rest, limit - len(data), limit) if coding == b"gzip" and rest else data
-
-
-def _members(rest: bytes, room: int, limit: int) -> bytes:
-    """What further members of gzip data hold, ``room`` bytes at most; what follows and is none is passed over."""
-    pieces: list[bytes] = []
-    position = 0
+    rest, into = memoryview(body), Memory()
+    hold = reserve.hold(into)
     for _ in range(_MEMBERS):
-        if not rest.startswith(_GZIP_MAGIC, position):
-            return b"".join(pieces)
-        decompressor = zlib.decompressobj(_CODINGS[b"gzip"])
-        step = _FIRST_STEP
-        while not decompressor.eof:
-            piece = rest[position : position + step]
-            if not piece:
-                raise _damaged(b"gzip", "its end is missing")
-            data = _decompressed(decompressor, piece, b"gzip", room)
-            room -= len(data)
-            if room < 0:
-                raise _too_large(limit)
-            pieces.append(data)
-            position += len(piece) - len(decompressor.unused_data)
-            step *= 2  # small members do not cost a copy of all that follows them, and large ones few calls
-    raise _damaged(b"gzip", f"it has more than {_MEMBERS} members")
-
-
-def _decompressed(decompressor: "zlib._Decompress", data: Buffer, coding: bytes, room: int) -> bytes:
-    """What comes of ``data``, at most one byte more than there is room for."""
-    try:
-        return decompressor.decompress(data, room + 1)
-    except zlib.error as error:
-        raise _damaged(coding, error) from None
+        worker = zlib.decompressobj(_CODINGS[coding])
+        try:
+            rest = rest[inflate(worker, rest, into, hold, limit, _too_large(limit)) :]
+        except zlib.error as error:
+            raise _damaged(coding, error) from None
+        if not worker.eof:
+            raise _damaged(coding, "its end is missing")
+        if coding != b"gzip" or bytes(rest[: len(_GZIP_MAGIC)]) != _GZIP_MAGIC:
+            return memoryview(into)  # what follows and is no member is passed over
+    raise _damaged(coding, f"it has more than {_MEMBERS} members")
 
 
 def _damaged(coding: bytes, reason: object) -> InvalidArgumentError:

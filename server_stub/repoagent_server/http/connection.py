@@ -13,11 +13,12 @@ from repoagent_server.access import PeerIdentity
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import LargeBody
 from repoagent_server.http.connections import Connections
-from repoagent_server.http.messages import Request, Response
+from repoagent_server.http.messages import Request, Response, error_response
 from repoagent_server.http.reader import Limits, Reading, RequestReader
 from repoagent_server.http.rendering import CONTINUE, LAST_CHUNK, chunk, render, render_head
 from repoagent_server.http.service import HttpService, Refusal
 from repoagent_server.shared.address import address_of
+from repoagent_server.shared.reserve import too_much
 from repoagent_server.shared.writing import JOIN_BELOW, write_pieces
 
 __all__ = ["HttpConnection"]
@@ -35,7 +36,10 @@ class HttpConnection(asyncio.Protocol):
         self._service = service
         self._connections = connections
         self._in_flight = connections.in_flight
-        self._reader = RequestReader(self, limits)
+        self._reader = RequestReader(self, limits, service.reserve)
+        self._unparsed = b""
+        """What has come and waits for its turn."""
+        self._takes_turns = False
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Exchange] = deque()
         self._current: _Exchange | None = None
@@ -45,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._ends = False
         self._progress = 0
         self._resumed = 0
-        self._backlog = 0
+        self._unread = service.reserve.hold()
         self._opened = 0.0
         self._large: LargeBody | None = None
         self._peer: PeerIdentity | None = None
@@ -64,7 +68,9 @@ class HttpConnection(asyncio.Protocol):
         del exc
         self._transport = None
         self._connections.lost(self)
-        self._note_backlog(0)
+        self._unread.release()
+        self._reader.drop()
+        self._unparsed, self._large = b"", None
         self._waiting.clear()
         if self._current is not None and self._current.on_cancel is not None:
             self._current.on_cancel()
@@ -79,16 +85,38 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable = True
         self._resumed += 1
-        if self._backlog and self._transport is not None:
-            self._note_backlog(self._transport.get_write_buffer_size())
+        if self._transport is not None:
+            self._unread.resize(self._transport.get_write_buffer_size())
         self._pump()
 
     def data_received(self, data: bytes) -> None:
         self._progress += 1
+        if self._unparsed:
+            data = self._unparsed + data
         reader = self._reader
-        reader.feed(data)
-        if reader.state is Reading.BODY:
+        self._unparsed = reader.feed(data)
+        if self._unparsed:
+            self._read_on_later()
+        elif reader.state is Reading.BODY:
             self._read_large_body()
+
+    def _read_on_later(self) -> None:
+        """Go on with what has come once others have had their turn, and what waits has been answered."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if not self._takes_turns:
+            self._takes_turns = True
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._takes_turns = False
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._waiting:
+            return  # what is answered next goes on
+        if self._unparsed:
+            self.data_received(b"")
+        if not self._unparsed and not self._waiting:
+            transport.resume_reading()
 
     # What the reader calls.
 
@@ -130,7 +158,8 @@ class HttpConnection(asyncio.Protocol):
         if large is None or transport is None:
             return
         frame, pieces = large
-        self._large = LargeBody(frame, pieces, self, self._take_large_body)
+        reserve = self._service.reserve
+        self._large = LargeBody(frame, pieces, self, self._take_large_body, self._refuse_large_body, reserve)
         _switch(transport, self._large)
 
     def _take_large_body(self, body: memoryview) -> None:
@@ -138,6 +167,12 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             _switch(self._transport, self)
         self._reader.finish(body)
+
+    def _refuse_large_body(self) -> None:
+        self._large = None
+        if self._transport is not None:
+            _switch(self._transport, self)
+        self._reader.refuse_body()
 
     # From requests to responses.
 
@@ -168,6 +203,10 @@ class HttpConnection(asyncio.Protocol):
             return
         close = not exchange.keep_alive or self._service.stopping
         request = exchange.request
+        length = response.length
+        if length >= JOIN_BELOW and not self._unread.resize(self._unread.size + length):
+            response = error_response(too_much())
+            length = 0
         pieces = render(
             response,
             close=close,
@@ -182,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
             self._ends = True
         if request is not None and request.alone and not self._waiting:
             self.flush()
-        elif (response.parts and response.length >= JOIN_BELOW) or len(response.body) >= JOIN_BELOW:
+        elif length >= JOIN_BELOW:
             self.flush()  # so that a client that does not read is noticed before more is computed for it
         else:
             if first:
@@ -197,6 +236,8 @@ class HttpConnection(asyncio.Protocol):
         if transport is None or not pieces:
             return
         write_pieces(transport, pieces)
+        if self._unread.size:
+            self._unread.resize(transport.get_write_buffer_size())
         self._go_on(transport)
 
     def _go_on(self, transport: asyncio.Transport) -> None:
@@ -205,6 +246,8 @@ class HttpConnection(asyncio.Protocol):
             self._end(transport)
         elif self._waiting:
             self._pump()
+        elif self._unparsed:
+            self._read_on_later()
         elif not transport.is_reading():
             transport.resume_reading()
 
@@ -225,17 +268,10 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._note_backlog(transport.get_write_buffer_size()):
+        if self._unread.keeps_up(transport.get_write_buffer_size()):
             transport.write(piece if exchange.http_1_0 else chunk(piece))
         else:
             transport.abort()
-
-    def _note_backlog(self, unread: int) -> bool:
-        """Count what waits for the client of a stream; False if it is too much."""
-        backlog = self._connections.backlog
-        backlog.change(self._backlog, unread)
-        self._backlog = unread
-        return backlog.allows(unread)
 
     def end(self, exchange: "_Exchange") -> None:
         """Nothing more of it comes."""

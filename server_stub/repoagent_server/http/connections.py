@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from repoagent_server.shared.backlog import Backlog
 from repoagent_server.shared.in_flight import InFlight
 
 __all__ = ["FLUSH_SECONDS", "Connection", "Connections"]
@@ -52,7 +51,6 @@ class Connections:
         self._unwritten: list[Connection] = []
         self._untried: set[Connection] = set()
         self._tried = asyncio.Event()
-        self.backlog = Backlog()
         self.in_flight = InFlight()
 
     def __len__(self) -> int:

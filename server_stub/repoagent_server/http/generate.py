@@ -68,12 +68,17 @@ class GenerateRoutes:
     def _read_and(self, submit: Callable[[Asked], None], request: Request, params: Params, exchange: Exchange) -> None:
         """Read the request, a long one on a thread, and submit it; an error is the answer."""
         if len(request.body) >= LONG_JSON:
-            self._long.do(lambda look: self._read(request, params, look), submit, request, exchange)
+            self._long.do(lambda look: self._read_long(request, params, look), submit, request, exchange)
             return
         try:
             submit(self._read(request, params))
         except RepoAgentError as error:
             exchange.respond(error_response(error))
+
+    def _read_long(self, request: Request, params: Params, look: Callable[[], None]) -> Asked:
+        asked = self._read(request, params, look)
+        self._inference.hold(asked)
+        return asked
 
     def _read(self, request: Request, params: Params, look: Callable[[], None] | None = None) -> Asked:
         model, version = params["model"], check_version(params["version"])

@@ -76,7 +76,9 @@ class InferRoute:
 
         def read_long(look: Callable[[], None]) -> tuple[Asked, OutputEncoding]:
             try:
-                return read_infer(body, length, model, version, regions, inference.limits, look)
+                read = read_infer(body, length, model, version, regions, inference.limits, look)
+                inference.hold(read[0])
+                return read
             except RepoAgentError as error:
                 inference.unreadable(error, frame.caller, model, version)
                 raise

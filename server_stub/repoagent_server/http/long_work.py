@@ -69,6 +69,8 @@ class LongWork:
                 then(future.result())
             except Exception as error:
                 answer(error)
+            finally:
+                del future  # else it, the error and this frame are a cycle, which holds the request's memory
 
         try:
             future = self._pool.submit(attempt)

@@ -60,7 +60,7 @@ class Frame:
     """The value of Accept-Encoding, as sent."""
     expects_continue: bool = False
     host: bytes | None = None
-    """The value of Host, as sent; of several, all of them."""
+    """The value of Host, as sent."""
     origin: bytes | None = None
     """The value of Origin, as sent: a browser's word for whose page asks."""
     fetch_site: bytes | None = None
@@ -69,6 +69,8 @@ class Frame:
     """The client that the headers, or the connection, belong to: found with the first request that has them."""
     request_id: bytes | None = None
     """The value of X-Request-Id, as sent, if it is valid."""
+    fault: tuple[str, int] | None = None
+    """Why the request cannot be answered, and the status that says so."""
 
 
 @dataclass(slots=True)

@@ -18,9 +18,6 @@ __all__ = ["DocumentGroup", "Group", "Part", "StreamGroup", "VectorGroup", "open
 
 logger: Final = logging.getLogger(__name__)
 
-_RETRY: Final = ((b"Retry-After", b"1"),)
-_BUSY: Final = 429
-
 
 def openai_error(error: Exception | str, status: int | None = None) -> Response:
     """An error in OpenAI's form. A fault of ours is logged."""
@@ -29,10 +26,7 @@ def openai_error(error: Exception | str, status: int | None = None) -> Response:
         error = InternalError(f"unexpected {type(error).__name__}; the server's log has the details")
     if status is None:
         status = 400 if isinstance(error, str) else status_of(error)
-    response = json_response(error_object(error, status), status)
-    if status == _BUSY:
-        response.headers = _RETRY
-    return response
+    return json_response(error_object(error, status), status)
 
 
 class Group:

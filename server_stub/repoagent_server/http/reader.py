@@ -9,7 +9,8 @@ import httptools
 
 from repoagent_server.codec.binary import Buffer
 from repoagent_server.http.body import DEFAULT_MAX_BODY, LARGE_BODY, frame_of, too_large
-from repoagent_server.http.messages import Frame, Header, Request, Response, error_response
+from repoagent_server.http.messages import STATUS_OF, Frame, Header, Request, Response, error_response
+from repoagent_server.shared.reserve import WORTH_COUNTING, Memory, Reserve, too_much
 
 __all__ = ["Limits", "Reading", "RequestReader", "RequestSink"]
 
@@ -76,6 +77,10 @@ _VERSIONS: Final = frozenset({_HTTP_1_0, "1.1"})
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECES: Final = 64
 """Of a body that are kept as they came. A client may send chunks of a byte; each would be an object."""
+_CHUNKS: Final = 1 << 16
+"""That a body may come in: Triton's limit."""
+_TURN: Final = 1 << 13
+"""Bytes of heads and chunks that are parsed before it is another connection's turn. They take a few milliseconds."""
 _SKIPPED: Final = LARGE_BODY
 """The longest body of a refused request that is worth its connection. After a longer one the connection ends."""
 _HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
@@ -84,9 +89,10 @@ _HEAD_TOO_LONG: Final = ("the request line and headers are too long", 431)
 class RequestReader:
     """Parses what one connection receives."""
 
-    def __init__(self, sink: RequestSink, limits: Limits) -> None:
+    def __init__(self, sink: RequestSink, limits: Limits, reserve: Reserve) -> None:
         self._sink = sink
         self._limits = limits
+        self._hold = reserve.hold()
         self._parser = httptools.HttpRequestParser(self)
         self.state = Reading.IDLE
         self._head_size = 0
@@ -98,8 +104,11 @@ class RequestReader:
         self._http_1_0 = False
         self._frame = Frame()
         self._pieces: list[bytes] = []
-        self._rest = bytearray()
-        """What came of the body after the pieces."""
+        self._joined = Memory()
+        """What came of the body before the pieces."""
+        self._chunks = 0
+        self._ahead = 0
+        """How many bytes have come behind those that are parsed."""
         self._size = 0
         self._content = False
         """Whether something of a body was in the bytes parsed last."""
@@ -109,8 +118,8 @@ class RequestReader:
         self._upgrade = False
         self._judged = False
 
-    def feed(self, data: bytes) -> None:
-        """Parse ``data``; whole requests go to the sink.
+    def feed(self, data: bytes) -> bytes:
+        """Parse ``data``, whole requests of which go to the sink; what is left of it for a later turn of the loop.
 
         Clients send the same head again and again on a connection. One that came before is compared, not parsed;
         without this a small request costs the server 18 to 30 % more (benchmarks/fast_paths.py).
@@ -120,11 +129,32 @@ class RequestReader:
             body = data[len(known.head) :]
             sink = self._sink
             sink.take(Request(known.method, known.target, known.headers, known.frame, body, sink.alone), True, False)
-            return
-        if self.state is Reading.REFUSED:
-            return
+            return b""
         self._first = data if self.state is Reading.IDLE else None
+        if len(data) > _TURN:
+            return self._feed_long(data)
         self._parse(data)
+        return b""
+
+    def _feed_long(self, data: bytes) -> bytes:
+        """Parse of ``data`` what a turn allows. Bytes of a body whose length is known are not counted."""
+        position = spent = 0
+        while position < len(data) and spent < _TURN and self.state is not Reading.REFUSED:
+            stop = position + self._missing()
+            if stop == position:
+                end = data.find(_END_OF_HEAD, position, position + _TURN) if self.state is not Reading.BODY else -1
+                stop = end + len(_END_OF_HEAD) if end >= 0 else position + _TURN
+                spent += stop - position
+            self._ahead = max(0, len(data) - stop)
+            self._parse(data[position:stop])
+            position = stop
+        self._ahead = 0
+        return b"" if self.state is Reading.REFUSED else data[position:]
+
+    def _missing(self) -> int:
+        """How many bytes are still to come of a body whose length is known."""
+        known = self.state is Reading.BODY or self.state is Reading.SKIPPED
+        return max(0, self._frame.length - self._size) if known else 0
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -143,9 +173,23 @@ class RequestReader:
             return self._without_upgrade() + data[upgrade.args[0] :]
         if self.state is Reading.HEAD:
             self._count_head(len(data))
-        elif self.state is Reading.BODY and not self._is_refused():
+        elif self.state is Reading.BODY and not 0 < self._missing() <= self._ahead and not self._is_refused():
             self._count_between(0 if self._content else len(data))
+            if self._size and self.state is Reading.BODY and not self._hold.resize(self._size):
+                self.refuse_body()
         return b""
+
+    def refuse_body(self) -> None:
+        """There is no room for the body of the current request."""
+        error = too_much()
+        self._refuse(str(error), STATUS_OF[error.code])
+
+    def drop(self) -> None:
+        """The client has gone, and with it the request that is not all there."""
+        self.state = Reading.REFUSED
+        self._pieces = []
+        self._joined = Memory()
+        self._hold.release()
 
     def _is_refused(self) -> bool:
         """Whether the request is refused for its head, now that the head is there and the body is not.
@@ -162,7 +206,6 @@ class RequestReader:
         request = Request(self._method, self._target, self._headers, frame, alone=self._sink.alone)
         if self._sink.refuses(request, goes_on, self._http_1_0):
             self._pieces = []
-            self._rest = bytearray()
             return True
         self.state = Reading.BODY
         return False
@@ -207,6 +250,7 @@ class RequestReader:
             return None
         self._parser = httptools.HttpRequestParser(self)  # the old one waits for a body that it will not see
         pieces, self._pieces = self._pieces, []
+        self._hold.release()
         return self._frame, pieces
 
     def finish(self, body: Buffer) -> None:
@@ -227,9 +271,7 @@ class RequestReader:
             self._known = _Known(data[:size], len(data), self._method, self._target, self._headers, frame)
 
     def _refuse(self, reason: str, status: int) -> None:
-        self.state = Reading.REFUSED
-        self._pieces = []
-        self._rest = bytearray()
+        self.drop()
         self._sink.refuse(error_response(reason, status))
 
     # What the parser calls.
@@ -242,7 +284,7 @@ class RequestReader:
         self._target = b""
         self._headers = []
         self._pieces = []
-        self._size = self._head_size = self._between = 0
+        self._size = self._head_size = self._between = self._chunks = 0
         self._fresh = True
 
     def on_url(self, url: bytes) -> None:
@@ -272,29 +314,54 @@ class RequestReader:
             self._refuse("the request line must end in HTTP/1.1 or HTTP/1.0", 400)
         elif self._head_size > self._limits.max_head:
             self._refuse(*_HEAD_TOO_LONG)
+        elif frame.fault is not None:
+            self._refuse(*frame.fault)
         elif frame.length > self._limits.max_body:
             self._refuse(too_large(frame.length, self._limits.max_body), 400)
         elif frame.expects_continue and not self._is_refused():
             self._sink.invite()
 
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > _CHUNKS and self.state is Reading.BODY:
+            self._refuse(f"the body of the request has more than {_CHUNKS} chunks", 400)
+
     def on_body(self, body: bytes) -> None:
+        self._size += len(body)
         if self.state is not Reading.BODY:
             return
         self._content = True
-        self._size += len(body)
         if self._size > self._limits.max_body:
             self._refuse(too_large(self._size, self._limits.max_body), 400)
-        elif len(self._pieces) < _PIECES:
-            self._pieces.append(body)
-        else:
-            self._rest += body
+            return
+        self._pieces.append(body)
+        if len(self._pieces) > _PIECES:
+            self._join()
+
+    def _join(self) -> Memory:
+        """Put together what has come."""
+        joined = self._joined
+        for piece in self._pieces:
+            joined += piece
+        self._pieces.clear()
+        return joined
 
     def on_message_complete(self) -> None:
         if self.state is Reading.SKIPPED:
             self.state = Reading.IDLE
         elif self.state is not Reading.REFUSED and not self._upgrade:
             pieces = self._pieces
-            if self._rest:
-                pieces.append(bytes(self._rest))
-                self._rest = bytearray()
-            self.finish(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if self._joined or self._hold.size >= WORTH_COUNTING:
+                self._finish_long()
+            else:
+                self._hold.release()
+                self.finish(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _finish_long(self) -> None:
+        """A body that came in many pieces, or was counted, is complete."""
+        body, self._joined = self._join(), Memory()
+        if self._hold.resize(len(body)):
+            self._hold.hand_over(len(body), body)
+            self.finish(memoryview(body))
+        else:
+            self.refuse_body()

@@ -1,17 +1,21 @@
 """Responses as bytes on the wire."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.http.messages import Response
+from repoagent_server.http.messages import Header, Response
 
-__all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "render", "render_head"]
+__all__ = ["CONTINUE", "LAST_CHUNK", "chunk", "headers_of", "render", "render_head"]
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
+_OK: Final = 200
+_BUSY: Final = (429, 503)
+_RETRY: Final = (b"Retry-After", b"1")
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 
@@ -41,9 +45,17 @@ def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
+def headers_of(response: Response) -> Sequence[Header]:
+    """Those of ``response``, and of one that a client should ask for again, when."""
+    headers = response.headers
+    if response.status not in _BUSY or any(name.lower() == b"retry-after" for name, _ in headers):
+        return headers
+    return [*headers, _RETRY]
+
+
 def _head(response: Response, connection: bytes, framing: bytes, request_id: bytes | None) -> bytes:
     lines = [_STATUS_LINES[response.status], b"Content-Type: ", response.content_type, b"\r\n"]
-    for name, value in response.headers:
+    for name, value in response.headers if response.status == _OK else headers_of(response):
         lines += (name, b": ", value, b"\r\n")
     if request_id is not None:
         lines += (b"X-Request-Id: ", request_id, b"\r\n")

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import Final
 
 from repoagent.errors import InternalError, RepoAgentError
+from repoagent.limits import DEFAULT_LIMITS
 from repoagent_server.access import AccessError, Cause, Denied
 from repoagent_server.access.denials import Denials
 from repoagent_server.codec.long_json import LONG_JSON
@@ -15,6 +16,7 @@ from repoagent_server.http.messages import Exchange, Request, Response, error_re
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.router import Inline, Match, Params, Route, Router
 from repoagent_server.shared.pools import Pools
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["STOPPING", "HttpService", "MakeService", "Refusal", "ServiceFactory", "Watch", "answer_to"]
 
@@ -45,6 +47,8 @@ class HttpService:
         """Who may do what; None lets everybody do everything."""
         self.denials = Denials()
         """Gets what is refused for its headers; what ``access`` refuses has its own observers."""
+        self.reserve = Reserve(DEFAULT_LIMITS.held_bytes)
+        """Of the memory for bodies and answers; one for all ports of a server."""
         self.watch: Watch | None = None
         """Given each request that has a route: what it returns is answered in the place of the exchange."""
 

@@ -45,6 +45,7 @@ from repoagent_server.program.ready_file import clear_ready_file, write_ready_fi
 from repoagent_server.program.signals import StopRequest, hangup_calls, stop_signals
 from repoagent_server.program.tables import table
 from repoagent_server.shared.request_log import RequestLog, RequestLogMetrics
+from repoagent_server.shared.reserve import Reserve
 from repoagent_server.tls.files import TlsFiles
 from repoagent_server.tls.metrics import CertificateMetrics
 
@@ -238,7 +239,7 @@ def _front_ends(
     others: list[Source] = [WorkspaceMetrics(core), denials, certificates, *sources]
     exposition = Exposition(core.metrics, agents, machine, settings=options.metrics, others=others)
     page = exposition.text if options.allow_metrics else None
-    limits = Limits(max_body=options.http_max_input_size)
+    limits, reserve = Limits(max_body=options.http_max_input_size), Reserve(options.limits.held_bytes)
     api = partial(
         api_service,
         core,
@@ -255,6 +256,7 @@ def _front_ends(
         access=access,
         request_log=request_log,
         denials=denials,
+        reserve=reserve,
     )
     if options.allow_http:
         endpoint = _endpoint(options, options.http_address, options.http_port, limits, options.http_tls.http)
@@ -280,11 +282,12 @@ def _front_ends(
             access=access,
             request_log=request_log,
             denials=denials,
+            reserve=reserve,
         )
     if page is not None:
         address = options.metrics_address or options.http_address
         endpoint = _endpoint(options, address, options.metrics_port, limits, options.http_tls.metrics)
-        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access, request_log, denials))
+        fronts[_METRICS] = HttpFrontend(endpoint, metrics_service(page, access, request_log, denials, reserve))
     return fronts
 
 

@@ -11,9 +11,11 @@ import tritonclient.http as triton
 from repoagent_server.http.api import api_service
 from repoagent_server.http.compression import accepted, decompress
 from repoagent_server.http.frontend import Endpoint, HttpFrontend
+from repoagent_server.shared.reserve import Reserve
 
 from repoagent.errors import InvalidArgumentError
 
+_RESERVE = Reserve(1 << 30)
 _PATH = "/v2/models/ident/infer"
 _BODY = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
 
@@ -65,14 +67,14 @@ def test_gzip_data_of_several_members_are_one_body() -> None:
     texts = [b"a", b"", noise, b"b" * 5_000_000, *([b"c"] * 1000), noise[:255]]
     body = b"".join(map(gzip.compress, texts))
     whole = b"".join(texts)
-    assert decompress(body, b"gzip", len(whole)) == whole
-    assert decompress(body + b"\0\0 what follows is no member", b"gzip", len(whole)) == whole
+    assert decompress(body, b"gzip", len(whole), _RESERVE) == whole
+    assert decompress(body + b"\0\0 what follows is no member", b"gzip", len(whole), _RESERVE) == whole
     with pytest.raises(InvalidArgumentError, match=f"exceeds the maximum allowed input size of {len(whole) - 1} bytes"):
-        decompress(body, b"gzip", len(whole) - 1)
+        decompress(body, b"gzip", len(whole) - 1, _RESERVE)
 
 
 def test_what_follows_deflate_data_is_passed_over() -> None:
-    assert decompress(zlib.compress(b"a") + zlib.compress(b"b"), b"deflate", 10) == b"a"
+    assert bytes(decompress(zlib.compress(b"a") + zlib.compress(b"b"), b"deflate", 10, _RESERVE)) == b"a"
 
 
 def test_a_bomb_is_refused_at_the_limit(core: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, RequestReader
+from repoagent_server.shared.reserve import Reserve
 
 from tests.hostile.front_ends.conftest import Ways
 
@@ -60,6 +61,17 @@ def test_what_is_around_a_body_has_an_end(ways: Ways, start: bytes, piece: bytes
         assert _answer(connection)[0] == 431
 
 
+def test_a_body_of_more_chunks_than_tritons_is_refused(ways: Ways) -> None:
+    """F19. The limit is of one body: connections may go on after it."""
+    with socket.create_connection(ways.address, timeout=60) as connection:
+        for _ in range(2):
+            connection.sendall(_HEAD % b"numbers" + _chunk(b" ") * 65_535 + b"0\r\n\r\n")
+            assert _answer(connection)[0] == 500  # it is no JSON
+        connection.sendall(_HEAD % b"numbers" + _chunk(b" ") * 65_537)
+        status, body = _answer(connection)
+    assert (status, b"more than 65536 chunks" in body) == (400, True)
+
+
 def test_chunks_of_one_byte_make_the_body_that_they_are(ways: Ways) -> None:
     chunks = b"".join(_chunk(_BODY[place : place + 1]) for place in range(len(_BODY)))
     with socket.create_connection(ways.address, timeout=60) as connection:
@@ -96,7 +108,7 @@ class _Sink:
 def test_a_field_behind_the_last_chunk_is_no_header() -> None:
     """A proxy in front of the server checks headers; it may pass such fields on unread."""
     sink = _Sink()
-    reader = RequestReader(sink, Limits())
+    reader = RequestReader(sink, Limits(), Reserve(1 << 30))
     reader.feed(_HEAD % b"m" + _chunk(b"{}") + b"0\r\nX-Role: operator\r\n\r\n")
     (request,) = sink.requests
     assert [name for name, _ in request.headers] == [b"Host", b"Transfer-Encoding"]
@@ -104,10 +116,12 @@ def test_a_field_behind_the_last_chunk_is_no_header() -> None:
 
 def test_a_large_body_in_small_chunks_is_not_as_many_objects() -> None:
     sink = _Sink()
-    reader = RequestReader(sink, Limits())
+    reader = RequestReader(sink, Limits(), Reserve(1 << 30))
     reader.feed(_HEAD % b"m")
-    for _ in range(100):
-        reader.feed(_chunk(b"ab") * 1000)
+    for _ in range(60):
+        rest = reader.feed(_chunk(b"ab") * 1000)
+        while rest:
+            rest = reader.feed(rest)
     assert len(reader._pieces) < 1000
     reader.feed(b"0\r\n\r\n")
-    assert bytes(sink.requests[0].body) == b"ab" * 100_000
+    assert bytes(sink.requests[0].body) == b"ab" * 60_000

@@ -43,7 +43,7 @@ Attack = Callable[[Raw], None]
 @pytest.fixture(scope="module")
 def port(core: ServingCore) -> Iterator[int]:
     options = GrpcOptions(port=0, transport="builtin", max_message_bytes=1 << 26)
-    front = GrpcFrontend(core, options, limits=Limits(grpc_held_bytes=16 << 20))
+    front = GrpcFrontend(core, options, limits=Limits(held_bytes=16 << 20))
     front.start()
     yield front.bind()[1]
     front.stop()
@@ -210,7 +210,7 @@ def test_windows_that_never_open_hold_what_is_allowed(port: int, others: Callabl
     refused: list[str] = []
     while len(refused) < 400:
         status, text = with_no_window.status()
-        assert (status, "--limit-grpc-held-bytes" in text) == ("8", True)
+        assert (status, "--limit-held-bytes" in text) == ("8", True)
         refused.append(status)
     others()
     assert answers == 0

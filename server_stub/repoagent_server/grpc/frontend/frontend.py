@@ -30,6 +30,7 @@ from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.shared.in_flight import InFlight
 from repoagent_server.shared.pools import Pools
 from repoagent_server.shared.request_log import RequestLog
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["GrpcFrontend"]
 
@@ -51,9 +52,11 @@ class GrpcFrontend:
         access: Access | None = None,
         request_log: RequestLog | None = None,
         denials: Denials | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         """``request_log`` gets a line for each inference request. ``denials`` counts and records calls that lack the
-        header of a restricted part; None records them in the core's audit log."""
+        header of a restricted part; None records them in the core's audit log. ``reserve`` is the one of all front ends
+        of the server."""
         self._log = request_log
         self._core = core
         self._options = options
@@ -61,6 +64,7 @@ class GrpcFrontend:
         self._forwarding = HeaderForwarding(options.forward_header_pattern)
         self._regions = regions
         self._limits = limits
+        self._reserve = reserve or Reserve(limits.held_bytes)
         self._access = access
         denials = denials or Denials(core.audit)
         self._guards = RestrictedProtocols(SERVICE, restrictions, denials, request_log) if restrictions else None
@@ -181,11 +185,20 @@ class GrpcFrontend:
             in_flight=self._in_flight,
             request_log=self._log,
             join=None if own else b"".join,
+            reserve=self._reserve,
         )
         self._service = methods.service
         others = _collected(health_servicer)
         served = Served(
-            self._options, self._limits, methods.service, methods.calls, others, self._guards, pools, methods.access
+            self._options,
+            self._limits,
+            self._reserve,
+            methods.service,
+            methods.calls,
+            others,
+            self._guards,
+            pools,
+            methods.access,
         )
         return Http2Transport(served) if own else GrpcioTransport(served)
 

@@ -1,12 +1,11 @@
-"""What clients may cost: frames that bring nothing, resets, pings, and memory that waits for them."""
+"""What clients may cost: frames that bring nothing, headers, resets and pings."""
 
 from typing import Final
 
-__all__ = ["Bucket", "PingGuard", "Reserve"]
+__all__ = ["Bucket", "PingGuard"]
 
 _LONG: Final = 7200.0
 """Seconds between pings of a connection without calls, where these are not permitted: gRPC's number."""
-_SHARE: Final = 4
 
 
 class Bucket:
@@ -53,26 +52,3 @@ class PingGuard:
         self._last = now
         self._strikes += early
         return not self._strikes_allowed or self._strikes <= self._strikes_allowed
-
-
-class Reserve:
-    """The bytes that all connections of a front end hold for their clients. Belongs to one event loop.
-
-    They are those of requests that are not all there, and of answers that clients have not taken. One message may be
-    larger than the limit as long as the others hold little.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-
-    def take(self, own: int, more: int) -> bool:
-        """Hold ``more`` bytes for a message that has ``own`` already; False, and nothing is held, if it is too much."""
-        if self.held + more > self.limit and self.held - own > self.limit // _SHARE:
-            return False
-        self.held += more
-        return True
-
-    def give(self, size: int) -> None:
-        """Hold ``size`` bytes less."""
-        self.held -= size

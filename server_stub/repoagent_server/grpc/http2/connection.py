@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.control import CONNECTION_WINDOW, MAX_FRAME, MAX_STREAMS, STREAM_WINDOW, Control, Rules
 from repoagent_server.grpc.http2.frames import (
     ACK,
@@ -34,6 +33,7 @@ from repoagent_server.grpc.http2.frames import (
 from repoagent_server.grpc.http2.head import RequestHead, bad_trailers
 from repoagent_server.grpc.http2.headers import HeaderReader
 from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["Application", "Connection"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from repoagent_server.grpc.http2.budgets import Bucket, PingGuard, Reserve
+from repoagent_server.grpc.http2.budgets import Bucket, PingGuard
 from repoagent_server.grpc.http2.frames import (
     ACK,
     CONTINUATION,
@@ -39,6 +39,7 @@ from repoagent_server.grpc.http2.frames import (
 )
 from repoagent_server.grpc.http2.headers import MAX_LIST
 from repoagent_server.grpc.http2.outgoing import Outgoing
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["CONNECTION_WINDOW", "MAX_FRAME", "MAX_STREAMS", "STREAM_WINDOW", "Control", "Rules"]
 

@@ -12,7 +12,6 @@ from repoagent_server.access import AccessError
 from repoagent_server.access.credentials import given_in
 from repoagent_server.grpc.access import CallAccess
 from repoagent_server.grpc.details import details
-from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.literals import literal
@@ -26,6 +25,7 @@ from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
+from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["Dispatcher", "Route"]
 
@@ -67,7 +67,7 @@ class Dispatcher:
         access: CallAccess | None = None,
         max_message: int = -1,
         compression: int = 0,
-        held_bytes: int,
+        reserve: Reserve,
     ) -> None:
         """``others``: handlers of further services. ``compression``: the level of answers, 0 to 3."""
         self.loop = loop
@@ -77,7 +77,7 @@ class Dispatcher:
         self.small = LONG_MESSAGE if max_message < 0 else min(LONG_MESSAGE, max_message + 1)
         """Bytes from which on a message is none for a quick call."""
         self.compression = compression
-        self.reserve = Reserve(held_bytes)
+        self.reserve = reserve
         self.tasks: set[asyncio.Task[None]] = set()
         self._service = service
         self._guards = guards

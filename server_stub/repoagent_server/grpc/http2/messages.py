@@ -5,9 +5,11 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
+from repoagent.errors import UnavailableError
 from repoagent_server.codec.binary import Buffer
+from repoagent_server.shared.reserve import HELD_FLAG, WORTH_COUNTING, Memory, Reserve, inflate
 
-__all__ = ["CODINGS", "Assembly", "MessageFault", "compress", "decompress"]
+__all__ = ["CODINGS", "HELD", "Assembly", "MessageFault", "compress", "decompress"]
 
 PREFIX_BYTES: Final = 5
 _SIZE: Final = struct.Struct(">I")
@@ -19,6 +21,7 @@ INTERNAL: Final = 13
 CODINGS: Final = {b"identity": 0, b"deflate": zlib.MAX_WBITS, b"gzip": zlib.MAX_WBITS + 16}
 """How messages may be compressed, by the name of the header: window bits for zlib."""
 _LEVELS: Final = {1: 1, 2: 6, 3: 9}
+HELD: Final = f"too much of unfinished requests is held ({HELD_FLAG})"
 
 
 class MessageFault(Exception):
@@ -41,7 +44,7 @@ class Assembly:
         """``limit``: the largest message; -1 for none."""
         self._limit = limit
         self._prefix = b""
-        self._body: bytearray | None = None
+        self._body: Memory | None = None
         self._size = 0
         self._compressed = False
 
@@ -60,7 +63,9 @@ class Assembly:
         if self._body is None and not self._prefix and whole >= 0 and not data[start]:
             fits = self._limit < 0 or whole <= self._limit
             if fits and _SIZE.unpack_from(data, start + 1)[0] == whole:  # nearly always: one message and no more
-                return [(data[start + PREFIX_BYTES : stop], False)]
+                if whole < WORTH_COUNTING:
+                    return [(data[start + PREFIX_BYTES : stop], False)]
+                return [(Memory(memoryview(data)[start + PREFIX_BYTES : stop]), False)]
         found: list[tuple[Buffer, bool]] = []
         view = memoryview(data)
         while True:
@@ -89,7 +94,7 @@ class Assembly:
         (self._size,) = _SIZE.unpack_from(self._prefix, 1)
         if 0 <= self._limit < self._size:
             raise too_large("Received message", self._size, self._limit)
-        self._body = bytearray()
+        self._body = Memory()
         self._prefix = b""
 
 
@@ -98,27 +103,28 @@ def too_large(what: str, size: int, limit: int) -> MessageFault:
     return MessageFault(RESOURCE_EXHAUSTED, f"SERVER: {what} larger than max ({size} vs. {limit})")
 
 
-def decompress(data: Buffer, coding: bytes, limit: int) -> bytes:
-    """A message as it was before its compression.
+def decompress(data: Buffer, coding: bytes, limit: int, reserve: Reserve) -> Memory:
+    """A message as it was before its compression, counted as long as it is in memory.
 
     Raises:
-        MessageFault: it is larger than ``limit`` (-1 for none), or cannot be read.
+        MessageFault: it is larger than ``limit`` (-1 for none), or cannot be read, or ``reserve`` has no room for it.
     """
     bits = CODINGS.get(coding)
     if not bits:
         raise MessageFault(INTERNAL, "a message is compressed, and its call names no compression")
-    worker = zlib.decompressobj(bits)
+    worker, into = zlib.decompressobj(bits), Memory()
+    too_large = MessageFault(
+        RESOURCE_EXHAUSTED, f"SERVER: Received message after decompression larger than max ({limit})"
+    )
     try:
-        found = worker.decompress(data, limit + 1 if limit >= 0 else 0)
+        used = inflate(worker, memoryview(data), into, reserve.hold(into), limit, too_large)
+    except UnavailableError:
+        raise MessageFault(RESOURCE_EXHAUSTED, HELD) from None
     except zlib.error:
         raise MessageFault(INTERNAL, "a message cannot be decompressed") from None
-    if 0 <= limit < len(found):
-        raise MessageFault(
-            RESOURCE_EXHAUSTED, f"SERVER: Received message after decompression larger than max ({limit})"
-        )
-    if not worker.eof or worker.unused_data:
+    if not worker.eof or used < len(data):
         raise MessageFault(INTERNAL, "a message cannot be decompressed")
-    return found
+    return into
 
 
 def compress(parts: Sequence[Buffer], level: int) -> bytes:

@@ -6,7 +6,6 @@ from struct import Struct
 from typing import Final
 
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.frames import (
     DATA,
     DEFAULT_FRAME,
@@ -24,10 +23,11 @@ from repoagent_server.grpc.http2.frames import (
 from repoagent_server.grpc.http2.headers import status_fields
 from repoagent_server.grpc.http2.literals import literal
 from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.shared.reserve import HELD_FLAG, Reserve
 
 __all__ = ["READS_TOO_SLOWLY", "Outgoing"]
 
-READS_TOO_SLOWLY: Final = "too much waits for clients that read slowly (--limit-grpc-held-bytes)"
+READS_TOO_SLOWLY: Final = f"too much waits for clients that read slowly ({HELD_FLAG})"
 _RESOURCE_EXHAUSTED: Final = 8
 
 _PREFIX: Final = Struct(">BI")

@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -13,6 +13,7 @@ from repoagent_server.codec.binary import Buffer
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.context import Aborted, Context
 from repoagent_server.grpc.http2.messages import (
+    HELD,
     INTERNAL,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
@@ -24,17 +25,19 @@ from repoagent_server.grpc.http2.messages import (
 )
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.wire import LONG_MESSAGE
+from repoagent_server.shared.reserve import Memory
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
 
 __all__ = ["DEADLINE", "RunningCall"]
 
+_Made = TypeVar("_Made", bytes, Memory)
+
 logger = logging.getLogger(__name__)
 
 DEADLINE: Final = (4, "Deadline Exceeded")
 _UNKNOWN: Final = 2
-_HELD: Final = "too much of unfinished requests is held (--limit-grpc-held-bytes)"
 _UNREAD: Final = 1 << 16
 """Bytes of messages that may wait for the handler before the client must wait."""
 _UNSENT: Final = 1 << 16
@@ -57,7 +60,8 @@ class RunningCall:
         self._assembly = Assembly(dispatcher.max_message)
         self._inbox: deque[tuple[Buffer, bool]] = deque()
         self._unread = 0
-        self._held = 0
+        self._hold = dispatcher.reserve.hold()
+        self._message: Buffer | None = None
         self._ended = False
         self._taker: Callable[[bytes], bool] | None = None
         self._idle = False
@@ -83,7 +87,7 @@ class RunningCall:
             if ended and self._assembly.held:
                 raise MessageFault(INTERNAL, "the request ends within a message")
             if not self._count():
-                raise MessageFault(RESOURCE_EXHAUSTED, _HELD)
+                raise MessageFault(RESOURCE_EXHAUSTED, HELD)
         except MessageFault as fault:
             self._give_up(fault.status, str(fault))
             return
@@ -193,6 +197,7 @@ class RunningCall:
 
     async def _only_message(self) -> Any:
         message = await self._next()
+        self._message = message  # what is made of it has no count of its own
         if message is None or await self._next() is not None:
             raise MessageFault(UNIMPLEMENTED, "the method takes exactly one message")
         return self._parsed(message)
@@ -208,12 +213,14 @@ class RunningCall:
             self._idle = False
         message, compressed = self._inbox.popleft()
         self._unread -= len(message)
+        if isinstance(message, Memory):
+            self._hold.hand_over(len(message), message)
         self._count()
         self._credit()
         if not compressed:
             return message
-        encoding, limit = self._stream.head.encoding, self._dispatcher.max_message
-        return await self._aside(len(message), lambda: decompress(message, encoding, limit))
+        encoding, limit, reserve = self._stream.head.encoding, self._dispatcher.max_message, self._dispatcher.reserve
+        return await self._aside(len(message), lambda: decompress(message, encoding, limit, reserve))
 
     def _parsed(self, message: Buffer) -> Any:
         parse = self._handler.request_deserializer
@@ -228,7 +235,7 @@ class RunningCall:
             raise too_large("Sent message", size, limit)
         return parts
 
-    async def _aside(self, size: int, work: Callable[[], bytes]) -> bytes:
+    async def _aside(self, size: int, work: Callable[[], _Made]) -> _Made:
         """What compresses or decompresses, on a thread unless ``size`` bytes are few."""
         if size <= _INLINE:
             return work()
@@ -242,14 +249,7 @@ class RunningCall:
 
     def _count(self) -> bool:
         """Hold what is there of requests by now; False if that is too much."""
-        held = self._assembly.held + self._unread
-        reserve = self._dispatcher.reserve
-        if held > self._held and not reserve.take(self._held, held - self._held):
-            return False
-        if held < self._held:
-            reserve.give(self._held - held)
-        self._held = held
-        return True
+        return self._hold.resize(self._assembly.held + self._unread)
 
     def _credit(self) -> None:
         if self._unread <= _UNREAD:
@@ -267,8 +267,8 @@ class RunningCall:
             self._timer.cancel()
         self._inbox.clear()
         self._unread = 0
-        self._dispatcher.reserve.give(self._held)
-        self._held = 0
+        self._hold.release()
+        self._message = None
         self._ended = True
         self._taker = None
         self._stream.call = _OVER

@@ -44,7 +44,7 @@ class Http2Transport:
             access=served.access,
             max_message=options.max_message_bytes,
             compression=options.compression_level(),
-            held_bytes=served.limits.grpc_held_bytes,
+            reserve=served.reserve,
         )
         self._times = _times(options)
         self._connections = Connections(self._loop, _STALL_SECONDS)

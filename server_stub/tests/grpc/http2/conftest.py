@@ -8,12 +8,12 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from hpack import Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
-from repoagent_server.grpc.http2.budgets import Reserve
 from repoagent_server.grpc.http2.connection import Connection
 from repoagent_server.grpc.http2.control import Rules
 from repoagent_server.grpc.http2.frames import PREFACE
 from repoagent_server.grpc.http2.head import RequestHead
 from repoagent_server.grpc.http2.stream import Stream
+from repoagent_server.shared.reserve import Reserve
 
 from .raw_client import HEADERS
 

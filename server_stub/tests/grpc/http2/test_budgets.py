@@ -1,6 +1,6 @@
 """Budgets by themselves."""
 
-from repoagent_server.grpc.http2.budgets import Bucket, PingGuard, Reserve
+from repoagent_server.grpc.http2.budgets import Bucket, PingGuard
 
 
 def test_tokens_come_back_with_time_and_with_answers() -> None:
@@ -36,16 +36,3 @@ def test_without_calls_two_hours_are_to_lie_between_pings_unless_they_are_permit
 def test_no_strikes_are_no_limit() -> None:
     guard = PingGuard(300.0, 0, False)
     assert all(guard.came(0.0, 0, True) for _ in range(100))
-
-
-def test_one_message_may_be_larger_than_the_reserve_as_long_as_others_hold_little() -> None:
-    reserve = Reserve(1000)
-    assert reserve.take(0, 200)
-    assert reserve.take(0, 5000)
-    assert reserve.take(5000, 5000)
-    assert not reserve.take(0, 1)
-    assert not reserve.take(200, 1)
-    reserve.give(10_000)
-    assert reserve.held == 200
-    assert reserve.take(0, 800)
-    assert not reserve.take(0, 1)

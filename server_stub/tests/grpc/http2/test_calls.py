@@ -461,7 +461,7 @@ def test_a_thousand_streams_on_one_connection(grpc_port: int, core: Any) -> None
 
 
 def test_requests_that_wait_in_a_reserve_are_refused_and_given_back(core: Any) -> None:
-    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"), limits=Limits(grpc_held_bytes=1 << 20))
+    frontend = GrpcFrontend(core, GrpcOptions(port=0, transport="builtin"), limits=Limits(held_bytes=1 << 20))
     frontend.start()
     raw = Raw(frontend.bind())
     with closing(raw.socket):

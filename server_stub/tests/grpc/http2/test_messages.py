@@ -6,8 +6,13 @@ import zlib
 
 import pytest
 from repoagent_server.grpc.http2.messages import Assembly, MessageFault, compress, decompress
+from repoagent_server.shared.reserve import Reserve
 
 from .conftest import message
+
+_RESERVE = Reserve(1 << 30)
+
+_RESERVE = Reserve(1 << 30)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 6, 100, 10_000])
@@ -45,9 +50,9 @@ def test_compression_is_gzip(level: int) -> None:
 
 def test_decompression_of_both_codings() -> None:
     body = random.Random(0).randbytes(1000) * 50
-    assert decompress(gzip.compress(body), b"gzip", len(body)) == body
-    assert decompress(zlib.compress(body), b"deflate", -1) == body
-    assert decompress(gzip.compress(b""), b"gzip", 0) == b""
+    assert bytes(decompress(gzip.compress(body), b"gzip", len(body), _RESERVE)) == body
+    assert bytes(decompress(zlib.compress(body), b"deflate", -1, _RESERVE)) == body
+    assert bytes(decompress(gzip.compress(b""), b"gzip", 0, _RESERVE)) == b""
 
 
 @pytest.mark.parametrize(
@@ -66,5 +71,5 @@ def test_decompression_of_both_codings() -> None:
 )
 def test_what_cannot_be_decompressed(data: bytes, coding: bytes, status: int) -> None:
     with pytest.raises(MessageFault) as raised:
-        decompress(data, coding, 1000)
+        decompress(data, coding, 1000, _RESERVE)
     assert raised.value.status == status

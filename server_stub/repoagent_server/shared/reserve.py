@@ -1,0 +1,147 @@
+"""The memory that a server holds for its clients, over all protocols: one reserve, of which every message takes.
+
+What counts are requests that are not all there, what comes of decompressing them, long requests until the last tensor
+that is a view of them is gone, and answers that clients have not taken.
+"""
+
+import zlib
+from collections import deque
+from threading import Lock
+from typing import Final
+from weakref import finalize
+
+from repoagent.errors import UnavailableError
+from repoagent.limits import Limits
+
+__all__ = ["HELD_FLAG", "WORTH_COUNTING", "Hold", "Memory", "Reserve", "inflate", "too_much"]
+
+HELD_FLAG: Final = Limits.flag("held_bytes")
+WORTH_COUNTING: Final = 1 << 16
+"""Bytes of a whole message from which on it is counted for as long as it is in memory."""
+_SHARE: Final = 4
+_LITTLE: Final = 1 << 18
+_AHEAD: Final = 1 << 25
+"""Bytes of answers that may wait for any client, and those of a stream in a burst if the reserve has room."""
+_FIRST_STEP: Final = 1 << 8
+_IN: Final = 1 << 16
+_OUT: Final = 1 << 20
+"""Bytes that are given to zlib at first, at a time, and that it may make of them before they are counted."""
+
+
+class Memory(bytearray):
+    """Bytes that are counted until they are gone: see :meth:`Reserve.hold`."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Reserve:
+    """Used by the threads of all front ends. One message may be larger than the limit while the others hold little."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken = 0
+        self._taking = Lock()
+        self._returned: deque[int] = deque()
+
+    @property
+    def held(self) -> int:
+        """How many bytes are held."""
+        with self._taking:
+            return self._now()
+
+    def _now(self) -> int:
+        returned = self._returned
+        while returned:
+            self._taken -= returned.popleft()
+        return self._taken
+
+    def take(self, own: int, more: int) -> bool:
+        """Hold ``more`` bytes for a message that has ``own`` already; False, and nothing is held, if it is too much."""
+        with self._taking:
+            held = self._now()
+            if held + more > self.limit and held - own > self.limit // _SHARE:
+                return False
+            self._taken = held + more
+            return True
+
+    def give(self, size: int) -> None:
+        """Hold ``size`` bytes less. Takes no lock: the garbage collector calls this, wherever a thread is."""
+        self._returned.append(size)
+
+    def hold(self, memory: object = None) -> "Hold":
+        """What a message is to hold; with ``memory``, until nothing refers to that any more."""
+        hold = Hold(self)
+        if memory is not None:
+            finalize(memory, hold.release).atexit = False
+        return hold
+
+
+class Hold:
+    """What one message, or one connection, holds."""
+
+    __slots__ = ("_reserve", "size")
+
+    def __init__(self, reserve: Reserve) -> None:
+        self._reserve = reserve
+        self.size = 0
+
+    def resize(self, size: int) -> bool:
+        """Hold ``size`` bytes; False, and as many as before, if it is too much."""
+        more = size - self.size
+        if more > 0 and not self._reserve.take(self.size, more):
+            return False
+        if more < 0:
+            self._reserve.give(-more)
+        self.size = size
+        return True
+
+    def keeps_up(self, unread: int) -> bool:
+        """Count the answers that a client has not taken; False if a stream to it should not go on."""
+        if unread <= _LITTLE:
+            self.release()
+            return True
+        return unread <= _AHEAD and self.resize(unread)
+
+    def hand_over(self, size: int, memory: object) -> None:
+        """Leave ``size`` of the bytes to ``memory``, to be held until nothing refers to that any more."""
+        self.size -= size
+        finalize(memory, self._reserve.give, size).atexit = False
+
+    def release(self) -> None:
+        """Hold nothing. Twice is once."""
+        if self.size:
+            self.resize(0)
+
+
+def too_much() -> UnavailableError:
+    """The refusal of a message for which the reserve has no room."""
+    return UnavailableError(f"too much memory is held for requests and answers ({HELD_FLAG}); try again later")
+
+
+def inflate(
+    worker: "zlib._Decompress", data: memoryview, into: Memory, hold: Hold, limit: int, too_large: Exception
+) -> int:
+    """Decompress ``data`` to its end or that of its stream; how many of its bytes that took.
+
+    ``into`` grows by steps, and ``hold`` with it, before there is more.
+
+    Raises:
+        too_large: ``into`` would have more than ``limit`` bytes; -1 is no limit.
+        UnavailableError: the reserve has no room.
+        zlib.error: the data are damaged.
+    """
+    position, step = 0, _FIRST_STEP
+    while position < len(data) and not worker.eof:
+        piece: memoryview | bytes = data[position : position + step]
+        position += len(piece)
+        made = b""
+        while (piece or len(made) == _OUT) and not worker.eof:
+            made = worker.decompress(piece, _OUT)
+            piece = worker.unconsumed_tail
+            if 0 <= limit < len(into) + len(made):
+                raise too_large
+            if not hold.resize(len(into) + len(made)):
+                raise too_much()
+            into += made
+        step = min(2 * step, _IN)  # small streams in a row do not cost a copy each of all that follows
+    return position - len(worker.unused_data)

@@ -1,0 +1,83 @@
+"""The reserve by itself: what is counted, for how long, and when there is no room."""
+
+import gc
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from repoagent_server.shared.reserve import Memory, Reserve, inflate
+
+from repoagent.errors import UnavailableError
+
+
+def test_one_message_may_be_larger_than_the_reserve_as_long_as_others_hold_little() -> None:
+    reserve = Reserve(1000)
+    assert reserve.take(0, 200)
+    assert reserve.take(0, 5000)
+    assert reserve.take(5000, 5000)
+    assert not reserve.take(0, 1)
+    assert not reserve.take(200, 1)
+    reserve.give(10_000)
+    assert reserve.held == 200
+    assert reserve.take(0, 800)
+    assert not reserve.take(0, 1)
+
+
+def test_memory_is_counted_until_its_last_view_is_gone() -> None:
+    reserve, memory = Reserve(1000), Memory(b"12345678")
+    hold = reserve.hold()
+    assert hold.resize(100)
+    hold.hand_over(60, memory)
+    hold.release()
+    assert reserve.held == 60
+    tensor = np.frombuffer(memory, np.float32)
+    del memory
+    assert reserve.held == 60
+    del tensor
+    assert reserve.held == 0
+
+
+def test_what_does_not_fit_leaves_a_hold_as_it_was() -> None:
+    reserve = Reserve(1000)
+    first, second = reserve.hold(), reserve.hold()
+    assert first.resize(900)
+    assert not second.resize(101)
+    assert second.resize(100)
+    assert second.resize(10)
+    assert first.resize(990)
+    first.release()
+    first.release()
+    second.release()
+    assert reserve.held == 0
+
+
+def test_memory_may_end_on_any_thread() -> None:
+    reserve = Reserve(1 << 40)
+
+    def work() -> None:
+        for size in range(1, 2000):
+            memory = Memory()
+            cycle = [memory]
+            cycle.append(cycle)  # type: ignore[arg-type]  # so that the garbage collector finds it, wherever it runs
+            reserve.hold(memory).resize(size)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert reserve.held == 0
+
+
+def test_what_is_decompressed_is_counted_before_there_is_more_of_it() -> None:
+    reserve, into = Reserve(3 << 20), Memory()
+    bomb = memoryview(zlib.compress(bytes(64 << 20)))
+    other = reserve.hold()
+    assert other.resize(1 << 20)
+    with pytest.raises(UnavailableError, match="--limit-held-bytes"):
+        inflate(zlib.decompressobj(), bomb, into, reserve.hold(into), -1, ValueError())
+    assert 1 << 20 <= len(into) <= 2 << 20
+    del into
+    assert reserve.held == 1 << 20
