@@ -99,6 +99,10 @@ class Call:
             self.application.faults.append("a call is lost after its end")
         self.over = True
 
+    @property
+    def unfinished(self) -> bool:
+        return False
+
     def drained(self) -> None:
         pass
 
@@ -198,6 +202,8 @@ def fuzz_one(seed: int, report: Report) -> None:
         while position < len(data):
             size = chance.choice((1, 5, 9, 14, 100, 10_000))
             connection.receive(data[position : position + size])
+            while connection.more:
+                connection.receive(b"")
             position += size
             now[0] += chance.choice((0.0, 0.001, 10.0))
             if chance.random() < 0.02:

@@ -43,6 +43,14 @@ _MAX_CONTINUATIONS: Final = 16
 _RETURN_AT: Final = 4
 """The part of a window that is used before it is given back."""
 _PRIORITY_BYTES: Final = 5
+_SMALL: Final = 256
+"""Bytes of a DATA frame below which it must end a message, or counts like an empty one."""
+# A turn of the event loop, in microseconds, and what frames take of it, roughly: others have the next one.
+_TURN: Final = 3000
+_QUICK_CALL: Final = 50
+_FRAME: Final = 3
+_HEADER_BYTES: Final = 3
+"""Of new headers that are decoded in a microsecond."""
 
 
 class Application(Protocol):
@@ -100,12 +108,18 @@ class Connection(Control):
         self._settled = False
         self._long: _LongFrame | None = None
         self._block: _OpenBlock | None = None
+        self.more = False
+        """Not all that has come has been taken: :meth:`receive` goes on with it when it is called next."""
+        self._spent = 0
+        """Of a turn, by the frame that is taken, beside what each takes."""
         self._received = 0
         """Bytes that have not been given back to the connection's window."""
 
     def receive(self, data: bytes) -> None:
-        """Take what the client has sent. Faults of the client are answered, never raised."""
+        """Take what the client has sent, as much as a turn allows. Its faults are answered, never raised."""
+        self.more = False
         if self.closed:
+            self._rest = b""
             return
         if self._rest:
             data, self._rest = self._rest + data, b""
@@ -132,7 +146,11 @@ class Connection(Control):
     def _take(self, data: bytes) -> None:
         position, end = self._resume(data), len(data)
         streams, known, unpack, take = self.streams, self._headers.known, FRAME_HEAD.unpack_from, self._application.data
+        left = _TURN
         while end - position >= HEAD_BYTES:
+            if left < 0:
+                self.more = True
+                break
             word, flags, number = unpack(data, position)
             start = position + HEAD_BYTES
             stop = start + (word >> 8)
@@ -148,6 +166,7 @@ class Connection(Control):
                     if stream is not None and stream.plain and not stream.ended:
                         stream.ended = True
                         self._received += stop - start
+                        left -= _QUICK_CALL
                         take(self, stream, data, start, stop, True)
                         continue
                 elif kind == HEADERS and flags == END_HEADERS:
@@ -163,7 +182,9 @@ class Connection(Control):
                         self._last = number
                         streams[number] = Stream(number, head, self.initial)
                         continue
+            self._spent = _FRAME
             self._frame(kind, flags, number & MOST, data, start, stop)
+            left -= self._spent
         if position < end:
             self._rest = data[position:]
 
@@ -302,6 +323,8 @@ class Connection(Control):
             raise StreamFault(PROTOCOL_ERROR)
         stream.ended = ended
         self._application.data(self, stream, data, start, stop, ended)
+        if stop - start < _SMALL and not ended and stream.call is not None and stream.call.unfinished:
+            self._charge()
 
     def _headers_frame(self, flags: int, number: int, data: bytes, start: int, stop: int) -> None:
         if not number & 1:
@@ -337,7 +360,11 @@ class Connection(Control):
 
     def _begin(self, number: int, ended: bool, block: bytes, fault: StreamFault | None = None) -> None:
         """A block of headers is complete: a call begins, or the request of one ends with trailers."""
-        head = self._headers.read(block)
+        head = self._headers.known.get(block)
+        if head is None:
+            head = self._headers.read(block)
+            self._spent += head.size // _HEADER_BYTES
+            self._charge_headers(head.size)
         stream = self.streams.get(number)
         if stream is not None:
             self._trailers(stream, ended, head)

@@ -52,6 +52,9 @@ MAX_FRAME: Final = 1 << 20
 _COSTS: Final = (4096, 512.0, 4)
 # Calls that the client gives up: likewise; a client that takes as many answers as it gives calls up has no limit.
 _RESETS: Final = (1000, 100.0, 1)
+# Bytes of new headers, decompressed: those of all calls at once, then so many a second, and some for each frame of an
+# answer.
+_HEADERS: Final = (1 << 22, float(1 << 16), 1 << 12)
 _ENTRIES: Final = 64
 """Entries that a SETTINGS frame may have; RFC 9113 defines six."""
 _PARTING: Final = b"parting."
@@ -82,6 +85,7 @@ class Control(Outgoing):
         self._clock = clock
         self._costs = Bucket(*_COSTS)
         self._resets = Bucket(*_RESETS)
+        self._new_headers = Bucket(*_HEADERS)
         self._pings = PingGuard(rules.ping_seconds, rules.ping_strikes, rules.pings_without_calls)
         self._tame: Final[dict[int, Callable[[int, int, bytes], None]]] = {
             PRIORITY: self._priority,
@@ -186,6 +190,10 @@ class Control(Outgoing):
     def _charge_reset(self) -> None:
         if not self._resets.take(self._clock(), self.answers):
             raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls given up")
+
+    def _charge_headers(self, size: int) -> None:
+        if not self._new_headers.take(self._clock(), self.answers, size):
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many new headers")
 
     # Frames.
 

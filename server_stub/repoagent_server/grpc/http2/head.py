@@ -17,12 +17,14 @@ _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED: Final = frozenset((b":method", b":scheme", b":path"))
 _CONNECTION: Final = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 _BAD_NAME: Final = re.compile(rb"[^\x21-\x39\x3b-\x40\x5b-\x7e]")
-_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
+_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]")
+_BLANK: Final = re.compile(rb"\A[ \t]|[ \t]\Z")
 _OWN: Final = frozenset((b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
 """Headers of the transport: no metadata of the call."""
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _DIGITS: Final = 18
+_ENTRY: Final = 32
 _REQUEST_ID: Final = NAME.encode()
 
 
@@ -31,10 +33,13 @@ class RequestHead:
 
     __slots__ = (
         "accepts_gzip", "caller", "encoding", "fields", "is_grpc", "lazy", "length", "malformed", "method", "path",
-        "repeated", "request_id", "route", "timeout", "timeout_is_bad",
+        "repeated", "request_id", "route", "size", "timeout", "timeout_is_bad",
     )  # fmt: skip
 
     def __init__(self, fields: Sequence[Field]) -> None:
+        self.size = sum(len(name) + len(value) + _ENTRY for name, value in fields)
+        """Bytes, as HPACK counts them."""
+        fields = [(name, value if name[:1] == b":" else value.strip(b" \t")) for name, value in fields]
         self.fields = fields
         self.malformed = _malformed(fields)
         """It breaks HTTP/2."""
@@ -77,7 +82,7 @@ def _malformed(fields: Sequence[Field]) -> bool:
     regular = False
     for name, value in fields:
         if name[:1] == b":":
-            if regular or name not in _PSEUDO or name in seen or _BAD_VALUE.search(value):
+            if regular or name not in _PSEUDO or name in seen or _BAD_VALUE.search(value) or _BLANK.search(value):
                 return True
             seen.add(name)
         else:

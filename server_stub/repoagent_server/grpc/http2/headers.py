@@ -15,6 +15,8 @@ __all__ = ["MAX_LIST", "HeaderReader", "status_fields"]
 MAX_LIST: Final = 1 << 14
 """Bytes of all headers of a request, once decompressed: gRPC's own limit in C."""
 _MAX_KNOWN: Final = 64
+_LONGEST_KNOWN: Final = 1 << 12
+"""Bytes of headers that are remembered."""
 _SIZE_UPDATES: Final = 2
 _SAFE: Final = "".join(chr(char) for char in range(0x20, 0x7F) if char != ord("%"))
 
@@ -35,14 +37,11 @@ class HeaderReader:
         """Good heads by their blocks. Look here first."""
 
     def read(self, block: bytes) -> RequestHead:
-        """Decode a block.
+        """Decode a block that is not known.
 
         Raises:
             ConnectionFault: it cannot be decoded, so that no later one can be either.
         """
-        head = self.known.get(block)
-        if head is not None:
-            return head
         changes = self._table.changes
         if _too_many_updates(block):
             raise ConnectionFault(COMPRESSION_ERROR, "too many updates of the table's size")
@@ -54,7 +53,7 @@ class HeaderReader:
         head = RequestHead([(bytes(name), bytes(value)) for name, value in fields])
         if self._table.changes != changes:
             self.known.clear()
-        elif not head.malformed:
+        elif not head.malformed and head.size <= _LONGEST_KNOWN:
             if len(self.known) >= _MAX_KNOWN:
                 self.known.clear()
             self.known[bytes(block)] = head

@@ -105,6 +105,10 @@ class QuickCall(OneAnswer):
     def lost(self) -> None:
         self._give_up(_CANCELLED)
 
+    @property
+    def unfinished(self) -> bool:
+        return False
+
     def drained(self) -> None:
         pass
 

@@ -25,7 +25,7 @@ from repoagent_server.grpc.http2.messages import (
 )
 from repoagent_server.grpc.http2.stream import Stream
 from repoagent_server.grpc.wire import LONG_MESSAGE
-from repoagent_server.shared.reserve import Memory
+from repoagent_server.shared.reserve import WORTH_COUNTING, Memory
 
 if TYPE_CHECKING:
     from repoagent_server.grpc.http2.dispatcher import Dispatcher
@@ -40,6 +40,10 @@ DEADLINE: Final = (4, "Deadline Exceeded")
 _UNKNOWN: Final = 2
 _UNREAD: Final = 1 << 16
 """Bytes of messages that may wait for the handler before the client must wait."""
+_OBJECT: Final = 128
+"""Bytes that a message takes in memory beside its own."""
+_AT_ONCE: Final = 32
+"""Messages of a stream that are taken before it is another call's turn."""
 _UNSENT: Final = 1 << 16
 """Bytes that may wait for the client before the handler must wait."""
 _INLINE: Final = 1 << 12
@@ -59,6 +63,7 @@ class RunningCall:
         self._handler = stream.head.route.handler
         self._assembly = Assembly(dispatcher.max_message)
         self._inbox: deque[tuple[Buffer, bool]] = deque()
+        self._read = 0
         self._unread = 0
         self._hold = dispatcher.reserve.hold()
         self._message: Buffer | None = None
@@ -78,12 +83,12 @@ class RunningCall:
 
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         try:
-            for message in self._assembly.feed(data, start, stop):
-                if self._idle and self._taken(*message):
+            for count, message in enumerate(self._assembly.feed(data, start, stop)):
+                if count < _AT_ONCE and self._idle and self._taken(*message):
                     continue
                 self._idle = False
                 self._inbox.append(message)
-                self._unread += len(message[0])
+                self._unread += len(message[0]) + _OBJECT
             if ended and self._assembly.held:
                 raise MessageFault(INTERNAL, "the request ends within a message")
             if not self._count():
@@ -211,9 +216,12 @@ class RunningCall:
             self._idle = True
             await self._arrived.wait()
             self._idle = False
+        self._read += 1
+        if not self._read % _AT_ONCE:
+            await asyncio.sleep(0)
         message, compressed = self._inbox.popleft()
-        self._unread -= len(message)
-        if isinstance(message, Memory):
+        self._unread -= len(message) + _OBJECT
+        if isinstance(message, Memory) and len(message) >= WORTH_COUNTING:
             self._hold.hand_over(len(message), message)
         self._count()
         self._credit()
@@ -276,6 +284,8 @@ class RunningCall:
 
 class _Over:
     """In the place of a call that has been answered."""
+
+    unfinished = False
 
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         pass

@@ -85,6 +85,26 @@ class SocketProtocol(asyncio.Protocol):
         connection.dirty = True  # it is written at the end of this
         connection.receive(data)
         self.flush()
+        if connection.more:
+            self._read_on_later()
+
+    def _read_on_later(self) -> None:
+        """Go on with what has come once others have had their turn."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        connection, transport = self.connection, self._transport
+        if transport is None or transport.is_closing() or not connection.writable or not connection.more:
+            return  # what a connection leaves behind that has ended is nobody's
+        connection.dirty = True
+        connection.receive(b"")
+        self.flush()
+        if connection.more:
+            self._read_on_later()
+        elif connection.writable and not transport.is_closing():
+            transport.resume_reading()
 
     def eof_received(self) -> bool | None:
         """A client that has stopped sending is gone; the transport closes."""
@@ -98,7 +118,9 @@ class SocketProtocol(asyncio.Protocol):
         self.connection.go_on()
         self.flush()
         transport = self._transport
-        if transport is not None and not transport.is_closing() and not transport.is_reading():
+        if self.connection.more:
+            self._read_on_later()
+        elif transport is not None and not transport.is_closing() and not transport.is_reading():
             transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:

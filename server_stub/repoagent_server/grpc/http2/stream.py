@@ -11,6 +11,10 @@ __all__ = ["Call", "Stream"]
 class Call(Protocol):
     """What the application makes of a stream; see :class:`~repoagent_server.grpc.http2.connection.Application`."""
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a part of a message is there."""
+
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         """Take ``data[start:stop]`` of the request's messages; ``ended``: nothing follows."""
 

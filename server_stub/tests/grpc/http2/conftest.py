@@ -37,6 +37,7 @@ class RecordedCall:
     ended: bool = False
     is_lost: bool = False
     times_drained: int = 0
+    unfinished: bool = False
 
     def data(self, data: bytes, start: int, stop: int, ended: bool) -> None:
         self.body += data[start:stop]
@@ -101,6 +102,8 @@ class Server:
         """Give it bytes or frames; the frames that it answers with."""
         for piece in pieces:
             self.connection.receive(piece.serialize() if isinstance(piece, Frame) else piece)
+            while self.connection.more:
+                self.connection.receive(b"")
         return frames_of(self.take_out())
 
     def greet(self) -> "Server":

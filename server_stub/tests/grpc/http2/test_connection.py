@@ -308,3 +308,47 @@ def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
 
 def n_padding(number: int) -> int:
     return number % 5
+
+
+def _small_calls() -> list[Frame]:
+    pairs = [(headers_frame(number), data_frame(number, message(b"x"), "END_STREAM")) for number in range(1, 1001, 2)]
+    return [frame for pair in pairs for frame in pair]
+
+
+_MUCH: dict[str, list[Frame]] = {
+    "small calls": _small_calls(),
+    "new headers": [headers_frame(n, fields=[*HEADERS, ("x", f"{n:04}" * 500)]) for n in range(1, 101, 2)],
+    "frames that bring little": [headers_frame(1), *[data_frame(1, b"x")] * 4000],
+}
+
+
+@pytest.mark.parametrize("frames", _MUCH.values(), ids=_MUCH)
+def test_one_connection_takes_a_share_of_a_turn(frames: list[Frame]) -> None:
+    """T22. The rest is for later turns, and nobody's once the client has gone."""
+    data = b"".join(frame.serialize() for frame in frames)
+    server = Server(lazy=True).greet()
+    server.connection.receive(data)
+    turns, begun = 1, server.connection._last
+    assert server.connection.more
+    while server.connection.more:
+        server.connection.receive(b"")
+        turns += 1
+    assert turns >= 4
+    assert len(server.connection.streams) == len({frame.stream_id for frame in frames})
+    gone = Server(lazy=True).greet()
+    gone.connection.receive(data)
+    gone.connection.lost()
+    gone.connection.receive(b"")
+    assert gone.connection._last == begun
+    assert not gone.connection.more
+    assert not gone.connection.unfinished
+
+
+@pytest.mark.parametrize(("size", "unfinished", "ends"), [(1, True, True), (1, False, False), (300, True, False)])
+def test_small_data_that_does_not_end_a_message_costs_like_empty_data(size: int, unfinished: bool, ends: bool) -> None:
+    server = Server().greet()
+    server.receive(headers_frame(1))
+    server.calls[1].unfinished = unfinished
+    for _ in range(5000):
+        server.receive(data_frame(1, bytes(size)))
+    assert server.connection.closed == ends
