@@ -96,7 +96,7 @@ class SocketProtocol(asyncio.Protocol):
 
     def _read_on(self) -> None:
         connection, transport = self.connection, self._transport
-        if transport is None or transport.is_closing() or not connection.writable or not connection.more:
+        if transport is None or transport.is_closing() or not connection.writable:
             return  # what a connection leaves behind that has ended is nobody's
         connection.dirty = True
         connection.receive(b"")
