@@ -8,7 +8,16 @@ import pytest
 from repoagent.testing import STORAGE_POINTS, AgentContract, FaultInjection, Outcome, plugin
 from repoagent.testing.contract.subject import Subject
 
-HELPERS = {"calls_in_load", "name", "open_harness", "run_bad", "run_good", "write_model"}
+HELPERS = {
+    "accepts_the_good_model",
+    "calls_in_load",
+    "name",
+    "open_harness",
+    "run_bad",
+    "run_good",
+    "try_good_model",
+    "write_model",
+}
 """What the contract's own tests use."""
 
 

@@ -17,6 +17,7 @@ MUST_FAIL = {
     "TestLeavesATemporaryFile": "test_nothing_is_left_in_temporary_home_and_working_directory",
     "TestLeavesAFileInTheWorkingDirectory": "test_nothing_is_left_in_temporary_home_and_working_directory",
     "TestAcceptsTheBadModel": "test_a_bad_model_is_refused_with_a_reason",
+    "TestRefusesEveryModel": "test_a_good_model_is_loaded_and_unloaded",
     "TestRefusesWithoutAReason": "test_a_bad_model_is_refused_with_a_reason",
     "TestGuardsNothing": "test_a_bad_model_is_refused_with_a_reason",
     "TestFailsOpen": "test_an_error_at_any_call_leaves_nothing_and_the_next_load_is_fine",
@@ -64,6 +65,14 @@ def test_a_well_behaved_agent_passes(failures: Failures) -> None:
 @pytest.mark.parametrize("name", MUST_FAIL)
 def test_a_broken_promise_is_noticed(failures: Failures, name: str) -> None:
     assert MUST_FAIL[name] in failures[name]
+
+
+def test_a_refusal_of_the_good_model_is_one_failure_with_its_reason() -> None:
+    tests = f"{NAUGHTY}::TestRefusesEveryModel"
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-rsf", tests]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True)
+    assert "the good model was refused: agent 'subject': nothing is good enough" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("1 failed, 2 passed, 17 skipped")
 
 
 def test_every_naughty_agent_is_listed_here() -> None:

@@ -19,5 +19,6 @@ class AgentContract(Life, Failures, Isolation, Documents):
             readme = Path(__file__).parents[1] / "README.md"
 
     An attribute that has to be computed may be a property. The attributes are those of
-    :class:`~repoagent.testing.contract.subject.Subject`; the names of the inherited tests state what is proved.
+    :class:`~repoagent.testing.contract.subject.Subject`; the names of the inherited tests state what is proved. A test
+    that has nothing to look at is skipped, with the attribute to set.
     """

@@ -4,6 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import pytest
+
 from repoagent.api import Action, AgentModel
 from repoagent.errors import AgentRefusedError
 from repoagent.loader.chain import LoadedChain
@@ -22,9 +24,8 @@ class Life(Subject):
     """Loads, refusals, unloads and reloads."""
 
     def test_a_good_model_is_loaded_and_unloaded(self) -> None:
-        with self.open_harness() as harness:
-            outcome = self.run_good(harness)
-        assert outcome.error is None
+        outcome = self.try_good_model()
+        assert outcome.error is None, f"the good model was refused: {outcome.error}"
         assert outcome.calls(self.name) == [*_LOADED, *_END]
         assert [(a.action, a.outcome) for a in outcome.report.entries[0].actions] == [
             (action, "ok") for action in ("LOAD", "LOAD_COMPLETE", "UNLOAD", "UNLOAD_COMPLETE")
@@ -36,7 +37,7 @@ class Life(Subject):
             outcome = self.run_bad(harness)
         if outcome is None:
             assert not self.agent.guard, "a guard refuses some models: set bad_model"
-            return
+            pytest.skip("set bad_model, if there are models that the agent refuses")
         error = outcome.error
         assert isinstance(error, AgentRefusedError)
         assert error.agent == self.name

@@ -35,6 +35,8 @@ class Subject:
     config: ClassVar[str] = ""
     """Further lines of the models' ``config.pbtxt``."""
 
+    _accepts: ClassVar[bool]
+
     @property
     def parameters(self) -> Mapping[str, str] | Sequence[tuple[str, str]]:
         """The agent's parameters, for the good model and the bad one."""
@@ -85,7 +87,28 @@ class Subject:
         return self.entry_point or "subject"
 
     def open_harness(self, agents: Mapping[str, type[Agent]] | None = None, **options: object) -> AgentHarness:
-        """A harness of its own, with the agent under test and ``agents``; close it."""
+        """A harness of its own, with the agent under test and ``agents``; close it.
+
+        An agent that refuses its good model fails the first test of the contract. Here the test is skipped then: it
+        could prove nothing.
+        """
+        if not self.accepts_the_good_model():
+            pytest.skip("the good model was refused, see test_a_good_model_is_loaded_and_unloaded")
+        return self._open_harness(agents, **options)
+
+    def accepts_the_good_model(self) -> bool:
+        """Whether the agent does. It is tried once for all tests of the class."""
+        kind = type(self)
+        if "_accepts" not in vars(kind):
+            kind._accepts = self.try_good_model().error is None
+        return kind._accepts
+
+    def try_good_model(self) -> Outcome:
+        """The good model's whole life, whether it is accepted or not."""
+        with self._open_harness(None) as harness:
+            return self.run_good(harness)
+
+    def _open_harness(self, agents: Mapping[str, type[Agent]] | None, **options: object) -> AgentHarness:
         return AgentHarness(
             self.directory / f"harness-{next(self._numbers)}",
             {self.name: self.agent, **(agents or {})},

@@ -58,10 +58,19 @@ class TestLeavesAFileInTheWorkingDirectory(Contract):
 
 
 class TestAcceptsTheBadModel(Contract):
-    class agent(Agent):
+    class agent(Checks):
         """."""
 
-        api_version = 1
+        def load(self, model: AgentModel) -> None:
+            pass
+
+
+class TestRefusesEveryModel(Contract):
+    class agent(Checks):
+        """."""
+
+        def load(self, model: AgentModel) -> None:
+            raise ValueError("nothing is good enough")
 
 
 class TestRefusesWithoutAReason(Contract):
@@ -232,7 +241,9 @@ class TestHasNoDocstring(Contract):
 
 
 class TestReadmeMissesAParameter(Contract):
-    parameters = (("".join(["lev", "els"]), "high"),)
+    """The word levels in running text names no parameter."""
+
+    parameters = (("levels", "high"),)
     readme = Path(__file__)
 
 
