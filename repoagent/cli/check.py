@@ -196,6 +196,7 @@ def _source(model_dir: str, filesystems: Mapping[str, str], limits: "Limits") ->
     trimmed = model_dir.rstrip("/")
     if "://" not in trimmed:
         trimmed = os.path.abspath(trimmed)
+        _refuse_a_repository(Path(trimmed))
     parent, _, name = trimmed.rpartition("/")
     if parent.endswith(":/"):
         parent += "/"  # a model at the top of a filesystem
@@ -203,6 +204,23 @@ def _source(model_dir: str, filesystems: Mapping[str, str], limits: "Limits") ->
     if source is None:
         raise NotFoundError(f"there is no model directory {model_dir}")
     return source
+
+
+def _refuse_a_repository(directory: Path) -> None:
+    """A directory that is no model, and whose directories are models, has been taken for one of them."""
+    if not directory.is_dir() or _is_model(directory):
+        return
+    models = sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and _is_model(entry))
+    if models:
+        raise InvalidArgumentError(
+            f"{directory} is a model repository, not a model; check one of its models, such as {directory / models[0]}"
+        )
+
+
+def _is_model(directory: Path) -> bool:
+    return (directory / "config.pbtxt").is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in directory.iterdir()
+    )
 
 
 def _show(report: "LoadReport | None", as_json: bool, examined: "Sequence[Examined]" = ()) -> None:

@@ -59,7 +59,10 @@ def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> 
 @click.argument("model")
 @click.option("--agent-policy", "file", type=click.Path(path_type=Path), required=True, help="The policy.")
 def explain(model: str, file: Path) -> None:
-    """Show what the policy means for MODEL: a model's name, or its directory or URL."""
+    """Show what the policy means for MODEL.
+
+    MODEL is the name of a model, or its directory or URL, of which the last part is the name.
+    """
     from repoagent.loader.policy.rules import NO_RULE
 
     read = _read(file)

@@ -146,6 +146,18 @@ def test_a_missing_directory_is_named(tmp_path: Path, name: str) -> None:
     assert f"repoagent: there is no model directory {tmp_path / name}" in result.stderr
 
 
+@pytest.mark.parametrize("model", ["m/1", "m/config.pbtxt"])
+def test_a_repository_is_not_taken_for_a_model(tmp_path: Path, model: str) -> None:
+    (tmp_path / "models" / model).mkdir(parents=True)
+    if model.endswith(".pbtxt"):
+        (tmp_path / "models" / model).rmdir()
+        (tmp_path / "models" / model).write_text("")
+    result = check(str(tmp_path / "models"))
+    assert result.returncode == 1
+    assert "models is a model repository, not a model; check one of its models, such as " in result.stderr
+    assert result.stderr.strip().endswith("/models/m")
+
+
 def test_a_broken_configuration_has_line_and_column(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text('name: "m"\nmax_batch_sise: 3\n')

@@ -91,8 +91,9 @@ def find_algorithm(name: str, place: str = "") -> Algorithm:
     """
     found = ALGORITHMS.get(name.upper().replace("-", ""))
     if found is None:
-        # Word for word what Triton's agent says, who knows no place.
-        raise UnsupportedError(f"{place}{': ' if place else ''}Unsupported checksum algorithm: {name}")
+        # First what Triton's agent says, word for word; it knows no place.
+        text = f"{place}{': ' if place else ''}Unsupported checksum algorithm: {name}"
+        raise UnsupportedError(f"{text}; there are {', '.join(ALGORITHMS)}")
     return found
 
 

@@ -86,7 +86,7 @@ def verify(
     ignore: tuple[str, ...],
     quiet: bool,
 ) -> None:
-    """Compare DIRECTORY with its digest file, or with one that lies elsewhere.
+    """Compare DIRECTORY with its digest file.
 
     The agent does the same when it loads the model.
     """

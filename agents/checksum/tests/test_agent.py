@@ -21,6 +21,7 @@ from repoagent.api import (
 
 MakeTree = Callable[[dict[str, bytes]], Path]
 CONTENT = b"import triton_python_backend_utils\n"
+KNOWN = "; there are MD5, SHA1, SHA224, SHA256, SHA384, SHA512, BLAKE2B, BLAKE3"
 MD5 = hashlib.md5(CONTENT).hexdigest()
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
@@ -65,7 +66,7 @@ TRITON = [
         "failed to open text file for read 1/nope.bin: No such file or directory",
     ),
     (("1/model.py", MD5), InvalidArgumentError, "failed to parse key: 1/model.py"),
-    (("CRC32:1/model.py", MD5), UnsupportedError, "Unsupported checksum algorithm: CRC32"),
+    (("CRC32:1/model.py", MD5), UnsupportedError, "Unsupported checksum algorithm: CRC32" + KNOWN),
 ]
 
 

@@ -110,8 +110,9 @@ class BackendRegistry:
         target = self._targets.get(name)
         if target is None:
             raise InvalidArgumentError(
-                f"unable to find backend '{name}'; available are {', '.join(self.names())}. Set 'backend' or "
-                "'platform' in the model configuration to one of these, or install a package that offers it"
+                f"unable to find backend '{name}'; available are "
+                f"{', '.join(self.names())}. Set 'backend' or 'platform' in the model configuration to one of these, "
+                f"or install a package that offers it{did_you_mean(name, self.names())}"
             )
         module, _, attribute = target.partition(":")
         try:

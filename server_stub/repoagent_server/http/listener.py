@@ -1,6 +1,7 @@
 """Listening sockets: how one is had, and how one is given up without a client that notices."""
 
 import ctypes
+import errno
 import socket
 import struct
 from collections.abc import Iterator
@@ -36,10 +37,20 @@ def bound(address: str, port: int, reuse_port: bool) -> socket.socket:
         listener.bind((address, port))
     except OSError as error:
         listener.close()
-        raise UnavailableError(
-            f"Socket '{address}:{port}' already in use or not available: {error.strerror or error}"
-        ) from None
+        raise UnavailableError(f"Socket '{address}:{port}' {_why(error, port)}") from None
     return listener
+
+
+def _why(error: OSError, port: int) -> str:
+    """What keeps a server from its address, and what to do."""
+    if error.errno == errno.EACCES:
+        return (
+            f"not available: this process may not listen on port {port}; choose a port from 1024 on, or give it the "
+            "capability CAP_NET_BIND_SERVICE"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "not available: no network interface of this machine has that address"
+    return f"already in use or not available: {error.strerror or error}"
 
 
 def ignore_new(listener: socket.socket) -> bool:

@@ -350,6 +350,11 @@ def _show_models(core: ServingCore) -> None:
         for e in index
     ]
     logger.info("%s", table(("Model", "Version", "Status"), rows), extra={"table": True})
+    if not rows:
+        logger.warning(
+            "no model repository has a model: a model is a directory with a config.pbtxt, or with version directories "
+            "such as 1; see --model-repository"
+        )
 
 
 def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> int:

@@ -85,6 +85,7 @@ def test_a_variable_of_no_flag_is_noted(parse: Any, monkeypatch: pytest.MonkeyPa
     ("text", "message"),
     [
         ("\n\nhttp-prot = 1", "serve.toml:3: there is no flag 'http-prot'; did you mean 'http-port'?"),
+        ("http-tls-cert = 1", "there is no flag 'http-tls-cert'; did you mean 'http-root-cert' or 'http-server-cert'?"),
         ("http_port = 1", "serve.toml:1: there is no flag 'http_port'; did you mean 'http-port'?"),
         ('x = 1\n"--http-port" = 1', "serve.toml:1: there is no flag 'x'"),
         ('config-file = "other"', "there is no flag 'config-file'"),

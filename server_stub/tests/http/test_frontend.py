@@ -1,6 +1,7 @@
 """A front end's life: bind, start, refuse, drain, stop."""
 
 import contextlib
+import errno
 import http.client
 import socket
 import threading
@@ -30,6 +31,22 @@ def test_a_port_that_is_taken_is_reported_before_anything_is_served(core: Any, f
     second = HttpFrontend(Endpoint(port=port), api_service(core))
     with pytest.raises(UnavailableError, match=rf"Socket '127.0.0.1:{port}' already in use"):
         second.bind()
+
+
+def test_an_address_of_another_machine_is_not_called_in_use(core: Any) -> None:
+    with pytest.raises(
+        UnavailableError, match=r"'192\.0\.2\.1:8000' not available: no network interface of this machine"
+    ):
+        HttpFrontend(Endpoint("192.0.2.1", 8000), api_service(core)).bind()
+
+
+def test_a_port_that_needs_rights_is_not_called_in_use(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("socket.socket.bind", refuse)
+    with pytest.raises(UnavailableError, match="may not listen on port 80; choose a port from 1024 on"):
+        HttpFrontend(Endpoint(port=80), api_service(core)).bind()
 
 
 def test_two_servers_can_share_a_port_if_both_agree(core: Any) -> None:

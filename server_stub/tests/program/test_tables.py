@@ -1,5 +1,10 @@
 """Tables in the log."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from repoagent_server.program import program
 from repoagent_server.program.tables import table
 
 
@@ -21,3 +26,9 @@ def test_a_table_may_be_empty() -> None:
 
 def test_a_cell_stays_on_its_line() -> None:
     assert table(("A",), [("x\ny é",)]).splitlines()[4] == "| x\\ny é |"
+
+
+def test_a_start_without_any_model_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    nothing: Any = SimpleNamespace(index=list)
+    program._show_models(nothing)
+    assert "no model repository has a model: a model is a directory with a config.pbtxt" in caplog.text

@@ -22,6 +22,11 @@ def test_an_unknown_backend_is_told_with_those_that_there_are() -> None:
         BackendRegistry().get("tensorflow")
 
 
+def test_a_typo_in_a_backend_is_told_what_it_may_mean() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"; did you mean 'onnxruntime'\?$"):
+        BackendRegistry().get("onnxruntme")
+
+
 def test_settings_that_mean_nothing_are_told(caplog: pytest.LogCaptureFixture) -> None:
     registry = BackendRegistry(settings={"pyton": {}, "onnxruntime": {"default-batch-size": "16"}})
     registry.get("onnxruntime")
