@@ -12,9 +12,32 @@ static _Atomic(const core*) installed;
 static atomic_bool forked;
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
-void repoagent_core_install(const core* table)
+// What the extension calls, by its place here: tools/write_crossing.py reads this list.
+static crossed_function const CROSSED_FUNCTIONS[] = {
+    (crossed_function)repoagent_text_set,
+    (crossed_function)repoagent_respond,
+    (crossed_function)repoagent_place,
+    (crossed_function)repoagent_place_return,
+    (crossed_function)repoagent_trace_begin,
+    (crossed_function)repoagent_trace_activity,
+    (crossed_function)repoagent_trace_tensor,
+    (crossed_function)repoagent_trace_child,
+    (crossed_function)repoagent_trace_end,
+    (crossed_function)repoagent_agent_open,
+    (crossed_function)repoagent_agent_close,
+    (crossed_function)repoagent_agent_initialize,
+    (crossed_function)repoagent_agent_finalize,
+    (crossed_function)repoagent_model_open,
+    (crossed_function)repoagent_model_close,
+    (crossed_function)repoagent_model_initialize,
+    (crossed_function)repoagent_model_finalize,
+    (crossed_function)repoagent_model_action,
+};
+
+crossed_function const* repoagent_core_install(const core* table)
 {
   atomic_store(&installed, table);
+  return CROSSED_FUNCTIONS;
 }
 
 static void after_fork(void)

@@ -150,39 +150,45 @@ typedef struct core {
 
 // What the other side calls.
 
-// From now on `table` is what the layer asks. The last one counts; NULL takes it away.
-TRITONSERVER_DECLSPEC void repoagent_core_install(const core* table);
+#ifndef CROSSED
+#define CROSSED
+#endif
+typedef void (*crossed_function)(void);
 
-TRITONSERVER_DECLSPEC void repoagent_text_set(core_text* text, const char* bytes, size_t byte_size);
+// From now on `table` is what the layer asks. The last one counts; NULL takes it away. Returns the functions below that
+// are CROSSED, in the order of the list in core.c: only this one is exported.
+TRITONSERVER_DECLSPEC crossed_function const* repoagent_core_install(const core* table);
+
+CROSSED void repoagent_text_set(core_text* text, const char* bytes, size_t byte_size);
 
 // One response; `response` NULL with `final` is an empty end. Runs the callbacks of the program on this thread.
-TRITONSERVER_DECLSPEC void repoagent_respond(uint64_t submission, const core_response* response, bool final);
+CROSSED void repoagent_respond(uint64_t submission, const core_response* response, bool final);
 
 // Where the program wants that output of a running request; NULL: have it made elsewhere, and answer with it as always.
 // Ask once for an output. repoagent_place_return gives it back when nothing writes or reads there any more.
-TRITONSERVER_DECLSPEC const core_place* repoagent_place(uint64_t submission, const char* name, uint64_t byte_size);
-TRITONSERVER_DECLSPEC void repoagent_place_return(const core_place* place);
+CROSSED const core_place* repoagent_place(uint64_t submission, const char* name, uint64_t byte_size);
+CROSSED void repoagent_place_return(const core_place* place);
 
 // How many outputs were copied into memory of the program; for tests.
 TRITONSERVER_DECLSPEC uint64_t repoagent_copied_outputs(void);
 
 // A trace: the version that took the request, the moments and tensors of it, a trace for a request that is made for it,
 // and the end of such a one, which gives it back to the program.
-TRITONSERVER_DECLSPEC void repoagent_trace_begin(
+CROSSED void repoagent_trace_begin(
     uint64_t trace, const char* model_name, int64_t model_version, const char* request_id);
-TRITONSERVER_DECLSPEC void repoagent_trace_activity(uint64_t trace, int activity, uint64_t timestamp_ns);
-TRITONSERVER_DECLSPEC void repoagent_trace_tensor(uint64_t trace, int activity, const core_output* tensor);
-TRITONSERVER_DECLSPEC uint64_t repoagent_trace_child(uint64_t trace);
-TRITONSERVER_DECLSPEC void repoagent_trace_end(uint64_t trace);
+CROSSED void repoagent_trace_activity(uint64_t trace, int activity, uint64_t timestamp_ns);
+CROSSED void repoagent_trace_tensor(uint64_t trace, int activity, const core_output* tensor);
+CROSSED uint64_t repoagent_trace_child(uint64_t trace);
+CROSSED void repoagent_trace_end(uint64_t trace);
 
 // Native agents. Open loads the library; both handles are deleted by their close functions.
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_agent_open(const char* path, void** agent);
-TRITONSERVER_DECLSPEC void repoagent_agent_close(void* agent);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_agent_initialize(void* agent);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_agent_finalize(void* agent);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_model_open(
+CROSSED TRITONSERVER_Error* repoagent_agent_open(const char* path, void** agent);
+CROSSED void repoagent_agent_close(void* agent);
+CROSSED TRITONSERVER_Error* repoagent_agent_initialize(void* agent);
+CROSSED TRITONSERVER_Error* repoagent_agent_finalize(void* agent);
+CROSSED TRITONSERVER_Error* repoagent_model_open(
     core_object model, const core_parameter* parameters, uint64_t count, void** handle);
-TRITONSERVER_DECLSPEC void repoagent_model_close(void* model);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_model_initialize(void* agent, void* model);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_model_finalize(void* agent, void* model);
-TRITONSERVER_DECLSPEC TRITONSERVER_Error* repoagent_model_action(void* agent, void* model, int action);
+CROSSED void repoagent_model_close(void* model);
+CROSSED TRITONSERVER_Error* repoagent_model_initialize(void* agent, void* model);
+CROSSED TRITONSERVER_Error* repoagent_model_finalize(void* agent, void* model);
+CROSSED TRITONSERVER_Error* repoagent_model_action(void* agent, void* model, int action);

@@ -1,6 +1,7 @@
 """What the tests of the C part share: a compiler, compiled agents, and a loader over them."""
 
 import os
+import runpy
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -108,6 +109,17 @@ class Compiler:
         """``source`` as a program."""
         run(self.cc, *STRICT, f"-I{self.include}", DATA / source, "-o", target, *flags)
         return target
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The sources of a table without Python, for programs that link the library."""
+    tool = runpy.run_path(str(DATA.parents[1] / "tools" / "write_crossing.py"))
+    header, core = ((DATA.parents[1] / "src" / name).read_text() for name in ("core.h", "core.c"))
+    forwards = tmp_path_factory.mktemp("stub") / "forwards.c"
+    body = tool["calls"](header, core, kind="")
+    forwards.write_text(f'#include "core.h"\nextern crossed_function const* layer;\n{body}')
+    return [str(DATA / "stub_core.c"), str(forwards)]
 
 
 @pytest.fixture(scope="session")

@@ -110,12 +110,12 @@ def test_generate_text(examples: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def walk(installed: Path, compile_c: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def walk(installed: Path, compile_c: Any, stub: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("walk-own")
     source = directory / "walk.c"
     source.write_text(WALK["program"](WALK["own_functions"](installed / "include" / "repoagent")))
     flags = [f"-I{HERE.parent / 'src'}", f"-I{HERE / 'data'}", f"-L{installed / 'lib'}"]
-    flags += [f"-Wl,-rpath,{installed / 'lib'}", "-Wno-unused-function", str(HERE / "data" / "stub_core.c")]
+    flags += [f"-Wl,-rpath,{installed / 'lib'}", "-Wno-unused-function", *stub]
     made: Path = compile_c.program(str(source), directory / "walk", *flags, "-lrepoagent")
     return made
 

@@ -30,6 +30,7 @@ OWN_HANDLES = {"repoagent_tensor", "repoagent_server", "repoagent_model", "repoa
 MAY_BE_NULL = {
     ("TRITONSERVER_BufferAttributesSetCudaIpcHandle", "cuda_ipc_handle"),
     ("TRITONSERVER_InferenceRequestSetId", "id"),
+    ("TRITONSERVER_MetricArgsDelete", "args"),
     ("TRITONSERVER_LogMessage", "file"),
     ("TRITONSERVER_ResponseAllocatorNew", "start"),
     ("TRITONSERVER_ResponseAllocatorSetBufferAttributesFunction", "function"),
