@@ -1,5 +1,6 @@
 """A replica that is killed: the rest answer, Ray starts another one, and models come there through their agents."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -33,6 +34,7 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 _ENDS = """
+import contextlib
 import os
 
 class TritonPythonModel:
@@ -186,3 +188,19 @@ def test_what_a_killed_replica_left_in_workspaces_goes_with_the_next_start(app: 
         await_true(lambda name=name: app.ask(name).status_code == 200, "an answer")  # type: ignore[misc]
     alive = set(app.processes())
     await_true(lambda: world.owners() <= alive, "only the workspaces of replicas that run")
+
+
+def test_a_replica_that_is_stopped_is_replaced(world: World) -> None:
+    """It has its connections and answers nothing: only Ray's health check can tell."""
+    world.model("still", 1.0)
+    app = world.run(min_replicas=1, models_per_replica=1, health_check_period_s=1, health_check_timeout_s=1)
+    assert app.ask("still").status_code == 200
+    (victim,) = app.processes()
+    os.kill(victim, signal.SIGSTOP)
+    try:
+        await_true(lambda: set(app.processes()) - {victim}, "a replica in the place of the stopped one")
+        await_true(lambda: httpx.get(f"{app.url}/v2/health/ready").status_code == 200, "a ready one")
+        assert app.ask("still").status_code == 200
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)

@@ -53,13 +53,16 @@ class ProcessDirectory:
         self._pid = os.getpid()
         self.path = root / f"{self._pid}-{secrets.token_hex(8)}"
         self._alive = FileLock(self.path / _ALIVE)
+        self._guards: list[int] = []
         try:
             with FileLock(root / _ROOT_LOCK).acquired():
                 self.path.mkdir(mode=0o700)
                 self._alive.acquire()
+                self._guards = [_locked_directory(root, fcntl.LOCK_SH)]
+                self._guards.append(_locked_directory(self.path, fcntl.LOCK_EX))
         except OSError as error:
+            self._let_go()
             raise UnavailableError(f"cannot create a directory in {root}: {error.strerror}") from error
-        self._guards = [_locked_directory(root, fcntl.LOCK_SH), _locked_directory(self.path, fcntl.LOCK_EX)]
 
     @property
     def exists(self) -> bool:
@@ -79,9 +82,12 @@ class ProcessDirectory:
         try:
             remove_tree(self.path, wipe=self._wipe, keep=_ALIVE)
         finally:
-            while self._guards:
-                os.close(self._guards.pop())
-            self._alive.release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        while self._guards:
+            os.close(self._guards.pop())
+        self._alive.release()
 
 
 def sweep(root: Path, *, wipe: bool) -> list[str]:
@@ -178,7 +184,10 @@ class ProcessRoot:
             opened[0].close()
 
     def _made(self) -> tuple[ProcessDirectory, DiskSpace]:
-        private_root(self._root, purpose="confidential workspace" if self.wipe else "workspace")
+        try:
+            private_root(self._root, purpose="confidential workspace" if self.wipe else "workspace")
+        except OSError as error:  # it went again in this moment
+            raise UnavailableError(f"cannot create the directory {self._root}: {error.strerror}") from error
         directory = ProcessDirectory(self._root, wipe=self.wipe)
         return directory, DiskSpace(directory.path, free=self._free)
 
