@@ -279,7 +279,7 @@ class ServingCore:
         Raises:
             RepoAgentError: a repository could never be listed; then nothing was done.
         """
-        if self._life.state is not ServerState.READY:
+        if self._life.state is not ServerState.READY or self._start_again is not None:
             return
         with acting_as(Actor("poll")):
             self._parts.follower.follow()

@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -57,6 +58,8 @@ def _remove_below(path: Path, wipe: bool, keep: str | None) -> list[OSError] | N
                 _attempt(failures, partial(_remove_entry, name, fd, wipe))
     except RecursionError:
         return None
+    except FileNotFoundError:  # something else removes it, too
+        return _remove_below(path, wipe, keep) if path.exists() else failures
     return failures
 
 
@@ -145,7 +148,8 @@ def _bottom_up(path: Path, failures: list[OSError]) -> Iterator[tuple[str, str, 
 def _make_removable(path: Path) -> None:
     for directory, _names, _files in os.walk(path):
         if not os.access(directory, os.W_OK | os.X_OK):
-            os.chmod(directory, stat.S_IRWXU)
+            with suppress(FileNotFoundError):
+                os.chmod(directory, stat.S_IRWXU)
 
 
 def _remove_entry(name: str, fd: int, wipe: bool) -> None:

@@ -1,6 +1,8 @@
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,30 @@ Write = Callable[[Path, dict[str, bytes]], Path]
 
 def test_removing_what_is_not_there_is_fine(tmp_path: Path) -> None:
     remove_tree(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("at", ["access", "walk"])
+def test_what_something_else_removes_at_the_same_time_is_no_fault(
+    tmp_path: Path, write_tree: Write, monkeypatch: pytest.MonkeyPatch, whole: bool, at: str
+) -> None:
+    root = write_tree(tmp_path / "m", {"a": b"", "1/2/x": b"", "z": b""})
+    gone = root if whole else root / "1" / "2"
+    access, fwalk = os.access, os.fwalk
+
+    def lost(path: str, mode: int) -> bool:
+        if path != str(gone):
+            return access(path, mode)
+        shutil.rmtree(gone, ignore_errors=True)
+        return False
+
+    def walk(*arguments: Any, **options: Any) -> Any:
+        shutil.rmtree(gone, ignore_errors=True)
+        return fwalk(*arguments, **options)
+
+    monkeypatch.setattr(*((os, "access", lost) if at == "access" else (os, "fwalk", walk)))
+    remove_tree(root)
+    assert not root.exists()
 
 
 def test_what_can_be_removed_goes_although_something_cannot(
