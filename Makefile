@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo measure serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo measure serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -56,6 +56,10 @@ TRITON := .venvs/triton
 capi-peers: $(STAMP) $(CAPI) $(TRITON)/.installed
 	$(BIN)/python $(AGAINST_TRITON)/headers.py --triton $(TRITON) $(if $(TRITON_INCLUDE),--include $(TRITON_INCLUDE)) \
 		$(if $(TRITON_AGENT),--agent $(TRITON_AGENT))
+
+# Records what a stock Triton does with models and agents, which tests/docs/test_differences.py compares with this server.
+record-life-cycles: $(STAMP) $(TRITON)/.installed
+	$(BIN)/python $(AGAINST_TRITON)/life_cycles.py --triton $(TRITON)
 
 # Our agents in a stock Triton.
 bridge-peers: $(STAMP) $(CAPI) $(TRITON)/.installed

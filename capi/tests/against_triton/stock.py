@@ -139,6 +139,10 @@ class Triton:
             time.sleep(0.1)
         raise Failed(f"the server is not ready after {START_SECONDS} s:\n{self.log[-4000:]}")
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
     def end(self, number: signal.Signals) -> int:
         """Send a signal and wait; the exit code."""
         self._process.send_signal(number)
