@@ -5,13 +5,16 @@ did not pass through :func:`public_text`. Logs keep the whole text. Beneath a pl
 which is what a client knows: ``/dev/shm/repoagent-0/17-ab/3-m/1-decrypt/1/model.onnx`` becomes ``1/model.onnx``.
 """
 
+import logging
 import os
 import re
 import threading
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["hide", "hide_url", "printable", "public_text", "public_values"]
+__all__ = ["hide", "hide_url", "printable", "public_text", "public_values", "unusable_key_file"]
+
+logger = logging.getLogger(__name__)
 
 _BEFORE: Final = r"(?<![^\s'\"`(\[<=:,])"
 _TAIL: Final = r"(?P<tail>(?:/[^\s'\"`]*)?)(?![\w.-])"
@@ -73,6 +76,16 @@ def public_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: public_values(inner) for key, inner in value.items()}
     return [public_values(inner) for inner in value] if isinstance(value, list) else value
+
+
+def unusable_key_file(reference: str, reason: object) -> str:
+    """The one text for a key reference ``file:PATH`` without a key, whatever is wrong; the log has the reason.
+
+    Those who write references are not to learn what there is on this machine.
+    """
+    shown = reference.replace("file:///", "file:/", 1)
+    logger.warning("the key reference %s cannot be used: %s", shown, reason)
+    return f"there is no usable file for the key reference {shown}; the log has the reason"
 
 
 def printable(text: str) -> str:

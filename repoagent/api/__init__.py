@@ -19,7 +19,7 @@ from repoagent.api.converters import (
     Progressing,
 )
 from repoagent.api.downloads import RemoteFile
-from repoagent.api.model import AgentModel, Cache, Parameters
+from repoagent.api.model import AgentModel, Cache, Parameters, read_key
 from repoagent.api.opened_files import OpenedFiles, opened_files
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
@@ -96,6 +96,7 @@ __all__ = [
     "opened_files",
     "read_beneath",
     "read_json",
+    "read_key",
     "read_small_file",
     "replace_file",
     "status_beneath",

@@ -4,19 +4,22 @@ import subprocess
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from repoagent.api.actions import ArtifactType
 from repoagent.api.converters import Conversion, ConversionSource, Converter
 from repoagent.api.downloads import RemoteFile
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, NotFoundError
+from repoagent.public_text import unusable_key_file
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
     from repoagent.limits import Limits
     from repoagent.web import WebClient
 
-__all__ = ["AgentModel", "Cache", "Parameters"]
+__all__ = ["AgentModel", "Cache", "Parameters", "read_key"]
+
+_Key = TypeVar("_Key")
 
 
 class _MissingParameterError(InvalidArgumentError, KeyError):
@@ -122,6 +125,28 @@ class Cache(Protocol):
         versions), never from a path. Raises :class:`~repoagent.errors.UnsupportedError` in a confidential load, whose
         plaintext may not be kept.
         """
+
+
+def read_key(key: Callable[[str], bytes], uri: str, read: Callable[[bytes], _Key]) -> _Key:
+    """What ``read`` makes of the secret that ``key``, such as :meth:`AgentModel.key`, finds for ``uri``.
+
+    A file that holds no such key is refused like one that is not there: who writes a reference is not to learn which
+    files there are.
+
+    Raises:
+        NotFoundError: ``read`` raised ``InvalidArgumentError`` or ``ValueError`` for a file.
+        InvalidArgumentError: it did for another reference.
+    """
+    secret = key(uri)
+    try:
+        return read(secret)
+    except (InvalidArgumentError, ValueError) as error:
+        if uri.startswith("file:"):
+            reason = error if isinstance(error, InvalidArgumentError) else type(error).__name__
+            raise NotFoundError(unusable_key_file(uri, reason)) from None
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"the secret of a key reference {uri.partition(':')[0]}: has another form") from None
 
 
 class AgentModel(Protocol):

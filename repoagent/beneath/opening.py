@@ -13,6 +13,7 @@ import stat
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -85,7 +86,7 @@ def open_beneath(root: Path | str, name: str, *, follow: bool = True) -> FileIO:
     Raises:
         OSError: it cannot be opened; ``IsADirectoryError`` for a directory.
         UnsafePathError: the name or a link leads out of ``root``, it is a link and none is followed, a special file,
-            or a file that someone else's directory has a second name for.
+            or a file with a second name that others than its owner may have given it.
     """
     with _walked(root, name, follow=follow) as (directory, last):
         if last is None:
@@ -274,17 +275,35 @@ def check_file(status: os.stat_result, directory: int, name: str) -> None:
 
     Raises:
         IsADirectoryError: it is a directory.
-        UnsafePathError: a special file, or a hard link to another user's file.
+        UnsafePathError: a special file, or a hard link that another user than the file's owner may have made.
     """
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
     if not stat.S_ISREG(status.st_mode):
         raise UnsafePathError(f"{shown(name)} is neither a file nor a directory")
-    # Who owns a directory can give a name in it to a file that he may not read, where the system does not prevent it.
-    if status.st_nlink > 1 and status.st_uid != os.fstat(directory).st_uid:
+    # Who may write to a directory can give a name in it to a file that he may not read, where the system does not
+    # prevent it. A second name that only the file's owner can have made is nothing to refuse: backups, package managers
+    # and this project's cache make them.
+    if status.st_nlink > 1 and _others_write(os.fstat(directory), status.st_uid):
         raise UnsafePathError(
-            f"{shown(name)} has a second name (a hard link) and belongs to another user than its directory: copy it"
+            f"{shown(name)} has a second name (a hard link), which another user than its owner may have given it: copy "
+            "it, or let only its owner write to its directory"
         )
+
+
+def _others_write(directory: os.stat_result, owner: int) -> bool:
+    if directory.st_uid != owner:
+        return True
+    return bool(directory.st_mode & (stat.S_IWGRP | stat.S_IWOTH)) and not _system_protects_links()
+
+
+@cache
+def _system_protects_links() -> bool:
+    """Whether the system lets no one give a second name to a file that he may not read and write, as is usual."""
+    try:
+        return Path("/proc/sys/fs/protected_hardlinks").read_text().strip() == "1"
+    except OSError:
+        return False
 
 
 def _check_text(text: str) -> None:

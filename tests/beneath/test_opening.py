@@ -2,6 +2,8 @@
 
 import os
 import stat
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repoagent.beneath import (
+    Watched,
     held_beneath,
     list_beneath,
     open_beneath,
     open_directory,
+    opening,
     read_beneath,
     read_small_file,
     status_beneath,
     walk_beneath,
 )
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.storage.transfer.snapshot import snapshot
 from tests.descriptors import descriptors_beneath
 
 
@@ -125,6 +130,30 @@ def test_another_users_file_under_a_second_name_is_refused(root: Path, tmp_path:
     os.chown(root, 12345, -1)
     with pytest.raises(UnsafePathError, match="hard link"):
         open_beneath(root, "second")
+
+
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(0o755, False), (0o1755, False), (0o775, True), (0o757, True), (0o1777, True)]
+)
+def test_a_hard_link_is_read_only_where_no_one_but_the_owner_of_the_file_can_have_made_it(
+    tmp_path: Path, mode: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T24: of one user's file, in a directory of the same user in which others may write; the system allows it."""
+    monkeypatch.setattr(opening, "_system_protects_links", lambda: False)
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "second").hardlink_to(tmp_path / "secret")
+    (tmp_path / "m" / "1").chmod(mode)
+    ways: list[Callable[[], object]] = [
+        lambda: open_beneath(tmp_path / "m", "1/second").close(),
+        lambda: Watched(tmp_path / "m", "1"),
+        lambda: snapshot(tmp_path / "m", tmp_path / "copy"),
+    ]
+    for way in ways:
+        with pytest.raises(UnsafePathError, match="hard link") if refused else nullcontext():
+            way()
+    monkeypatch.setattr(opening, "_system_protects_links", lambda: True)
+    ways[0]()
 
 
 def test_a_held_path_leads_to_the_file_whatever_becomes_of_its_name(root: Path) -> None:

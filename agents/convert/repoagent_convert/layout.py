@@ -47,7 +47,7 @@ def copy_others(root: Path, target: Path, leave_out: Collection[str], directory:
         if path in leave_out:
             continue
         if entry.is_dir(follow_symlinks=False):
-            (target / path).mkdir()
+            (target / path).mkdir(mode=0o700)
             copied += copy_others(root, target, leave_out, path)
         elif entry.is_file(follow_symlinks=False):
             shutil.copyfile(entry.path, target / path)

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from repoagent.api import InvalidArgumentError, Parameters
+from repoagent.api import InvalidArgumentError, Parameters, read_key
 from repoagent_decrypt.age.keys import Identities, holds_secret_key
 from repoagent_decrypt.age.stanzas.scrypt import MAX_WORK_FACTOR, ScryptIdentity
 from repoagent_decrypt.decrypting import DEFAULT_FILES
@@ -71,10 +72,17 @@ def load_keys(options: Options, key: Callable[[str], bytes]) -> Keys:
     try:
         found = Keys()
         for number, (name, uri) in enumerate(options.keys, 1):
-            found += KEY_PARAMETERS[name](key(uri), f"{name} {number} ({_shown(uri)})")
+            found += read_key(key, uri, partial(_read, name, f"{name} {number} ({_shown(uri)})"))
         words = [passphrase_of(key(uri)) for uri in options.passphrases]
         limit = options.max_work_factor
         return found + Keys(age=Identities(tuple(ScryptIdentity(word, max_work_factor=limit) for word in words)))
+    except DecryptError as error:
+        raise InvalidArgumentError(str(error)) from error
+
+
+def _read(name: str, source: str, secret: bytes) -> Keys:
+    try:
+        return KEY_PARAMETERS[name](secret, source)
     except DecryptError as error:
         raise InvalidArgumentError(str(error)) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
-from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json
+from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json, read_key
 from repoagent_fetch.options import Options
 
 __all__ = [
@@ -76,9 +76,10 @@ def looked_at(path: str, options: Options) -> bool:
 
 def headers_of(model: AgentModel, options: Options) -> Headers | None:
     """The token, looked up again when it was refused."""
-    if not options.token:
+    token = options.token
+    if not token:
         return None
-    return lambda _again: {"Authorization": f"Bearer {model.key(options.token).decode().strip()}"}
+    return lambda _again: {"Authorization": f"Bearer {read_key(model.key, token, bytes.decode).strip()}"}
 
 
 def to_text(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from repoagent.api import (
     Agent,
@@ -13,6 +13,7 @@ from repoagent.api import (
     NotFoundError,
     Parameters,
     read_beneath,
+    read_key,
 )
 from repoagent_license.endpoint import ask
 from repoagent_license.grant import Grant, now
@@ -21,6 +22,9 @@ from repoagent_license.license_file import LARGEST, read_license, read_public_ke
 from repoagent_license.options import Options, parse_parameters
 from repoagent_license.terms import Terms
 from repoagent_license.watch import Watch
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 __all__ = ["LicenseAgent"]
 
@@ -80,13 +84,13 @@ class LicenseAgent(Agent):
 
 def _endpoint_grant(model: AgentModel, options: Options) -> Grant:
     assert options.url is not None
-    token = model.key(options.token).decode().strip() if options.token is not None else None
+    token = read_key(model.key, options.token, bytes.decode).strip() if options.token is not None else None
     return ask(options.url, model.name, token=token, timeout=options.timeout)
 
 
 def _license_grant(model: AgentModel, options: Options, moment: datetime) -> Grant:
     assert options.license is not None
-    key = read_public_key(_public_key(model, options))
+    key = _public_key(model, options)
     root = model.localize()
     try:
         content = read_beneath(root, options.license, limit=LARGEST, follow=False)
@@ -110,10 +114,10 @@ def _check_content(model: AgentModel, terms: Terms) -> None:
     terms.check_content(digest)
 
 
-def _public_key(model: AgentModel, options: Options) -> bytes:
+def _public_key(model: AgentModel, options: Options) -> "Ed25519PublicKey":
     if options.public_key is not None:
-        return model.key(options.public_key)
+        return read_key(model.key, options.public_key, read_public_key)
     root = model.trust_roots.get(options.trust_root or "")
     if root is None:
         raise InvalidArgumentError(f"the operator's policy has no trust root '{options.trust_root}' for this model")
-    return root.read_bytes()
+    return read_public_key(root.read_bytes())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from repoagent.api import (
@@ -12,6 +13,7 @@ from repoagent.api import (
     NotFoundError,
     Parameters,
     read_beneath,
+    read_key,
 )
 from repoagent_verify.errors import VerificationError
 from repoagent_verify.evidence import evidence
@@ -50,10 +52,16 @@ class VerifyAgent(Agent):
 
 def _trust(model: AgentModel, options: Options) -> Trust:
     files = [(f"trust root '{name}'", _root_file(model, name)) for name in options.trust_roots]
-    files += [(reference, model.key(reference)) for reference in options.references]
+    files += [(name, read_key(model.key, name, partial(_checked, name))) for name in options.references]
     trust = read_trust(files)
     check_root(trust, options.identity)
     return replace(trust, subject=options.subject, at=options.at, identity=options.identity, issuer=options.issuer)
+
+
+def _checked(reference: str, secret: bytes) -> bytes:
+    """A secret that holds what can be trusted."""
+    read_trust([(reference, secret)])
+    return secret
 
 
 def _root_file(model: AgentModel, name: str) -> bytes:

@@ -121,7 +121,7 @@ def test_a_model_that_names_another_file_as_its_key_learns_nothing_of_it(
 ) -> None:
     (tmp_path / "id").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n")
     configure(model, public_key=f"file:{tmp_path / 'id'}")
-    with pytest.raises(RepoAgentError, match="holds a block of another kind") as raised:
+    with pytest.raises(RepoAgentError, match="there is no usable file for the key reference file:") as raised:
         load(new_loader(), model)
     assert "OPENSSH" not in str(raised.value)
     assert "c2VjcmV0" not in str(raised.value)

@@ -69,7 +69,7 @@ def link_or_copy(source: Path, target: Path) -> int:
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_dir():
-            place.mkdir(exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
             continue
         try:
             place.hardlink_to(path)
@@ -89,7 +89,7 @@ def move(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_dir():
-            place.mkdir(exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
             continue
         refuse_existing(place.parent, (place.name,), place.name)
         path.rename(place)

@@ -3,7 +3,6 @@
 No message here holds a key, or anything that could be one: what is not a reference may be the key itself.
 """
 
-import logging
 import os
 import re
 import shlex
@@ -15,12 +14,11 @@ from typing import Final, Protocol, runtime_checkable
 from repoagent.beneath import read_small_file
 from repoagent.errors import InternalError, InvalidArgumentError, NotFoundError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS
+from repoagent.public_text import unusable_key_file
 from repoagent.storage.secrets.environment import mark_secret
 from repoagent.storage.secrets.programs import run_program
 
 __all__ = ["KeyProvider", "builtin_providers", "resolve_key"]
-
-logger = logging.getLogger(__name__)
 
 KeyProvider = Callable[[str], bytes]
 """Takes the whole reference, scheme included, and returns the secret as it is stored, a final newline included.
@@ -102,12 +100,8 @@ def _from_file(uri: str, *, limit: int) -> bytes:
     try:
         return read_small_file(path, limit=limit)
     except (OSError, InvalidArgumentError) as error:
-        # One text, whatever is wrong: those who write references are not to learn what there is on this machine.
         reason = error.strerror if isinstance(error, OSError) else error
-        logger.warning("the key reference file:%s cannot be used: %s", path, reason)
-        raise NotFoundError(
-            f"there is no usable file for the key reference file:{path}; the log has the reason"
-        ) from None
+        raise NotFoundError(unusable_key_file(f"file:{path}", reason)) from None
 
 
 def _refuse_command(_uri: str) -> bytes:

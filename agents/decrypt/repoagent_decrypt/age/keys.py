@@ -20,6 +20,7 @@ __all__ = [
     "recipients_of",
 ]
 
+_SSH: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----\s")
 _SECRET: Final = re.compile(r"AGE-SECRET-KEY-|AGE-PLUGIN-|-----BEGIN", re.IGNORECASE)
 
 
@@ -64,7 +65,7 @@ def parse_identities(data: bytes, source: str) -> Identities:
     Raises:
         InvalidKeyError: a line is no identity, or there is none.
     """
-    if data.lstrip().startswith(b"-----BEGIN"):
+    if _SSH.match(data):
         return Identities(foreign=(ForeignIdentity.ssh(data, source),))
     found = Identities()
     for number, line in _lines(data, source):
