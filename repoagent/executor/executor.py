@@ -257,6 +257,10 @@ class Executor:
         self._check_running()
         return self._assembly.debug.take()
 
+    def fitting_sequences(self, tokens: int) -> int:
+        """Ours: how many sequences of ``tokens`` tokens one request may have at once; at least 1."""
+        return self._assembly.intake.fitting_sequences(tokens)
+
     def can_enqueue_requests(self) -> bool:
         """Whether requests are accepted; false after shutdown."""
         return not (self._stopped or self._assembly.board.stopped)

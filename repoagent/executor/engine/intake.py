@@ -6,6 +6,7 @@ from copy import copy
 import numpy as np
 
 from repoagent.executor.engine.beam_group import BeamGroup
+from repoagent.executor.engine.blocks import blocks_for
 from repoagent.executor.engine.fast_paths import choose_shortcuts
 from repoagent.executor.engine.guide import GuideFactory
 from repoagent.executor.engine.logits import LogitsRules
@@ -40,8 +41,14 @@ class Intake:
         self._info = info
         self._config = config
         self._checks = RequestChecks(info, config, capacity)
+        self._capacity = capacity
         self._guides = guides
         self._adapters = adapters
+
+    def fitting_sequences(self, tokens: int) -> int:
+        """How many sequences of ``tokens`` tokens one request may have at once; at least 1."""
+        blocks = blocks_for(min(tokens, self._info.max_seq_len) + 1)
+        return max(1, min(self._capacity.sequences, self._capacity.blocks // blocks))
 
     def task(self, request: Request, request_id: int) -> Task:
         """The task of a request; what it needs is checked against this executor.

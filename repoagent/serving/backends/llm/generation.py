@@ -47,7 +47,10 @@ class Form:
 class Generation:
     """A request on its way through the executor, and how its results become responses."""
 
-    def __init__(self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form) -> None:
+    def __init__(
+        self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form, first: int | None = None
+    ) -> None:
+        """``first``: the number of its first text among those of the row, where others have the rest."""
         self.request = request
         self.reply = reply
         self._row = row
@@ -57,6 +60,8 @@ class Generation:
         self._beams = config.beam_width > 1
         self.sequences = 1 if self._beams else config.num_return_sequences or 1
         """How many texts there are, each with responses of its own. Beams come together."""
+        self._numbered = first is not None or self.sequences > 1
+        self._first = first or 0
         self._outputs: dict[int, TextOutputs] = {}
         """By the index of the sequence."""
         self._ended = 0
@@ -76,7 +81,7 @@ class Generation:
         self._ended += outputs.done
         over = self._ended == self.sequences
         if outputs.done or (self._form.stream and _has_news(result, outputs)):
-            values = self._texts(outputs)
+            values = self._texts(outputs, result.sequence_index)
             self._add_values(values, result, outputs)
             self.reply.send(self._row, values, last=over)
             outputs.forget()
@@ -90,7 +95,7 @@ class Generation:
         output = outputs.add_tokens(tokens, reason)
         self.generated += len(tokens)
         if outputs.done or (self._form.stream and output.text):
-            self.reply.send(self._row, self._texts(outputs), last=outputs.done)
+            self.reply.send(self._row, self._texts(outputs, 0), last=outputs.done)
             outputs.forget()
         return outputs.done
 
@@ -120,11 +125,13 @@ class Generation:
         """Many answers need no text of their prompt, and that of a long one takes a while to make."""
         return self._tokenizer.decode(self.request.input_token_ids)
 
-    def _texts(self, outputs: TextOutputs) -> dict[str, Any]:
+    def _texts(self, outputs: TextOutputs, sequence: int) -> dict[str, Any]:
         """The values of every response."""
         form = self._form
         prompt = self._prompt_text if form.with_prompt else ""
         values: dict[str, Any] = {"text_output": [prompt + output.text for output in outputs.texts]}
+        if self._numbered:
+            values["sequence_index"] = [self._first + sequence]
         if form.finish_reason:
             values["finish_reason"] = [_REASONS[output.reason] for output in outputs.texts]
         if form.input_tokens:
@@ -135,8 +142,6 @@ class Generation:
 
     def _add_values(self, values: dict[str, Any], result: Result, outputs: TextOutputs) -> None:
         """Those that only some have."""
-        if self.sequences > 1:
-            values["sequence_index"] = [result.sequence_index]
         if result.cum_log_probs is not None:
             values["cum_log_probs"] = result.cum_log_probs
             values["output_log_probs"] = outputs.log_probs()

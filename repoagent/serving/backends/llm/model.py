@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
-from repoagent.executor import Executor, ModelType
+from repoagent.executor import Executor, ModelType, Request
 from repoagent.executor.runner.decoder_spec import read_spec
 from repoagent.executor.runner.options import DEFAULT_SEQ_LEN
 from repoagent.limits import DEFAULT_LIMITS, Limits
@@ -38,6 +39,10 @@ __all__ = ["LlmModel"]
 
 logger: Final = logging.getLogger(__name__)
 
+_MOST_TEXTS: Final = 1024
+"""Of one prompt."""
+_SEED_STEP: Final = 0x9E3779B97F4A7C15
+"""Odd and large: seeds that clients count upwards do not meet."""
 _LIGHT: Final = 4096
 """Bytes of text that become tokens in some milliseconds."""
 _THREADS: Final = 2
@@ -169,21 +174,38 @@ class LlmModel:
     def _submit(self, request: InferRequest) -> None:
         rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
         reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
-        generations = [self._generation(request, wanted, reply, number) for number, wanted in enumerate(rows)]
+        generations = [
+            generation
+            for number, wanted in enumerate(rows)
+            for generation in self._generations(request, wanted, reply, number)
+        ]
+        reply.expect(len(generations))
         if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
             raise InvalidArgumentError(
                 "several texts come as several responses, which are only supported in decoupled mode"
             )
         self._dispatcher.submit(reply, generations)
 
-    def _generation(self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int) -> Generation:
+    def _generations(
+        self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int
+    ) -> Sequence[Generation]:
+        """One, unless the row has more texts than the executor can write at once."""
         form = self._form(wanted)
         if form.stream and not self._decoupled:
             raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
         # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
         streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
         asked = self._converter.request(request, wanted, streaming=streaming)
-        return Generation(asked, reply, row, self._tokenizer, form)
+        count = asked.sampling_config.num_return_sequences or 1
+        most = self._dispatcher.fitting_sequences(len(asked.input_token_ids) + asked.max_tokens)
+        if count <= most or asked.sampling_config.beam_width > 1:
+            return [Generation(asked, reply, row, self._tokenizer, form)]
+        if count > _MOST_TEXTS:
+            raise InvalidArgumentError(f"num_return_sequences must be at most {_MOST_TEXTS}, not {count}")
+        return [
+            Generation(_part(asked, first, min(most, count - first)), reply, row, self._tokenizer, form, first)
+            for first in range(0, count, most)
+        ]
 
     def _form(self, wanted: RowParameters) -> Form:
         stream = bool(wanted.get("stream", False))
@@ -197,6 +219,16 @@ class LlmModel:
             output_tokens=wanted.get("return_num_output_tokens", False),
             stop_words=stop_texts(wanted),
         )
+
+
+def _part(asked: Request, first: int, count: int) -> Request:
+    """A request for ``count`` of the texts of ``asked``, from number ``first`` on, with random numbers of their own."""
+    part, config = copy(asked), copy(asked.sampling_config)
+    config.num_return_sequences = count
+    if first:
+        config.seed = ((config.seed or 0) + first * _SEED_STEP) % (1 << 64)
+    part.sampling_config = config
+    return part
 
 
 def _chat(folder: Path, limits: Limits) -> ChatRenderer | None:

@@ -29,6 +29,10 @@ class Reply:
         self._batching = batching
         self._cancel: Callable[[], None] = lambda: None
 
+    def expect(self, parts: int) -> None:
+        """All rows together come in so many parts, each with an end of its own."""
+        self._open = parts
+
     def begin(self, cancel: Callable[[], None]) -> None:
         """All rows are on their way; ``cancel`` ends those that are, for when no one waits for them any more."""
         self._cancel = cancel
@@ -37,7 +41,7 @@ class Reply:
             cancel()
 
     def send(self, row: int, values: Mapping[str, Any], *, last: bool) -> None:
-        """Send outputs of a row; ``last``: nothing more comes of it."""
+        """Send outputs of a row; ``last``: nothing more comes of it, or of this part of it."""
         if not self._open:
             return
         self._open -= last

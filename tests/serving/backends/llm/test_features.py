@@ -154,3 +154,21 @@ def test_min_tokens_holds_back_every_end_token_of_a_model(core: ServingCore, wri
     core.load("m")
     assert counted() == 0
     assert counted(min_tokens=9) >= 9
+
+
+@pytest.mark.parametrize("parameters", [{"max_batch_size": 3}, {"max_tokens_in_paged_kv_cache": 96}, {"max_batch_size": 1}])
+@pytest.mark.parametrize("stream", [True, False])
+def test_more_texts_than_fit_run_as_they_fit(
+    core: ServingCore, write_llm: WriteModel, parameters: dict[str, int], stream: bool
+) -> None:
+    write_llm(**parameters)
+    core.load("m")
+    wishes: dict[str, Any] = {"max_tokens": 20, "num_return_sequences": 8, "top_k": 50, "seed": 7}
+    texts: dict[int, str] = dict.fromkeys(range(8), "")
+    for response in Asker(core).ask("hello", **wishes, exclude_input_in_output=True, stream=stream).wait():
+        assert response.error is None
+        number = int(response.outputs["sequence_index"].array.item())
+        texts[number] += response.outputs["text_output"].array.item().decode()
+    assert len(texts) == len(set(texts.values())) == 8
+    refused = Asker(core).ask("hello", max_tokens=2, num_return_sequences=2000, top_k=50).wait()
+    assert [str(response.error) for response in refused] == ["num_return_sequences must be at most 1024, not 2000"]
