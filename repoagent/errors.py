@@ -21,6 +21,7 @@ __all__ = [
     "InvalidTransitionError",
     "NotFoundError",
     "OverloadedError",
+    "PromptTooLongError",
     "RepoAgentError",
     "StoreUnavailableError",
     "UnavailableError",
@@ -90,6 +91,10 @@ class InvalidArgumentError(RepoAgentError):
     """The caller gave something that can never work."""
 
     code = ErrorCode.INVALID_ARG
+
+
+class PromptTooLongError(InvalidArgumentError):
+    """A prompt is longer than the texts of its language model may be."""
 
 
 class UnavailableError(RepoAgentError):

@@ -158,7 +158,7 @@ class Executor:
         with self._lock:
             if not self.can_enqueue_requests():
                 raise ExecutorStoppedError("Shutdown called, cannot enqueue requests")
-            self._check_queue(len(requests))
+            self._check_queue(sum("continues" not in vars(item) for item in requests))
             ids = [next(self._ids) for _ in requests]
             self._assembly.board.open(ids)
             self._arriving += len(ids)

@@ -52,6 +52,8 @@ class CheckpointFiles:
         encrypted = min((found for found in self._names if found.endswith(endings)), default=None)
         if encrypted is not None:
             return f"{encrypted[:100]} is encrypted; name the agent 'decrypt' before 'convert'"
+        if (other := min((found for found in self._names if found.endswith(".gguf")), default=None)) is not None:
+            return f"{other[:100]} is a GGUF file; take the checkpoint that it was made of"
         return otherwise
 
     @property

@@ -21,6 +21,10 @@ _STACK: Final = 4 << 20
 """Smaller than that of any thread that compiles after it."""
 _COMPACT: Final[Any] = {"whitespace_flexible": False, "key_separator": ": ?", "item_separator": ", ?"}
 """White space that a model may write without end is none of the text: at most one blank after a colon or a comma."""
+_LARGEST: Final = (1 << 53) - 1
+"""Of the whole numbers that every reader of JSON knows exactly."""
+_VALUES: Final = frozenset({"const", "default", "enum", "examples"})
+_ENUMERATED: Final = frozenset({"const", "enum"})
 _ASCII: Final = {
     "d": "[0-9]",
     "D": "[^0-9]",
@@ -56,14 +60,30 @@ def _grammar(kind: str, guide: str) -> str:
         case "JSON":
             return str(matcher.grammar_from_json_schema("{}", _COMPACT))
         case "JSON_SCHEMA":
-            json.loads(guide)
-            return str(matcher.grammar_from_json_schema(guide, _COMPACT))
+            schema = _bounded(json.loads(guide))
+            return str(matcher.grammar_from_json_schema(json.dumps(schema), _COMPACT))
         case "REGEX":
             return str(matcher.grammar_from_regex(_ascii(guide)))
         case "STRUCTURAL_TAG":
             return str(llguidance.grammar_from("lark", _tags(json.loads(guide))))
     lark = any_to_lark(_LINES.sub("\n\n", guide.strip()))  # It looks at each of many empty lines as often as there are.
     return str(llguidance.grammar_from("lark", _EXPRESSION.sub(lambda found: found[1] or _ascii(found[0]), lark)))
+
+
+def _bounded(schema: Any) -> Any:
+    """The schema with bounds for whole numbers that have none: a model may write digits without end, too."""
+    if isinstance(schema, list):
+        return [_bounded(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: item if name in _VALUES else _bounded(item) for name, item in schema.items()}
+    if found.get("type") == "integer" and not _ENUMERATED & found.keys():
+        for name, bound in (("minimum", -_LARGEST), ("maximum", _LARGEST)):
+            if not {name, f"exclusive{name.capitalize()}"} & found.keys():
+                found[name] = bound
+        if found.get("minimum", 0) > _LARGEST or found.get("maximum", 0) < -_LARGEST:
+            return schema
+    return found
 
 
 def _ascii(expression: str) -> str:
@@ -79,7 +99,7 @@ def _tags(description: Any) -> str:
             raise ValueError(f"no trigger begins {item['begin']!r}")
         schema = item["schema"]
         if isinstance(schema, dict):
-            schema = {**schema, "x-guidance": {**_COMPACT, **schema.get("x-guidance", {})}}
+            schema = {**_bounded(schema), "x-guidance": {**_COMPACT, **schema.get("x-guidance", {})}}
         tags.append(llguidance.StructTag(trigger=trigger, begin=item["begin"], grammar=schema, end=item["end"]))
     return str(llguidance.StructTag.to_grammar(tags, assume_special=False))
 

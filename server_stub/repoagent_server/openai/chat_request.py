@@ -41,7 +41,7 @@ def read_chat(document: object) -> ChatRequest:
     tools = read_tools(fields)
     guide = response_guide(fields)
     if guide is not None and tools.guide is not None:
-        raise fields.wrong("response_format", "cannot be honoured together with a 'tool_choice' that demands a call")
+        raise fields.wrong(guide.field, "cannot be honoured together with a 'tool_choice' that demands a call")
     log_probs = fields.truth("logprobs")
     alternatives = fields.whole("top_logprobs", 0, _MOST_ALTERNATIVES)
     if alternatives is not None and not log_probs:
@@ -52,6 +52,7 @@ def read_chat(document: object) -> ChatRequest:
         max_tokens=_max_tokens(fields),
         sampling=sampling.values,
         seed=sampling.seed,
+        adapter=sampling.adapter,
         guide=tools.guide or guide,
         top_log_probs=(alternatives or 0) if log_probs else None,
         stream=sampling.stream,

@@ -57,7 +57,7 @@ class CompletionForm:
             "tokens": [entry["token"] for entry in log_probs],
             "token_logprobs": [entry["logprob"] for entry in log_probs],
             "top_logprobs": [
-                {other["token"]: other["logprob"] for other in entry["top_logprobs"]} for entry in log_probs
+                {item["token"]: item["logprob"] for item in (*entry["top_logprobs"], entry)} for entry in log_probs
             ],
             "text_offset": offsets,
         }

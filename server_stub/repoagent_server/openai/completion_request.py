@@ -54,6 +54,7 @@ def read_completion(document: object) -> CompletionRequest:
         "usual_tokens": _MAX_TOKENS,
         "sampling": sampling.values,
         "seed": sampling.seed,
+        "adapter": sampling.adapter,
         "guide": response_guide(fields),
         "top_log_probs": alternatives,
         "stream": sampling.stream,

@@ -2,7 +2,14 @@
 
 from typing import Any, Final
 
-from repoagent.errors import ErrorCode, InvalidArgumentError, NotFoundError, OverloadedError, RepoAgentError
+from repoagent.errors import (
+    ErrorCode,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    PromptTooLongError,
+    RepoAgentError,
+)
 from repoagent_server.access import AccessError
 from repoagent_server.shared.client_text import client_text
 
@@ -31,12 +38,16 @@ _TYPES: Final[dict[int, str]] = {
 }
 
 
+_CODES: Final[dict[int, str]] = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+
+
 class FieldError(InvalidArgumentError):
     """A field of the request makes no sense, or cannot be honoured."""
 
-    def __init__(self, field: str, text: str) -> None:
+    def __init__(self, field: str, text: str, code: str = "invalid_value") -> None:
         super().__init__(f"'{field}' {text}")
         self.field = field
+        self.openai_code = code
 
 
 class ModelNotFoundError(NotFoundError):
@@ -53,6 +64,23 @@ def status_of(error: RepoAgentError) -> int:
 def error_object(error: RepoAgentError | str, status: int) -> dict[str, Any]:
     """What a response of ``status``, or an event, has of ``error``."""
     field = error.field if isinstance(error, FieldError) else None
-    code = "model_not_found" if isinstance(error, ModelNotFoundError) else None
     text = error if isinstance(error, str) else client_text(error)
-    return {"error": {"message": text, "type": _TYPES.get(status, "server_error"), "param": field, "code": code}}
+    return {
+        "error": {
+            "message": text,
+            "type": _TYPES.get(status, "server_error"),
+            "param": field,
+            "code": _code(error, status),
+        }
+    }
+
+
+def _code(error: RepoAgentError | str, status: int) -> str | None:
+    """OpenAI's own, where it has one."""
+    if isinstance(error, FieldError):
+        return error.openai_code
+    if isinstance(error, ModelNotFoundError):
+        return "model_not_found"
+    if isinstance(error, PromptTooLongError):
+        return "context_length_exceeded"
+    return _CODES.get(status)

@@ -28,9 +28,9 @@ class Fields:
         """The value as it is; None where there is none."""
         return self.values.get(field)
 
-    def wrong(self, field: str, text: str) -> FieldError:
-        """The error for a field."""
-        return FieldError(self.name(field), text)
+    def wrong(self, field: str, text: str, code: str = "invalid_value") -> FieldError:
+        """The error for a field; ``code``: in OpenAI's words."""
+        return FieldError(self.name(field), text, code)
 
     def truth(self, field: str, default: bool = False) -> bool:
         value = self.get(field)
@@ -67,7 +67,7 @@ class Fields:
     def required(self, field: str) -> str:
         value = self.text(field)
         if value is None:
-            raise self.wrong(field, "is required")
+            raise self.wrong(field, "is required", "missing_required_parameter")
         return value
 
     def texts(self, field: str, most: int) -> list[str]:
@@ -96,4 +96,4 @@ class Fields:
         """Refuse a field that cannot be honoured, unless it has one of the values ``allowed``."""
         value = self.get(field)
         if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
-            raise self.wrong(field, f"cannot be honoured: {text}")
+            raise self.wrong(field, f"cannot be honoured: {text}", "unsupported_value")

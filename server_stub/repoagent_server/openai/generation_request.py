@@ -34,5 +34,7 @@ class GenerationRequest:
     seed: int | None = None
     """One that nobody asked for, so that two requests differ."""
     guide: Guide | None = None
+    adapter: int | None = None
+    """The number under which the model keeps it."""
     top_log_probs: int | None = None
     stream: bool = False

@@ -1,6 +1,6 @@
-"""``response_format``: text that follows a schema."""
+"""What the text must follow: OpenAI's ``response_format``, and vLLM's fields for the same."""
 
-from typing import Any
+from typing import Any, Final
 
 from repoagent_server.codec.json_text import dumps
 from repoagent_server.openai.fields import Fields
@@ -8,15 +8,31 @@ from repoagent_server.openai.generation_request import Guide
 
 __all__ = ["response_guide", "schema_guide"]
 
-_FIELD = "response_format"
+_FIELD: Final = "response_format"
+_OUTPUTS: Final = "structured_outputs"
+_KINDS: Final = ("json", "regex", "choice", "grammar")
+_SPACES: Final = "a schema says which white space it takes, with 'x-guidance'"
+_ELSEWHERE: Final = ("grammar", "json_schema", "regex", "ebnf", "structural_tag")
+"""Names that other servers have."""
+_MOST_CHOICES: Final = 1024
 
 
 def response_guide(fields: Fields) -> Guide | None:
     """What the text must follow; None for any text.
 
     Raises:
-        FieldError: the field makes no sense.
+        FieldError: a field makes no sense, or cannot be honoured, or several of them are given.
     """
+    for name in _ELSEWHERE:
+        fields.refuse(name, f"use '{_OUTPUTS}'")
+    fields.refuse("guided_whitespace_pattern", _SPACES)
+    found = [guide for guide in (_format(fields), _outputs(fields), *_guided(fields)) if guide is not None]
+    if len(found) > 1:
+        raise fields.wrong(found[1].field, f"cannot be honoured together with '{found[0].field}'")
+    return found[0] if found else None
+
+
+def _format(fields: Fields) -> Guide | None:
     given = fields.object(_FIELD)
     if given is None:
         return None
@@ -34,6 +50,47 @@ def response_guide(fields: Fields) -> Guide | None:
     return schema_guide(_FIELD, schema)
 
 
+def _outputs(fields: Fields) -> Guide | None:
+    given = fields.object(_OUTPUTS)
+    if given is None:
+        return None
+    given.refuse("whitespace_pattern", _SPACES)
+    given.refuse("disable_additional_properties", "a schema says it, with 'additionalProperties'", False)
+    found = [guide for kind in _KINDS if (guide := _guide(given, kind, kind)) is not None]
+    if given.truth("json_object"):
+        found.append(schema_guide(given.name("json_object"), {"type": "object"}))
+    if given.text("structural_tag") is not None:
+        found.append(Guide(given.name("structural_tag"), "structural_tag", given.required("structural_tag")))
+    if len(found) != 1:
+        raise fields.wrong(_OUTPUTS, f"must have one of {', '.join(_KINDS)}, json_object and structural_tag")
+    return found[0]
+
+
+def _guided(fields: Fields) -> list[Guide | None]:
+    return [_guide(fields, f"guided_{kind}", kind) for kind in _KINDS]
+
+
+def _guide(fields: Fields, field: str, kind: str) -> Guide | None:
+    value, name = fields.get(field), fields.name(field)
+    if value is None:
+        return None
+    if kind == "json" and type(value) is dict:
+        return schema_guide(name, value)
+    if kind == "choice":
+        return Guide(name, "ebnf_grammar", _choices(fields, field, value))
+    return Guide(name, {"json": "json_schema", "grammar": "ebnf_grammar"}.get(kind, kind), fields.required(field))
+
+
+def _choices(fields: Fields, field: str, value: Any) -> str:
+    if type(value) is not list or not 0 < len(value) <= _MOST_CHOICES or any(type(item) is not str for item in value):
+        raise fields.wrong(field, f"must be an array of 1 to {_MOST_CHOICES} strings")
+    return "start: " + " | ".join(_text(item) for item in value)
+
+
 def schema_guide(field: str, schema: dict[str, Any]) -> Guide:
     """JSON that follows ``schema``."""
-    return Guide(field, "json_schema", dumps(schema).decode("utf-8", "surrogateescape"))
+    return Guide(field, "json_schema", _text(schema))
+
+
+def _text(value: object) -> str:
+    return dumps(value).decode("utf-8", "surrogateescape")

@@ -16,6 +16,16 @@ _LONGEST_WORDS: Final = 4096
 _MOST_BIASES: Final = 1024
 _SERVICE: Final = "the server has one tier"
 _STORE: Final = "nothing is stored"
+_REFUSED: Final[dict[str, tuple[str, Any]]] = {
+    "use_beam_search": ("texts are sampled", False),
+    "length_penalty": ("it is of beams, and texts are sampled", 1.0),
+    "logits_processors": ("the server runs no code of clients", []),
+    "include_stop_str_in_output": ("texts end before what stops them", False),
+    "skip_special_tokens": ("the model's parameter 'skip_special_tokens' sets it", True),
+    "prompt_embeds": ("prompts are texts and tokens", []),
+    "chat_template": ("the model has its own", ""),
+}
+"""vLLM's fields that would change the text, and the value at which each does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class Sampling:
     seed: int | None
     stream: bool
     include_usage: bool
+    adapter: int | None = None
 
 
 def read_sampling(fields: Fields) -> Sampling:
@@ -51,6 +62,9 @@ def read_sampling(fields: Fields) -> Sampling:
         "stop_token_ids": _tokens(fields, "stop_token_ids"),
         "logit_bias": _bias(fields),
         "stop": _stop(fields) or None,
+        "bad_words": fields.texts("bad_words", _MOST_STOPS) or None,
+        "allowed_token_ids": _tokens(fields, "allowed_token_ids"),
+        "truncate_prompt_tokens": fields.whole("truncate_prompt_tokens", 1, MOST_TOKENS),
     }
     count = fields.whole("n", 1, MOST_CHOICES) or 1
     found["n"] = count if count > 1 else None
@@ -61,8 +75,11 @@ def read_sampling(fields: Fields) -> Sampling:
     stream = fields.truth("stream")
     fields.refuse("service_tier", _SERVICE, "auto", "default")
     fields.refuse("store", _STORE, False)
+    for name, (text, usual) in _REFUSED.items():
+        fields.refuse(name, text, usual)
+    adapter = fields.whole("lora_task_id", 0, 2**64 - 1)
     seed = None if "seed" in values or values.get("temperature") == 0 else secrets.randbits(63)
-    return Sampling(values, tuple(values.get("stop", ())), count, seed, stream, _include_usage(fields, stream))
+    return Sampling(values, tuple(values.get("stop", ())), count, seed, stream, _include_usage(fields, stream), adapter)
 
 
 def _stop(fields: Fields) -> list[str]:

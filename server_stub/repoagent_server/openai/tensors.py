@@ -28,6 +28,7 @@ _TENSORS: Final[Mapping[str, tuple[str, ...]]] = {
     "min_tokens": ("min_tokens", "min_length"),
     "seed": ("seed", "random_seed"),
     "stop": ("stop_words",),
+    "bad_words": ("bad_words",),
     "n": ("num_return_sequences",),
 }
 """Names of sampling parameters, and of inputs for models that take no ``sampling_parameters``."""
@@ -58,6 +59,8 @@ def asked_of(ask: GenerationRequest, model: str, metadata: Mapping[str, Any]) ->
     if ask.guide is not None:
         tensors.need(ask.guide.field, "guided_decoding_guide_type", ask.guide.type)
         tensors.need(ask.guide.field, "guided_decoding_guide", ask.guide.text)
+    if ask.adapter is not None:
+        tensors.need("lora_task_id", "lora_task_id", ask.adapter)
     if ask.top_log_probs is not None:
         tensors.need("logprobs", "top_log_probs", ask.top_log_probs)
     tensors.offer("stream", ask.stream)

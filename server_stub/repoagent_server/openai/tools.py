@@ -14,6 +14,8 @@ __all__ = ["Tools", "read_tools"]
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST: Final = 1024
 _CHOICE: Final = "tool_choice"
+_ELSEWHERE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "if", "unevaluatedProperties"})
+"""Where a schema may name further properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ def read_tools(fields: Fields) -> Tools:
     if choice in (None, "auto"):
         return Tools(given, names, parallel=parallel)
     if choice == "required":
-        return Tools(given, names, required=True, parallel=parallel, guide=_any_call(tools, parallel=parallel))
+        several = fields.truth("parallel_tool_calls", False)
+        return Tools(given, names, required=True, parallel=parallel, guide=_any_call(tools, several=several))
     named = _named(fields, tools)
     return Tools(given, names, named, guide=schema_guide(_CHOICE, _parameters(tools[named])))
 
@@ -89,11 +92,18 @@ def _named(fields: Fields, tools: Mapping[str, Any]) -> str:
 
 
 def _parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """As a schema: a call has no other parameters than those named, unless the tool allows them."""
     schema: dict[str, Any] = tool["function"].get("parameters") or {"type": "object", "properties": {}}
-    return schema
+    return {"additionalProperties": False, **schema} if _is_plain(schema) else schema
 
 
-def _any_call(tools: Mapping[str, Mapping[str, Any]], *, parallel: bool) -> Guide:
+def _is_plain(schema: Mapping[str, Any]) -> bool:
+    """Whether the names of an object are those of its ``properties``."""
+    return type(schema.get("properties")) is dict and _ELSEWHERE.isdisjoint(schema)
+
+
+def _any_call(tools: Mapping[str, Mapping[str, Any]], *, several: bool) -> Guide:
+    """A list of calls: of one, unless the client asks for ``several``, for small models go on until their end."""
     calls = [
         {
             "type": "object",
@@ -103,5 +113,5 @@ def _any_call(tools: Mapping[str, Mapping[str, Any]], *, parallel: bool) -> Guid
         }
         for name, tool in tools.items()
     ]
-    most = {} if parallel else {"maxItems": 1}
+    most = {} if several else {"maxItems": 1}
     return schema_guide(_CHOICE, {"type": "array", "minItems": 1, **most, "items": {"anyOf": calls}})

@@ -55,9 +55,11 @@ class Converter:
         self._check(wanted)
         end_id, endings = self._endings(wanted)
         top = _alternatives(wanted)
+        prompt = _truncated(self._prompt(wanted), wanted)
+        self.limits.check_tokens(prompt)
         alternatives = {} if top is None else {"return_log_probs": True}
         made = Request(
-            self._prompt(wanted),
+            prompt,
             wanted.get("max_tokens", self.limits.tokens if "messages" in wanted else _MAX_TOKENS),
             streaming=streaming,
             sampling_config=_sampling(wanted),
@@ -110,7 +112,8 @@ class Converter:
             raise InvalidArgumentError(
                 "input 'chat_template_kwargs' is for 'messages', which the request does not have"
             )
-        self.limits.check_tokens(_list(wanted, "input_ids"))
+        if "truncate_prompt_tokens" not in wanted:
+            self.limits.check_tokens(_list(wanted, "input_ids"))
         for name in ("stop_words", "bad_words", "embedding_bias_words"):
             self.limits.check_words(name, _texts(wanted, name))
         self.limits.check_count("stop_token_ids", len(_list(wanted, "stop_token_ids")))
@@ -136,16 +139,25 @@ class Converter:
             raise InvalidArgumentError(
                 f"embedding_bias_words and embedding_bias_weights must be as many, not {len(words)} and {len(weights)}"
             )
-        of_tokens = wanted.get("logit_bias") or {}
-        if not words and not of_tokens:
+        of_tokens, allowed = wanted.get("logit_bias") or {}, _list(wanted, "allowed_token_ids")
+        if not words and not of_tokens and not allowed:
             return None
         bias = np.zeros(self.vocab_size, np.float32)
+        if allowed:
+            bias[:] = -np.inf
+            bias[self._tokens("allowed_token_ids", allowed)] = 0
         for token, weight in self._token_biases(of_tokens):
             bias[token] += weight
         for word, weight in zip(words, weights, strict=True):
             for tokens in self.tokenizer.words([word]):
                 np.add.at(bias, tokens, weight)
         return bias
+
+    def _tokens(self, name: str, given: Sequence[Any]) -> Sequence[int]:
+        self.limits.check_count(name, len(given))
+        if any(type(token) is not int or not 0 <= token < self.vocab_size for token in given):
+            raise InvalidArgumentError(f"{name} must be tokens of the model (0 to {self.vocab_size - 1})")
+        return given
 
     def _token_biases(self, given: object) -> Iterator[tuple[int, float]]:
         if not isinstance(given, dict):
@@ -173,6 +185,16 @@ class Converter:
                 "the request wants guided decoding, but the model's parameter 'guided_decoding_backend' is not set"
             )
         return GuidedDecodingParams(known[name.upper()], guide)
+
+
+def _truncated(prompt: list[int], wanted: RowParameters) -> list[int]:
+    """The end of the prompt, if the request wants no more of it."""
+    most = wanted.get("truncate_prompt_tokens")
+    if most is None:
+        return prompt
+    if type(most) is not int or most < 1:
+        raise InvalidArgumentError("truncate_prompt_tokens must be a whole number above 0")
+    return prompt[-most:]
 
 
 def stop_texts(wanted: RowParameters) -> list[str]:

@@ -65,7 +65,8 @@ class Detokenizer:
     def _grown(self) -> str:
         text = self._tokenizer.decode(self._tokens)
         known = self._prompt_text() if self._known is None else self._known
-        if text.startswith(known):
+        # A prompt that ends with a part of a character would take the bytes that follow it into the same sign.
+        if text.startswith(known) and not known.endswith(_UNKNOWN):
             return text[len(known) :]
         # Bytes that fit nowhere spoil the character before them, which has been returned: they are read by themselves.
         return self._tokenizer.decode(self._tokens[self._new :])

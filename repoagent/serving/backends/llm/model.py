@@ -227,6 +227,7 @@ def _part(asked: Request, first: int, count: int) -> Request:
     config.num_return_sequences = count
     if first:
         config.seed = ((config.seed or 0) + first * _SEED_STEP) % (1 << 64)
+        vars(part)["continues"] = True  # It finds room in the queue if the first part does.
     part.sampling_config = config
     return part
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from repoagent.errors import InvalidArgumentError
+from repoagent.errors import InvalidArgumentError, PromptTooLongError
 from repoagent.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["DEFAULT_REQUEST_LIMITS", "RequestLimits", "shown", "weight"]
@@ -46,7 +46,7 @@ class RequestLimits:
         size = _bytes_of("the prompt", text)
         most = max(_ALWAYS, self.tokens * self.longest_token)
         if size > most:
-            raise InvalidArgumentError(
+            raise PromptTooLongError(
                 f"the prompt has {size} bytes, and the model takes at most {most}: max_seq_len ({self.tokens}) tokens "
                 f"of at most {self.longest_token} bytes"
             )
@@ -54,9 +54,9 @@ class RequestLimits:
 
     def check_tokens(self, tokens: Sequence[Any]) -> None:
         """``tokens``: a prompt that needs no tokenizer."""
-        if len(tokens) > self.tokens:
-            raise InvalidArgumentError(
-                f"the prompt has {len(tokens)} tokens, and the model takes at most {self.tokens} (max_seq_len)"
+        if len(tokens) >= self.tokens:
+            raise PromptTooLongError(
+                f"the prompt has {len(tokens)} tokens, and the model takes at most {self.tokens - 1} (max_seq_len - 1)"
             )
 
     def check_words(self, name: str, texts: Sequence[str]) -> None:

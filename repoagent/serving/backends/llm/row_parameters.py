@@ -41,6 +41,7 @@ SAMPLING: Final = (
 )
 #: What else may be said without a tensor.
 _OTHERS: Final = (
+    "allowed_token_ids",
     "bad_words",
     "end_id",
     "ignore_eos",
@@ -49,6 +50,7 @@ _OTHERS: Final = (
     "stop_token_ids",
     "stop_words",
     "top_log_probs",
+    "truncate_prompt_tokens",
 )
 #: Other names: of older releases, and of vLLM's sampling parameters.
 _ALIASES: Final = {

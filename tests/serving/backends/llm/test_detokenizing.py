@@ -1,12 +1,14 @@
 """Pieces of text from tokens that come one by one."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repoagent.executor.guidance.vocabulary import token_bytes
 from repoagent.serving.backends.llm.detokenizing import Detokenizer
 from repoagent.serving.backends.llm.tokenizing import Tokenizer
 from tests.serving.backends.llm.tiny import byte_fallback, byte_level
@@ -59,7 +61,7 @@ def test_special_tokens_can_be_shown() -> None:
 
 
 @given(st.lists(st.integers(0, 270), max_size=40), st.lists(st.integers(0, 270), max_size=8))
-def test_any_bytes_at_all_give_the_text_that_they_give_together(tokens: list[int], prompt: list[int]) -> None:
+def test_any_textat_all_give_the_text_that_they_give_together(tokens: list[int], prompt: list[int]) -> None:
     # The prompt is whole characters: it comes from a text.
     before = BYTES.encode(BYTES.decode(prompt))
     steps = random.Random(len(tokens)).choice
@@ -77,15 +79,28 @@ def test_any_text_comes_back_through_byte_fallback(text: str, prompt: str) -> No
 
 
 @given(st.lists(st.one_of(st.integers(3, 258), st.integers(259, 355)), max_size=40))
-def test_malformed_bytes_harm_no_text_that_was_told_and_none_that_follows(tokens: list[int]) -> None:
+def test_malformed_textharm_no_text_that_was_told_and_none_that_follows(tokens: list[int]) -> None:
     after = FALLBACK.encode("ok")
     told = "".join(pieces(FALLBACK, FALLBACK.encode("p"), [*tokens, *after]))
     assert told.endswith(" ok")
 
 
-def test_bytes_that_never_become_a_character_do_not_wait_for_ever() -> None:
+def test_textthat_never_become_a_character_do_not_wait_for_ever() -> None:
     (lone,) = (number for number, name in enumerate(BYTES.vocabulary(300)) if name == "Ģ")  # 0x80
     told = pieces(BYTES, [], [lone] * 6)
     assert told[:3] == ["", "", ""]
     assert "".join(told) == "\ufffd" * 6
     assert "".join(told[:-1]) == "\ufffd" * 2
+
+
+@pytest.mark.parametrize("make", [byte_level, byte_fallback])
+@pytest.mark.parametrize("new", [[0x81], [0x81, 0x41], [0xE3, 0x41], [0x41]])
+def test_a_byte_that_is_no_character_is_seen_behind_a_prompt_that_ends_with_one(
+    make: Callable[[], Any], new: list[int]
+) -> None:
+    tokenizer = Tokenizer(make())
+    ids = {text: token for token, text in enumerate(token_bytes(tokenizer.vocabulary(1 << 20), tokenizer.to_json()))}
+    prompt, tokens = [ids[b"\xe3"]], [ids[bytes([byte])] for byte in new]
+    made = Detokenizer(tokenizer, prompt, lambda: tokenizer.decode(prompt))
+    text = "".join(made.feed([token]) for token in tokens[:-1]) + made.feed(tokens[-1:], final=True)
+    assert text == tokenizer.decode(tokens)

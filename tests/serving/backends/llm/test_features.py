@@ -156,7 +156,9 @@ def test_min_tokens_holds_back_every_end_token_of_a_model(core: ServingCore, wri
     assert counted(min_tokens=9) >= 9
 
 
-@pytest.mark.parametrize("parameters", [{"max_batch_size": 3}, {"max_tokens_in_paged_kv_cache": 96}, {"max_batch_size": 1}])
+@pytest.mark.parametrize(
+    "parameters", [{"max_batch_size": 3}, {"max_tokens_in_paged_kv_cache": 96}, {"max_batch_size": 1}]
+)
 @pytest.mark.parametrize("stream", [True, False])
 def test_more_texts_than_fit_run_as_they_fit(
     core: ServingCore, write_llm: WriteModel, parameters: dict[str, int], stream: bool

@@ -66,5 +66,7 @@ def test_each_row_of_a_batch_has_its_own() -> None:
 
 
 def test_what_is_not_known_is_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="best_of, lora_name is not known; there are bad_words, beam_"):
+    with pytest.raises(
+        InvalidArgumentError, match="best_of, lora_name is not known; there are allowed_token_ids, bad_words, beam_"
+    ):
         read(sampling_parameters='{"lora_name": "x", "best_of": 2}')
