@@ -1,4 +1,4 @@
-"""The workflow that releases: what it checks before it publishes, and who may."""
+"""The workflows: what a release checks before it publishes, and who may; what a pull request must pass; the forms."""
 
 import os
 import re
@@ -73,3 +73,33 @@ def test_it_builds_every_distribution_that_the_tests_build(workflow: dict[Any, A
         TREE / "deploy/ray/pyproject.toml",
         *TREE.glob("agents/*/pyproject.toml"),
     }
+
+
+def test_a_pull_request_must_pass_what_lands_on_every_supported_python() -> None:
+    checks = yaml.safe_load((TREE / ".github/workflows/pull_request.yml").read_text())
+    assert "pull_request" in checks[True]
+    assert "pull_request_target" not in checks[True], "code of others would run with our rights"
+    assert checks["permissions"] == {"contents": "read"}
+    (job,) = checks["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert _step(job, "checkout")["with"] == {"persist-credentials": False}
+    lowest = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    assert job["strategy"]["matrix"]["python"] == [lowest, "3.12", "3.13", "3.14"]
+
+
+def test_every_issue_form_asks_for_something_and_leads_weaknesses_elsewhere() -> None:
+    forms = [yaml.safe_load(file.read_text()) for file in sorted((TREE / ".github/ISSUE_TEMPLATE").glob("*.yml"))]
+    assert len(forms) == 2
+    for form in forms:
+        assert {"name", "description", "body"} <= form.keys()
+        fields = [field["id"] for field in form["body"] if field["type"] != "markdown"]
+        assert len(fields) == len(set(fields)) > 1
+    assert "SECURITY.md" in str(forms[0]["body"])
+    assert "privately" in (TREE / "SECURITY.md").read_text()
+
+
+def test_pre_commit_has_the_linters_of_this_tree() -> None:
+    hooks = yaml.safe_load((TREE / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["entry"].partition(" --")[0] for hook in hooks] == ["ruff check", "ruff format", "make lint"]
+    pinned = {version for hook in hooks for version in hook.get("additional_dependencies", [])}
+    assert pinned <= set((TREE / "constraints.txt").read_text().splitlines())

@@ -81,6 +81,7 @@ def assemble(target: Path) -> None:
             copy.write_text(rewrite((ROOT / source).read_text(), source, pages))
         else:
             shutil.copyfile(ROOT / source, copy)
+    shutil.copyfile(ROOT / "docs/site/extra.css", target / "pages" / "extra.css")
     for name, module in API.items():
         page = target / "pages" / "api" / f"{name}.md"
         page.parent.mkdir(exist_ok=True)

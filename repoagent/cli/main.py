@@ -104,7 +104,24 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"repoagent {version('repoagent-core')}")
+        ctx.exit()
+
+
 @click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit; `repoagent version` prints those of the libraries, too.",
+)
 def program() -> None:
     """A model server that runs agents whenever it loads or unloads a model.
 

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,12 @@ from repoagent.cli.main import PluginGroup, program
 
 #: The columns that click leaves beside the longest name of a command, on a terminal of 80.
 _ROOM: Final = 64
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_it_prints_its_version(flag: str) -> None:
+    result = CliRunner().invoke(program, [flag])
+    assert (result.exit_code, result.output) == (0, f"repoagent {version('repoagent-core')}\n")
 
 
 def test_a_command_that_is_nearly_right_is_suggested() -> None:

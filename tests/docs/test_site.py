@@ -34,6 +34,23 @@ def test_every_entry_of_the_navigation_is_a_page(site: dict[str, Any], tree: Pat
     assert missing == []
 
 
+def test_what_an_operator_reads_is_below_operate_and_every_entry_says_what_it_is(tree: Path) -> None:
+    nav = tomllib.loads((tree / "docs/site/zensical.toml").read_text())["project"]["nav"]
+    parts = {name: entries for part in nav for name, entries in part.items() if not isinstance(entries, str)}
+    sections = {name: _targets(entries) for name, entries in parts.items()}
+    pages = {f"reference/{name}.md" for name in ("access", "policy", "audit", "request-log", "ui")}
+    assert sections["Operate"] >= pages | {"deploy.md", "service.md", "scale.md"}
+    assert not sections["Agents"] & pages
+    titles = [title for entries in parts.values() for entry in entries for title in entry]
+    assert [title for title in titles if len(title) < 4] == []
+
+
+def test_the_site_has_its_style_sheet(site: dict[str, Any], tmp_path: Path) -> None:
+    site["assemble"](tmp_path / "site")
+    (sheet,) = tomllib.loads((tmp_path / "site/zensical.toml").read_text())["project"]["extra_css"]
+    assert "padding-inline-end" in (tmp_path / "site/pages" / sheet).read_text()
+
+
 @pytest.mark.parametrize(
     ("source", "text", "expected"),
     [
