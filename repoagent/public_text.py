@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["hide", "hide_url", "printable", "public_text", "public_values", "unusable_key_file"]
+__all__ = ["hide", "hide_url", "printable", "public_text", "public_values", "unusable_key_file", "writable"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +62,11 @@ def _hide(text: str, what: str, depth: int) -> None:
 
 
 def public_text(text: str) -> str:
-    """``text`` without the paths of private places."""
+    """``text`` without the paths of private places, and as every protocol can carry it."""
     for path, (pattern, what, depth) in sorted(_places.copy().items(), reverse=True):
         if path in text:
             text = pattern.sub(lambda match, what=what, depth=depth: _public(match, what, depth), text)  # type: ignore[misc]
-    return _HELD.sub("<file>", text) if "/proc/self/fd/" in text else text
+    return writable(_HELD.sub("<file>", text) if "/proc/self/fd/" in text else text)
 
 
 def public_values(value: Any) -> Any:
@@ -74,7 +74,7 @@ def public_values(value: Any) -> Any:
     if isinstance(value, str):
         return public_text(value)
     if isinstance(value, dict):
-        return {key: public_values(inner) for key, inner in value.items()}
+        return {public_values(key): public_values(inner) for key, inner in value.items()}
     return [public_values(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -86,6 +86,14 @@ def unusable_key_file(reference: str, reason: object) -> str:
     shown = reference.replace("file:///", "file:/", 1)
     logger.warning("the key reference %s cannot be used: %s", shown, reason)
     return f"there is no usable file for the key reference {shown}; the log has the reason"
+
+
+def writable(text: str) -> str:
+    """``text`` as UTF-8 can hold it: half a surrogate pair is spelt out, as ``\\udce9``.
+
+    That is what Python makes of bytes that are no text: in the name of a file, the message of an agent written in C.
+    """
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def printable(text: str) -> str:

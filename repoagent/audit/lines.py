@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from repoagent.nested_text import read_json
+from repoagent.public_text import writable
 
 __all__ = ["BEGINNING", "Head", "LineError", "canonical", "digest", "make_line", "may_begin_line", "plain", "read_line"]
 
@@ -132,4 +133,4 @@ def _text(value: object) -> str:
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
     # Names of files may hold bytes that are not text: half of a pair that no reader of JSON takes.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x7f", "\\x7f")
+    return writable(text).replace("\x7f", "\\x7f")

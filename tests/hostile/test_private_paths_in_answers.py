@@ -1,5 +1,7 @@
 """T9: no answer names a private place of this machine, whatever failed and over whichever way it is asked."""
 
+import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +21,9 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
+from repoagent.audit.log import AuditLog
 from repoagent.public_text import hide, hide_url, public_text, public_values
+from repoagent.server.exposition.text import Family, render
 from repoagent.serving.core import ServingCore
 from tests.hostile.conftest import NewCore
 from tests.serving.backends.llm.tiny import byte_level
@@ -62,7 +66,7 @@ class Clients:
         said.append(str(raised.value))
         said.append(self.http.post("/v2/repository/index", json={}).text)
         said.append(str(self.grpc.get_model_repository_index()))
-        said.append(self.http.get(f"/v2/repository/models/{name}/load-report").text)
+        said.append(self.http.get(f"/v2/repository/models/{name}/report").text)
         return said
 
     def check(self, said: list[str]) -> str:
@@ -229,3 +233,77 @@ class TestPublicText:
     def test_a_store_has_no_address_in_answers(self, url: str, text: str, expected: str) -> None:
         hide_url(url, "repository")
         assert public_text(text).endswith(re.sub(r"\bR\b", "<repository>", expected))
+
+
+BYTES = """
+import logging
+import os
+from repoagent.api import Agent, InternalError
+
+CAFE = os.fsdecode(b"caf\\xe9")
+
+class Foreign(Agent):
+    api_version = 1
+
+    def load(self, model):
+        logging.getLogger("repoagent.foreign").warning("in %s", CAFE)
+        model.report(note=CAFE, signer=CAFE, evidence={CAFE: CAFE})
+        raise (InternalError if model.parameters.get("kind") == "ours" else OSError)(f"{CAFE} is missing")
+"""
+FOREIGN_MODEL = """
+import os
+import triton_python_backend_utils as pb_utils
+
+CAFE = os.fsdecode(b"caf\\xe9")
+
+class TritonPythonModel:
+    def execute(self, requests):
+        pb_utils.Logger.log_warn(CAFE)
+        raise ValueError(f"{CAFE} is empty")
+"""
+ESCAPED = r"caf\udce9"
+
+
+def write_foreign(models: Path, name: str | bytes, config: str) -> None:
+    folder = Path(os.fsdecode(os.path.join(os.fsencode(models), os.fsencode(name))))
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(FOREIGN_MODEL)
+    (folder / "config.pbtxt").write_text(
+        'backend: "python" input { name: "x" data_type: TYPE_FP32 dims: [1] } '
+        'output { name: "y" data_type: TYPE_FP32 dims: [1] } ' + config
+    )
+
+
+@pytest.mark.slow
+def test_every_answer_is_unicode_whatever_texts_agents_models_and_files_bring(
+    clients: Callable[..., Clients], tmp_path: Path, repository: Path
+) -> None:
+    """T26: one text that UTF-8 cannot hold broke the index of the whole server."""
+    (tmp_path / "agents" / "foreign").mkdir(parents=True)
+    (tmp_path / "agents" / "foreign" / "agent.py").write_text(BYTES)
+    parameter = 'parameters { key: "kind" value: "ours" }'
+    write_foreign(repository, "refused", f'model_repository_agents {{ agents [{{ name: "foreign" {parameter} }}] }}')
+    write_foreign(repository, "broken", 'model_repository_agents { agents [{ name: "foreign" }] }')
+    write_foreign(repository, "good", "")
+    write_foreign(repository, b"caf\xe9", "")
+    ours = clients(repoagent_directory=tmp_path / "agents", audit=AuditLog(tmp_path / "audit.log"))
+    for name in ("refused", "broken"):
+        for text in ours.load(name):
+            assert f"{ESCAPED} is missing" in text.replace("\\\\", "\\"), (name, text)
+        report = ours.http.get(f"/v2/repository/models/{name}/report").json()
+        assert json.dumps(report, ensure_ascii=False).encode().count(b"caf\\\\udce9") >= 5, report
+    names = {entry["name"] for entry in ours.http.post("/v2/repository/index", json={}).json()}
+    assert names == {one.name for one in ours.grpc.get_model_repository_index().models}
+    assert names == {"refused", "broken", "good"}
+    ours.core.load("good")
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+    assert ours.http.post("/v2/models/good/infer", json=body).json()["error"].count(f"{ESCAPED} is empty") == 1
+    given = grpc_client.InferInput("x", [1], "FP32")
+    given.set_data_from_numpy(np.ones(1, np.float32))
+    with pytest.raises(InferenceServerException, match="udce9 is empty"):
+        ours.grpc.infer("good", [given])
+    cafe = os.fsdecode(b"caf\xe9")
+    family = Family("cups", "counter", cafe, [((("kind", cafe),), 1.0)])
+    assert render([family]).encode().count(rb"caf\\udce9") == 2
+    for line in (tmp_path / "audit.log").read_text(encoding="utf-8").splitlines():
+        json.dumps(json.loads(line), ensure_ascii=False).encode()

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from repoagent.public_text import writable
+
 __all__ = ["CONTENT_TYPE", "Family", "Part", "Sample", "render"]
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -53,7 +55,7 @@ def _labels(labels: Sequence[tuple[str, str]]) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return writable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:

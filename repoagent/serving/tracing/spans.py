@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, get_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.public_text import writable
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.tracing.settings import SpanSettings
 
@@ -119,15 +120,15 @@ class SpanTrace:
 
     def begin(self, request: InferRequest, version: int, now_ns: int) -> None:
         """The request has been accepted by that version of its model."""
-        span = self._pen.start(request.model_name, set_span_in_context(self._outer), now_ns)
-        span.set_attribute("triton.model_name", request.model_name)
+        span = self._pen.start(writable(request.model_name), set_span_in_context(self._outer), now_ns)
+        span.set_attribute("triton.model_name", writable(request.model_name))
         span.set_attribute("triton.model_version", version)
         span.set_attribute("triton.trace_id", self.id)
         span.set_attribute("triton.trace_parent_id", self._parent.id if self._parent is not None else 0)
         if request.asked.id:
-            span.set_attribute("triton.request_id", request.asked.id)
+            span.set_attribute("triton.request_id", writable(request.asked.id))
         if request.call_id:
-            span.set_attribute("x_request_id", request.call_id)
+            span.set_attribute("x_request_id", writable(request.call_id))
         self._pen.note(span, "REQUEST_START", now_ns)
         self._pen.note(span, "QUEUE_START", now_ns)
         self._span = span

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from repoagent.public_text import public_values
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.tensor import DataType, Tensor
 
@@ -107,6 +108,8 @@ class FileTrace:
 
     def _add(self, record: dict[str, Any]) -> None:
         text = json.dumps(record, separators=(",", ":"))
+        if "\\ud" in text:  # perhaps half a pair, which no reader of JSON takes
+            text = json.dumps(public_values(record), separators=(",", ":"))
         with self._lock:
             self._records.append(text)
 

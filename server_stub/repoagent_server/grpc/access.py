@@ -14,6 +14,7 @@ from repoagent_server.access.rights import KNOWN, OPEN, for_all, for_model, list
 from repoagent_server.grpc.audit_actor import address
 from repoagent_server.grpc.request_ids import request_id
 from repoagent_server.grpc.running_request import log_refused
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.request_log import RequestLog
 
 __all__ = ["NEEDS", "CallAccess", "GrpcioAccess", "caller_of", "code_of", "shown_by", "streaming"]
@@ -156,7 +157,7 @@ class GrpcioAccess(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc ha
         else:
             return _KnownContext(context, caller)
         log_refused(self._log, method, failure.grpc_status, request, failure.client)
-        await context.abort(code_of(failure), failure.message)
+        await context.abort(code_of(failure), client_text(failure))
         raise AssertionError("abort raises")
 
 

@@ -7,6 +7,7 @@ from repoagent_server.access import Access, AccessError
 from repoagent_server.access.credentials import given_in
 from repoagent_server.http.messages import Header, Request, Response
 from repoagent_server.http.router import Route
+from repoagent_server.shared.client_text import client_text
 
 __all__ = ["HttpAccess", "route_of"]
 
@@ -27,7 +28,7 @@ class HttpAccess:
             self._admit(request, route, params)
         except AccessError as error:
             self.report(error, request)
-            response = route.refuse(error.message, error.status)
+            response = route.refuse(client_text(error), error.status)
             response.headers = [*response.headers, *_challenge(error)]
             return response
         return None

@@ -25,6 +25,7 @@ from repoagent_server.grpc.restricted import RestrictedProtocols
 from repoagent_server.grpc.running_request import log_refused
 from repoagent_server.grpc.service import SERVICE, GrpcService
 from repoagent_server.grpc.wire import LONG_MESSAGE
+from repoagent_server.shared.client_text import client_text
 from repoagent_server.shared.reserve import Reserve
 
 __all__ = ["Dispatcher", "Route"]
@@ -172,7 +173,7 @@ class Dispatcher:
             )
         except AccessError as error:
             head.lazy = False  # the next call must not wait for a message
-            connection.finish(stream, error.grpc_status, details(error.message))
+            connection.finish(stream, error.grpc_status, details(client_text(error)))
             log_refused(self.calls.log, head.route.name, error.grpc_status, head.request_id, error.client)
             return True
         return False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, ParamSpec, TypeVar
 
 from repoagent.errors import ErrorCode, RepoAgentError, error_of
+from repoagent.public_text import writable
 
 __all__ = [
     "TritonError",
@@ -13,7 +14,6 @@ __all__ = [
     "core_error",
     "let_interrupt_pass",
     "raising_tritons",
-    "writable",
 ]
 
 P = ParamSpec("P")
@@ -77,11 +77,6 @@ class TritonError:
 def core_error(error: TritonError) -> RepoAgentError:
     """The core's error of the same code and text."""
     return error_of(error.code(), writable(error.message()))
-
-
-def writable(text: str) -> str:
-    """``text`` as every protocol can carry it: half a surrogate pair, which a ``str`` may have, is spelt out."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def let_interrupt_pass(error: BaseException) -> None:

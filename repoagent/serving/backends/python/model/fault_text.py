@@ -4,8 +4,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from repoagent.public_text import writable
 from repoagent.serving.backends.python.model.context import ModelContext
-from repoagent.serving.backends.python.model.errors import writable
 
 __all__ = ["fault_text"]
 

@@ -3,6 +3,7 @@
 import logging
 from typing import Any, Final
 
+from repoagent.public_text import writable
 from repoagent.serving.backends.python.process.memory import ProtocolError
 
 __all__ = ["log_record"]
@@ -46,4 +47,4 @@ def log_record(model_name: str, body: Any) -> None:
 def _plain(text: str, longest: int) -> str:
     """``text`` as any log file can hold it."""
     cut = text if len(text) <= longest else f"{text[:longest]} ..."
-    return cut.encode(errors="backslashreplace").decode()
+    return writable(cut)
