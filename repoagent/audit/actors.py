@@ -1,9 +1,9 @@
 """Who acts: set where a request or a timer comes in, asked for where a line of the audit log is written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = ["OPERATOR", "Actor", "acting_as", "current_actor"]
@@ -16,6 +16,7 @@ class Actor:
     ``by`` is "client", "operator" (flags, signals, the program that embeds the server), "poll", "on-demand", "idle" or
     "agent". ``client`` is the name that access control knows a client by, empty without access control. ``via`` is the
     protocol; ``request`` the id that the client gave its request; ``address`` where its connection comes from.
+    ``manages`` states for which models a client has the right to load them; None is any.
     """
 
     by: str
@@ -23,10 +24,12 @@ class Actor:
     via: str = ""
     request: str = ""
     address: str = ""
+    manages: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, str]:
         """The fields that are not empty."""
-        return {name: value for name, value in asdict(self).items() if value}
+        texts = {name: getattr(self, name) for name in ("by", "client", "via", "request", "address")}
+        return {name: value for name, value in texts.items() if value}
 
 
 OPERATOR: Final = Actor("operator")

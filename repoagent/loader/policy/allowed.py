@@ -4,6 +4,7 @@ Whether an agent is allowed is decided before its code is imported: importing is
 """
 
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from repoagent.config import BACKEND_OF_PLATFORM, ModelConfig, executed_by, platform_of
 from repoagent.loader.discovery import AgentInfo
@@ -71,6 +72,9 @@ def backend_objections(config: ModelConfig, rule: Rule) -> Iterator[str]:
         yield _not_allowed("platform", platform, rule.platforms)
     if rule.backends is not None and backend and backend not in rule.backends:
         yield _not_allowed("backend", backend, rule.backends)
+    for name in sorted({step.model_name for step in config.ensemble_scheduling.step}):
+        if rule.members is not None and not any(fnmatchcase(name, pattern) for pattern in rule.members):
+            yield _not_allowed("member", name, rule.members)
 
 
 def _contradicts(config: ModelConfig, backend: str) -> bool:

@@ -107,6 +107,11 @@ def _review_backends(rule: Rule, guarded: bool) -> Iterator[str]:
     for name in _CODE if not guarded else ():
         if _allows(rule, name) and (rule.backends, rule.platforms) != (None, None):
             yield f"a model of the backend '{name}' can run code as the server; leave it out, or pin every file"
+    if _allows(rule, "ensemble") and rule.members is None and not guarded and _EVERYTHING not in rule.models:
+        yield (
+            "an ensemble may have any model of the server as a step, also those that this rule is not for; set "
+            "members, such as the patterns of models"
+        )
     for platform in rule.platforms or ():
         if platform in PLATFORM_OF_BACKEND:
             yield f"'{platform}' is a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"

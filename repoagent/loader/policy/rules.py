@@ -63,6 +63,8 @@ class Rule:
     agents: tuple[AllowedAgent, ...] | None = None
     backends: tuple[str, ...] | None = None
     platforms: tuple[str, ...] | None = None
+    members: tuple[str, ...] | None = None
+    """Patterns for the models that an ensemble may have as steps."""
     trust_roots: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     overrides: bool | None = None
     """Whether a load may bring a configuration of its own; None: unless demanded agents guard the model's files."""

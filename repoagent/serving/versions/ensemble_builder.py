@@ -6,6 +6,7 @@ from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from repoagent.audit import current_actor
 from repoagent.config import copy
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.batch_dimension import Fits
@@ -67,8 +68,10 @@ class EnsembleBuilder:
         Which model of a name it is, where there are several, is written into ``config``.
 
         Raises:
-            InvalidArgumentError: one does not exist or failed, or needs the ensemble itself.
+            InvalidArgumentError: one does not exist or failed, or needs the ensemble itself; or the client that loads
+                the ensemble may not load it.
         """
+        _check_actor(ensemble, config)
         self._choose_members(ensemble, config)
         names = member_names(config)
         self._dependencies.declare(ensemble, names)
@@ -163,6 +166,17 @@ class EnsembleBuilder:
                 required = f"whose required version {version} is not loaded" if version else _NO_VERSION
                 text = f"ensemble '{config.name}' depends on '{step.model_name}' {required}."
                 raise InvalidArgumentError(text) from error
+
+
+def _check_actor(ensemble: ModelId, config: "ModelConfig") -> None:
+    """What a client may not load itself, an ensemble of its own does not load for it, or reach."""
+    actor = current_actor()
+    for step in config.ensemble_scheduling.step:
+        if actor.manages is not None and not actor.manages(step.model_name):
+            raise InvalidArgumentError(
+                f"ensemble '{ensemble}' has the step '{step.model_name}', and client '{actor.client}' lacks the right "
+                "'manage' for that model"
+            )
 
 
 def _unavailable(ensemble: str, missing: Iterable[str]) -> InvalidArgumentError:

@@ -98,6 +98,10 @@ class Caller:
         """See :meth:`Client.may_all`."""
         return self.client.may_all(right)
 
+    def manages(self, model: str) -> bool:
+        """Whether this client may load ``model``."""
+        return self.client.may(Right.MANAGE, model)
+
     def sees(self, model: str) -> bool:
         """Whether ``model`` may appear in what this client is shown."""
         return self.client.may(Right.METADATA, model)

@@ -19,4 +19,5 @@ def address(context: Any) -> str:
 def acting_client(context: Any, caller: Caller | None) -> Actor:
     """The client of a call."""
     name = caller.name if caller is not None else ""
-    return Actor("client", name, "grpc", request_id(context), address(context))
+    manages = caller.manages if caller is not None else None
+    return Actor("client", name, "grpc", request_id(context), address(context), manages)

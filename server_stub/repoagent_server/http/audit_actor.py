@@ -11,4 +11,5 @@ __all__ = ["acting"]
 def acting(request: Request) -> AbstractContextManager[None]:
     """For a ``with`` block: what happens in it is done by the client of ``request``."""
     name = request.caller.name if request.caller is not None else ""
-    return acting_as(Actor("client", name, "http", request.id, request.address))
+    manages = request.caller.manages if request.caller is not None else None
+    return acting_as(Actor("client", name, "http", request.id, request.address, manages))
