@@ -38,7 +38,7 @@ def no_room(path: Path, more: int = 0) -> Iterator[None]:
 def test_a_line_has_who_and_what(path: Path, new_log: NewLog) -> None:
     log = new_log(clock=lambda: 0.5)
     who = {"by": "client", "client": "alice", "via": "http", "request": "r-1", "address": "10.0.0.7:51234"}
-    with acting_as(Actor(**who)):
+    with acting_as(Actor("client", "alice", "http", "r-1", "10.0.0.7:51234")):
         log.record("load", "loaded", {"model": "m"})
     log.demand("unload", "unloaded", {"model": "m"})
     first, second = documents(path)
