@@ -33,12 +33,7 @@ def test_a_file_that_is_no_key_is_refused_like_one_that_is_not_there(
     (model / "config.pbtxt").write_text(f'backend: "identity" model_repository_agents {{ agents [{{ {entry} }}] }}')
     core = new_core()
     texts = set()
-    for content in (
-        None,
-        b"\xff no key",
-        b"-----BEGIN PRIVATE KEY-----\nQQ==\n-----END PRIVATE KEY-----\n\xff",
-        b"{}\xff",
-    ):
+    for content in CONTENTS:
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(RepoAgentError) as raised:
