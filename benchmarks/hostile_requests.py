@@ -1,27 +1,41 @@
 """Requests that mean harm, one after another and several at once, while others are answered.
 
-    python benchmarks/hostile_requests.py [--seconds 5] [--together 1 4]
+    python benchmarks/hostile_requests.py [--seconds 5] [--together 1 4] [--held-mib 256] [--only T18]
 
 A server runs two small Python models. For each kind of request, clients send it again and again for some seconds, while
 one client asks for liveness and another for a small inference, each on a connection of its own. Printed are the
-statuses of the requests, the slowest and the 99th percentile of liveness, and that of the small model.
+statuses of the requests, the slowest and the 99th percentile of liveness, and that of the small model, and by how much
+the memory of the server has grown at most, beside what it was before.
+
+T18 is compressed bodies, 16 at once, with a reserve of --held-mib: the growth must stay below that and a tenth. T22 is
+one connection that floods the port of gRPC, or that of HTTP: the others must wait less than 100 ms.
 """
 
 import argparse
+import contextlib
+import gzip
 import http.client
 import json
 import signal
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import grpc
+from hpack import Encoder
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
+from repoagent_server.grpc.http2.frames import PREFACE as _PREFACE
 
 PROGRAM: Final = [sys.executable, "-c", "from repoagent.cli.main import main; main()", "serve"]
 _IDENTITY: Final = """
@@ -40,6 +54,9 @@ _LENGTH: Final = "Inference-Header-Content-Length"
 
 Hostile = tuple[str, bytes, dict[str, str]]
 """Path, body, headers."""
+Flood = Callable[[], tuple[bytes, bytes]]
+"""What begins a connection, and what is sent on it again and again until it ends."""
+_TOGETHER: Final = 16
 
 
 def _tensor(name: str = "INPUT0", datatype: str = "FP32", count: int = 1, **more: object) -> str:
@@ -101,6 +118,63 @@ def hostile_requests() -> dict[str, Callable[[], Hostile]]:
     }
 
 
+def _opened() -> Hostile:
+    """64 KB that open to 63 MiB."""
+    count = 63 << 18
+    head = f'{{"inputs":[{_tensor(count=count, parameters={"binary_data_size": 4 * count})}],'.encode()
+    head += b'"parameters":{"binary_data_output":true}}'
+    return _NUMBERS, gzip.compress(head + bytes(4 * count)), {_LENGTH: str(len(head)), "Content-Encoding": "gzip"}
+
+
+def _refused_bomb() -> Hostile:
+    """A megabyte that opens to a gigabyte."""
+    return _NUMBERS, gzip.compress(bytes(1 << 30), 9), {"Content-Encoding": "gzip"}
+
+
+BOMBS: Final[dict[str, Callable[[], Hostile]]] = {
+    "T18: 63 MiB of gzip": _opened,
+    "T18: gzip beyond the limit": _refused_bomb,
+}
+
+
+def _frames(*frames: Frame) -> bytes:
+    return b"".join(frame.serialize() for frame in frames)
+
+
+def _begun(number: int = 1, *more: tuple[str, str]) -> Frame:
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
+    fields = [*fields, ("content-type", "application/grpc"), *more]
+    return HeadersFrame(number, Encoder().encode(fields), flags=["END_HEADERS"])
+
+
+def _data_of_a_byte() -> tuple[bytes, bytes]:
+    start = _frames(SettingsFrame(), _begun(), DataFrame(1, struct.pack(">BI", 0, 1 << 25)))
+    return _PREFACE + start, _frames(DataFrame(1, b"x")) * 20_000
+
+
+def _new_headers() -> tuple[bytes, bytes]:
+    headers = [_begun(number, ("x", f"{number:08}" * 1000)) for number in range(1, 2000, 2)]
+    return _PREFACE + _frames(SettingsFrame()), _frames(*headers)
+
+
+def _chunks_of_a_byte() -> tuple[bytes, bytes]:
+    head = f"POST {_NUMBERS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head.encode(), b"1\r\nx\r\n" * 20_000
+
+
+def _requests_ahead() -> tuple[bytes, bytes]:
+    return b"", b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
+
+
+FLOODS: Final[dict[str, tuple[str, Flood]]] = {
+    "T22: DATA of a byte": ("grpc", _data_of_a_byte),
+    "T22: new headers": ("grpc", _new_headers),
+    "T22: chunks of a byte": ("http", _chunks_of_a_byte),
+    "T22: requests sent ahead": ("http", _requests_ahead),
+}
+
+
 def write_models(folder: Path) -> None:
     """``numbers`` (FP32) and ``text`` (BYTES) give back their one input."""
     for name, data_type in (("numbers", "FP32"), ("text", "STRING")):
@@ -113,11 +187,17 @@ def write_models(folder: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, int]]:
-    """A server of its own process; where its HTTP is."""
+def served(folder: Path, held_mib: int) -> Iterator["Served"]:
+    """A server of its own process."""
     write_models(folder / "models")
     ready, log = folder / "ready.json", folder / "log"
-    flags = ["--http-port=0", "--allow-metrics=false", f"--ready-file={ready}", f"--workspace-directory={folder / 'w'}"]
+    flags = [f"--limit-held-bytes={held_mib << 20}"]
+    flags += [
+        "--http-port=0",
+        "--allow-metrics=false",
+        f"--ready-file={ready}",
+        f"--workspace-directory={folder / 'w'}",
+    ]
     command = [*PROGRAM, f"--model-repository={folder / 'models'}", f"--cache-directory={folder / 'c'}", *flags]
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL) as process:
         try:
@@ -125,29 +205,101 @@ def served(folder: Path) -> Iterator[tuple[str, int]]:
                 if process.poll() is not None:
                     raise SystemExit(f"the server ended:\n{log.read_text()}")
                 time.sleep(0.05)
-            http_port = json.loads(ready.read_text())["http"]["port"]
-            yield "127.0.0.1", http_port
+            found = json.loads(ready.read_text())
+            yield Served(process.pid, {name: ("127.0.0.1", found[name]["port"]) for name in ("http", "grpc")})
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
+@dataclass(frozen=True)
+class Served:
+    """A server that runs."""
+
+    pid: int
+    ports: dict[str, tuple[str, int]]
+
+    def resident(self, name: str = "VmRSS") -> float:
+        """MiB."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    def forget_peak(self) -> None:
+        """The peak begins again."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+
+class Flooding(threading.Thread):
+    """One client at a time that floods a port; when it is cut off it comes again."""
+
+    def __init__(self, address: tuple[str, int], flood: Flood) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self._start, self._again = flood()
+        self._done = threading.Event()
+        self.statuses: Counter[int] = Counter()
+
+    def run(self) -> None:
+        while not self._done.is_set():
+            with contextlib.suppress(OSError), socket.create_connection(self._address, timeout=1) as connection:
+                connection.sendall(self._start)
+                while not self._done.is_set():
+                    connection.sendall(self._again)
+            self.statuses[0] += 1
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._done.set()
+        self.join()
+
+
+class Calling(threading.Thread):
+    """One client that calls over gRPC again and again on an open connection."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(daemon=True)
+        self._address = address
+        self.times: list[float] = []
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        with grpc.insecure_channel("{}:{}".format(*self._address)) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            call(b"", timeout=60)
+            while not self._done.wait(0.001):
+                start = time.perf_counter()
+                call(b"", timeout=60)
+                self.times.append((time.perf_counter() - start) * 1000)
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._done.set()
+        self.join()
+
+
 class Asking(threading.Thread):
     """One client that asks the same again and again until it is stopped; the time of each answer, in milliseconds."""
 
-    def __init__(self, address: tuple[str, int], path: str, body: bytes | None = None, pause: float = 0.0) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        pause: float = 0.0,
+    ) -> None:
         super().__init__(daemon=True)
         self._address, self._path, self._body, self._pause = address, path, body, pause
+        self._headers = headers or {}
         self.times: list[float] = []
         self.statuses: Counter[int] = Counter()
-        self.headers: dict[str, str] = {}
         self._done = threading.Event()
 
     def run(self) -> None:
         connection = http.client.HTTPConnection(*self._address, timeout=300)
         while not self._done.is_set():
             start = time.perf_counter()
-            connection.request("POST" if self._body is not None else "GET", self._path, self._body, self.headers)
+            connection.request("POST" if self._body is not None else "GET", self._path, self._body, self._headers)
             response = connection.getresponse()
             response.read()
             self.times.append((time.perf_counter() - start) * 1000)
@@ -161,30 +313,30 @@ class Asking(threading.Thread):
         self.join()
 
 
-def measure(address: tuple[str, int], hostile: Hostile | None, together: int, seconds: float) -> str:
-    """One line: what ``together`` clients that send ``hostile`` do to the others."""
+def measure(server: Served, attackers: Sequence[Asking | Flooding], seconds: float) -> str:
+    """One line: what the attackers do to the others."""
+    address = server.ports["http"]
     live = Asking(address, "/v2/health/live", pause=0.005)
     small = Asking(address, _NUMBERS, _SMALL, pause=0.001)
-    attackers: list[Asking] = []
-    for _ in range(together if hostile else 0):
-        assert hostile is not None
-        attackers.append(Asking(address, hostile[0], hostile[1]))
-        attackers[-1].headers = hostile[2]
-    everybody = [live, small, *attackers]
+    called = Calling(server.ports["grpc"])
+    everybody = [live, small, called, *attackers]
+    before = server.resident()
+    server.forget_peak()
     for client in everybody:
         client.start()
     time.sleep(seconds)
     for client in everybody:
         client.stop()
     statuses = sum((client.statuses for client in attackers), Counter[int]())
-    answers = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
-    return (
-        f"{max(live.times):8.1f} {_p99(live.times):8.1f} {_p99(small.times):8.1f} {max(small.times):8.1f}   {answers}"
+    answers = ", ".join(f"{count} x {status or 'cut off'}" for status, count in sorted(statuses.items()))
+    times = "".join(
+        f"{value:9.1f}" for one in (live, small, called) for value in (_p99(one.times), max(one.times, default=0))
     )
+    return f"{times} {before:7.0f} {server.resident('VmHWM') - before:7.0f}   {answers}"
 
 
 def _p99(times: list[float]) -> float:
-    return statistics.quantiles(times, n=100)[98] if len(times) > 1 else times[0]
+    return statistics.quantiles(times, n=100)[98] if len(times) > 1 else sum(times)
 
 
 def main() -> None:
@@ -193,15 +345,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="for each kind")
     parser.add_argument("--together", type=int, nargs="+", default=[1, 4], help="how many at once")
     parser.add_argument("--only", default="", help="only kinds with this in their name")
+    parser.add_argument("--held-mib", type=int, default=256, help="the reserve of memory")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address:
-        print(f"{'milliseconds':42} live max live p99 small p99 small max   answers")
-        print(f"{'none':40} 0 {measure(address, None, 0, options.seconds)}")
-        for name, make in hostile_requests().items():
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), options.held_mib) as server:
+        print(
+            f"{'milliseconds':42}  live p99      max small p99      max  gRPC p99      max  MiB at   and more   answers"
+        )
+        print(f"{'none':40} 0 {measure(server, (), options.seconds)}")
+        for name, (port, flood) in FLOODS.items():
             if options.only in name:
-                hostile = make()
-                for together in options.together:
-                    print(f"{name:40} {together} {measure(address, hostile, together, options.seconds)}", flush=True)
+                attackers = [Flooding(server.ports[port], flood)]
+                print(f"{name:40} 1 {measure(server, attackers, options.seconds)}", flush=True)
+        for name, make in (BOMBS | hostile_requests()).items():
+            hostile = make() if options.only in name else None
+            for together in (_TOGETHER,) if name in BOMBS else options.together:
+                if hostile is not None:
+                    posts = [Asking(server.ports["http"], *hostile) for _ in range(together)]
+                    line = measure(server, posts, options.seconds)
+                    print(f"{name:40} {together} {line}", flush=True)
 
 
 if __name__ == "__main__":

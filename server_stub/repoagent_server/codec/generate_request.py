@@ -119,7 +119,10 @@ class _Reader:
         values: list[Any] | Values = value if isinstance(value, Values) else value if type(value) is list else [value]
         shape = _shape(name, dims, len(values))
         self._count(name, _byte_size(name, info, values, self._limits.json_depth))
-        array = array_of_values(info, values)
+        try:
+            array = array_of_values(info, values)
+        except RepoAgentError as error:
+            raise type(error)(f"{error.message}: input '{name}'") from None
         if name in self.tensors:
             raise self._label.error(f"input '{name}' already exists in request")
         self.tensors[name] = Tensor(info.data_type, _shaped(array, shape))

@@ -12,19 +12,24 @@ __all__ = ["HeaderForwarding"]
 _RESERVED: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"}
 )
+_EXACT: Final = "(?-i)"
 _RESERVED_PREFIX: Final = "triton_"
 
 
 class HeaderForwarding:
-    """Chooses headers by a regular expression, which may match any part of a name, in any case; "" chooses none.
+    """Chooses headers by a regular expression, which may match any part of a name; "" chooses none.
+
+    The case of letters means nothing, unless the expression begins with ``(?-i)``.
 
     Raises:
         InvalidArgumentError: it is not a regular expression.
     """
 
     def __init__(self, pattern: str = "", *, without: Collection[str] = ()) -> None:
+        # RE2, which Triton uses, takes a flag back in the middle of an expression; Python does not.
+        exact = pattern.startswith(_EXACT)
         try:
-            self._search = re.compile(pattern, re.IGNORECASE).search
+            self._search = re.compile(pattern.removeprefix(_EXACT), 0 if exact else re.IGNORECASE).search
         except re.error as error:
             raise InvalidArgumentError(
                 f"'{pattern}' is not a regular expression for names of headers: {error}"

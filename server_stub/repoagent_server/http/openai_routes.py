@@ -38,6 +38,7 @@ _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
 _PROBE: Final = "the model may answer more than once"
 _IDENTITY: Final = (b"", b"identity")
+_UNKNOWN: Final = "this server has no such path of OpenAI's API"
 _TURNED_OFF: Final = "this server does not serve OpenAI's API: start it with --allow-openai=true"
 
 
@@ -64,6 +65,7 @@ class OpenAiRoutes:
             asks("/v1/embeddings", deferred=self.embeddings),
             looks("/v1/models", blocking=self.models, needs=listed(Right.METADATA)),
             looks("/v1/models/(?P<model>.+)", blocking=self.model, needs=for_model(Right.METADATA)),
+            looks("/v1(?:/.*)?", blocking=self.models, needs=listed(Right.METADATA), off=_UNKNOWN),
         ]
 
     def models(self, request: Request, _: Params) -> Response:

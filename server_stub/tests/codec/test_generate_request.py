@@ -112,7 +112,7 @@ def test_members_of_parameters_are_treated_as_if_they_stood_outside() -> None:
         (
             '{"parameters": {"N": "x"}}',
             InternalError,
-            "Converting keyword: 'parameters': attempt to access JSON non-signed-integer as signed-integer",
+            "Converting keyword: 'parameters': attempt to access JSON non-signed-integer as signed-integer: input 'N'",
         ),
         (
             '{"parameters": {"parameters": {}}}',
@@ -162,7 +162,8 @@ def test_of_a_parameter_given_twice_the_first_counts() -> None:
     ],
 )
 def test_values_of_the_wrong_type_are_refused_with_tritons_words(body: str, text: str) -> None:
-    assert refused(body) == (InternalError, text)
+    where = "".join(f": input '{name}'" for name in json.loads(body))  # F23
+    assert refused(body) == (InternalError, text + where)
 
 
 def test_the_first_fault_in_the_document_is_the_one_that_is_told() -> None:

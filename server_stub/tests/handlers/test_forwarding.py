@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from repoagent_server import KServeGrpc, KServeHttp, asgi_app
+from repoagent_server.handlers.forwarding import HeaderForwarding
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.server import Server
@@ -134,3 +135,9 @@ def test_an_embedder_is_told_of_a_bad_pattern(server: Server) -> None:
         KServeGrpc(server, KServeGrpc.Options(port=0, forward_header_pattern="(")).start()
     with pytest.raises(InvalidArgumentError, match="not a regular expression"):
         asgi_app(server, forward_headers="(")
+
+
+@pytest.mark.parametrize(("pattern", "chosen"), [("(?-i)X.*", ["X-A"]), ("X.*", ["X-A", "x-b"]), ("(?-i)x.*", ["x-b"])])
+def test_an_expression_can_ask_for_the_case_of_letters(pattern: str, chosen: list[str]) -> None:
+    """F15: the form that Triton documents."""
+    assert list(HeaderForwarding(pattern).chosen([("X-A", "1"), ("x-b", "2"), ("a", "3")])) == chosen

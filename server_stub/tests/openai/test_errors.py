@@ -159,7 +159,16 @@ def test_without_the_flag_the_routes_name_it(server: Server) -> None:
         for method in ("GET", "POST"):
             answer = httpx.request(method, f"{base}/chat/completions")
             assert (answer.status_code, "--allow-openai" in answer.json()["error"]["message"]) == (404, True)
-        assert httpx.post(f"{base}/responses", json={}).json() == {"error": "Not Found"}
+        assert httpx.post(f"{base}/responses", json={}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/responses", "/v1/chat"])
+def test_a_path_that_does_not_exist_is_told_in_openais_form(path: str, http: httpx.Client) -> None:
+    """F21."""
+    for method in ("GET", "POST"):
+        answer = http.request(method, path, json={})
+        assert answer.status_code == 404
+        assert "no such path" in answer.json()["error"]["message"]
 
 
 def test_a_route_that_is_off_waits_for_no_body(server: Server) -> None:
