@@ -390,6 +390,10 @@ class ServingCore:
         """See :meth:`CoreQueries.model_metadata`."""
         return self._queries.model_metadata(name, version)
 
+    def decoupled(self, name: str, version: str = "") -> bool:
+        """See :meth:`CoreQueries.decoupled`."""
+        return self._queries.decoupled(name, version)
+
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """See :meth:`CoreQueries.model_config`."""
         return self._queries.model_config(name, version)

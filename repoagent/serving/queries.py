@@ -13,7 +13,6 @@ from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
 from repoagent.serving.measuring.statistics import StatisticsSnapshot
 from repoagent.serving.repositories.repository_set import RepositorySet
-from repoagent.serving.requests.metadata import model_metadata
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.storage.paths.names import check_model_name
 
@@ -132,7 +131,15 @@ class CoreQueries:
         slot = self._table.meant(name)
         loaded = slot.loaded if slot is not None else None
         everything = [served.version] if version or loaded is None else list(loaded.versions)
-        return model_metadata(served.name, served.config, everything)
+        return {**served.metadata, "versions": [str(number) for number in sorted(everything)]}
+
+    def decoupled(self, name: str, version: str = "") -> bool:
+        """Whether a model may answer a request more than once.
+
+        Raises:
+            RepoAgentError: see :meth:`ModelTable.find`.
+        """
+        return self._table.find(name, version).decoupled
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """``GET v2/models/NAME/config``: the completed configuration, without what looks like a secret.

@@ -120,6 +120,9 @@ class FakeCore:
     def model_loaded(self, name: str) -> bool:
         return name in self.models
 
+    def decoupled(self, name: str, version: str = "") -> bool:
+        return False
+
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         model = self._find(name, version)
         batch = [-1] if model.max_batch_size else []

@@ -4,12 +4,14 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.instances.backend import AskingModel, BackendModel, FragileModel
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
+from repoagent.serving.requests.metadata import model_metadata
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
@@ -90,6 +92,11 @@ class ServedModel:
         self._infer = scheduler.infer
         self.executes_here: Final = _never if self.decoupled else scheduler.executes_here
         """Whether :meth:`infer` serves a caller better than :meth:`submit`: :meth:`ModelScheduler.executes_here`."""
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """Its metadata, without versions: nobody changes them."""
+        return model_metadata(self.name, self.config, ())
 
     @property
     def running(self) -> int:

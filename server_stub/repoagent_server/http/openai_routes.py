@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
-from repoagent.serving.requests.request import Asked, InferRequest
+from repoagent.serving.requests.request import Asked
 from repoagent_server.access import Need, Right, Scope
 from repoagent_server.access.rights import for_model, listed
 from repoagent_server.codec.json_text import loads
@@ -36,7 +36,6 @@ __all__ = ["OpenAiRoutes"]
 _T = TypeVar("_T")
 _GET: Final = frozenset({b"GET"})
 _POST: Final = frozenset({b"POST"})
-_PROBE: Final = "the model may answer more than once"
 _IDENTITY: Final = (b"", b"identity")
 _UNKNOWN: Final = "this server has no such path of OpenAI's API"
 _TURNED_OFF: Final = "this server does not serve OpenAI's API: start it with --allow-openai=true"
@@ -141,17 +140,9 @@ class OpenAiRoutes:
     def _requests(self, asks: Sequence[GenerationRequest], model: str, metadata: Mapping[str, Any]) -> list[Asked]:
         """The requests to ``model``. One that answers each request once has its text whole in a stream, too."""
         requests = [asked_of(ask, model, metadata) for ask in asks]
-        if asks[0].stream and not self._streams(requests[0]):
+        if asks[0].stream and not self._inference.core.decoupled(model):
             requests = [asked_of(replace(ask, stream=False), model, metadata) for ask in asks]
         return requests
-
-    def _streams(self, asked: Asked) -> bool:
-        """Whether the model may answer ``asked`` more than once."""
-        try:
-            self._inference.check(InferRequest(asked, refuses_decoupled=_PROBE))
-        except RepoAgentError as error:
-            return error.message == _PROBE
-        return False
 
     def _generate(self, request: Request, exchange: Exchange) -> Callable[[tuple[Answer, list[Asked], bool]], None]:
         def submit(found: tuple[Answer, list[Asked], bool]) -> None:

@@ -10,6 +10,7 @@ from openai import BadRequestError, OpenAI
 from repoagent_server import KServeHttp
 
 from repoagent.server import ModelControlMode, Server
+from repoagent.serving.versions import served_model
 
 from .conftest import Token, user
 
@@ -158,3 +159,12 @@ def test_no_alternatives_leave_the_token_that_was_chosen(client: OpenAI) -> None
     assert table.top_logprobs == [
         {token: value} for token, value in zip(table.tokens, table.token_logprobs, strict=True)
     ]
+
+
+def test_the_metadata_of_a_model_are_made_once(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.completions.create(prompt="1", max_tokens=1, **SURE)
+    made: list[object] = []
+    monkeypatch.setattr(served_model, "model_metadata", lambda *given: made.append(given))
+    for stream in (False, True):
+        client.chat.completions.create(messages=user("1"), max_tokens=1, stream=stream, **SURE)
+    assert not made

@@ -141,6 +141,11 @@ def _encrypt_weights(folder: Path) -> None:
         file.rename(f"{file}.age")
 
 
+def _to_gguf(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.rename(file.with_suffix(".gguf"))
+
+
 def _cut(folder: Path) -> None:
     file = next(folder.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-100])
@@ -160,6 +165,7 @@ def _cut(folder: Path) -> None:
             _encrypt_weights,
             "1: has no *.safetensors file: model.safetensors.age is encrypted; name the agent 'decrypt'",
         ),
+        (_to_gguf, "1: has no *.safetensors file: model.gguf is a GGUF file; take the checkpoint that it was made of"),
         (_cut, "cut short"),
         (lambda folder: _change(folder, hidden_size=128), "config.json makes it"),
         (lambda folder: _change(folder, quantization_config={"bits": 4}), "a quantized checkpoint is not supported"),
