@@ -45,6 +45,15 @@ class Limits:
     instances: int = _limit(256, "The most instances of one version of a model, over all its instance groups.")
     sequence_slots: int = _limit(65536, "The most sequences at once of one version of a model, over all instances.")
     warmup_requests: int = _limit(10_000, "The most requests of one warm-up sample of a model.")
+    warmup_seconds: int = _limit(
+        300, "How long all warm-up samples of one version of a model may take, in seconds; 0 for no limit.", least=0
+    )
+    load_thread_seconds: int = _limit(
+        120,
+        "How long a load may keep others from its thread, in seconds; then it goes on beside those of "
+        "--model-load-thread-count. 0: to its end.",
+        least=0,
+    )
     tensor_bytes: int = _limit(
         1024 * _MIB, "The largest tensor that a configuration asks for (warm-up, initial state), in bytes."
     )

@@ -92,7 +92,10 @@ def assemble(
         RepoAgentError: something named by ``options`` is not there or not usable; nothing is left open.
     """
     life = ServerLife()
-    load_pool, unload_pool = LoadPool(options.load_threads, give_back_soon), LoadPool(_UNLOAD_THREADS, give_back_soon)
+    load_pool, unload_pool = (
+        LoadPool(size, give_back_soon, patience_seconds=options.limits.load_thread_seconds)
+        for size in (options.load_threads, _UNLOAD_THREADS)
+    )
     # A slot is made when its model is first asked for: there is a context by then.
     table = ModelTable(lambda name: ModelSlot(name, context, SerialQueue(load_pool, unload_pool)))
     dependencies = Dependencies(table.members)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from repoagent.errors import RepoAgentError
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent.serving.requests.request import InferRequest, OutputPlace
 from repoagent.serving.requests.tensor import Array, Tensor
@@ -20,6 +21,7 @@ __all__ = [
     "BatchRunner",
     "ComputingRunner",
     "DeferringInstance",
+    "EndableRunner",
     "FragileModel",
     "InstanceSpec",
     "Lingering",
@@ -115,6 +117,21 @@ class ComputingRunner(BatchRunner, Protocol):
     def only_computes(self) -> bool:
         """A run computes on the thread that calls it, from its beginning to its end. Others may help, but it waits for
         no device and for no one else, so that the thread's processor time says how long it takes."""
+
+
+@runtime_checkable
+class EndableRunner(BatchRunner, Protocol):
+    """A runner whose run can be ended by another thread."""
+
+    @property
+    def may_go_on_for_ever(self) -> bool:
+        """Whether what a request holds may make a run take any time, however quick those before it were."""
+
+    def end_run(self, error: RepoAgentError) -> None:
+        """Have the run that goes on, or begins next, raise ``error`` soon, unless it is just ending."""
+
+    def renew(self) -> None:
+        """After :meth:`end_run` and the end of that run: the next one is to come to its end."""
 
 
 @runtime_checkable

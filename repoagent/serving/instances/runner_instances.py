@@ -1,14 +1,16 @@
 """Instances over a :class:`BatchRunner`: tensors in, tensors out."""
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from repoagent.errors import RepoAgentError
-from repoagent.serving.instances.backend import BatchRunner, ComputingRunner, PlacingRunner
+from repoagent.errors import CancelledError, RepoAgentError
+from repoagent.serving.instances.backend import BatchRunner, ComputingRunner, EndableRunner, PlacingRunner
 from repoagent.serving.instances.base import as_repoagent_error, batch_size
 from repoagent.serving.instances.batches import Batch, Joiner, requested_outputs
 from repoagent.serving.instances.version_context import VersionContext
+from repoagent.serving.measuring.run_time import unpredictable
 from repoagent.serving.measuring.statistics import ExecutionTimes, FailureReason
 from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.requests.reshape import Reshaper
@@ -17,6 +19,7 @@ from repoagent.serving.requests.tensor import Tensor
 
 __all__ = ["RaggedInstance", "RunnerInstance"]
 
+_CANCELLED: Final = "request cancelled"
 _UNWATCHED: Final = 7
 """Of eight calls to a model that is not quick one is looked at closely: the thread's clock is slow."""
 
@@ -35,16 +38,24 @@ class RunnerInstance:
         self._model_name = context.name
         self._version = str(context.version)
         self._runner = runner
-        self._run = runner.run
+        self._run: Callable[..., dict[str, Tensor]] = runner.run
         self._run_into = runner.run_into if isinstance(runner, PlacingRunner) else None
         self._statistics = context.statistics
         self._record = context.statistics.record
         self._batching = context.batching
         self._reshaper = reshaper
         self._joiner = joiner or Joiner()
-        self.run_time = context.run_time
+        self._endable = runner if isinstance(runner, EndableRunner) else None
+        self._running: Sequence[InferRequest] = ()
+        """What an endable runner executes."""
+        self._ended = False
+        self._ending = threading.Lock()
+        self._look: Final = self._end_if_cancelled
+        # A thread that serves others too, such as an event loop, must not execute what may take any time.
+        loops = self._endable is not None and self._endable.may_go_on_for_ever
+        self.run_time = unpredictable() if loops else context.run_time
         computes = isinstance(runner, ComputingRunner) and runner.only_computes
-        self._note = self.run_time.note_computing if computes else self.run_time.note
+        self._note = context.run_time.note_computing if computes else context.run_time.note
         self._calls = -1
 
     def call(self, request: InferRequest) -> InferResponse:
@@ -57,9 +68,10 @@ class RunnerInstance:
             cpu_ns = 0 if self._calls & _UNWATCHED or self.run_time.quick else time.thread_time_ns()
             input_end = time.monotonic_ns()
             if request.output_places and self._run_into is not None:
-                outputs = self._run_into(inputs, request.requested_outputs, request.output_places)
+                places = request.output_places
+                outputs = self._run_for((request,), self._run_into, inputs, request.requested_outputs, places)
             else:
-                outputs = self._run(inputs, request.requested_outputs)
+                outputs = self._run_for((request,), self._run, inputs, request.requested_outputs)
             output_start = time.monotonic_ns()
             self._note(output_start - input_end, cpu_ns and time.thread_time_ns() - cpu_ns)
             if self._reshaper is not None:
@@ -71,6 +83,33 @@ class RunnerInstance:
         request.times = times = ExecutionTimes(start, input_end, output_start, time.monotonic_ns())
         self._record(batch_size(request) if self._batching else 1, request.arrival_ns or start, times)
         return response
+
+    def _run_for(
+        self, requests: Sequence[InferRequest], run: Callable[..., dict[str, Tensor]], *arguments: object
+    ) -> dict[str, Tensor]:
+        """Run; it ends when all of ``requests`` have been cancelled, if the runner can do that."""
+        endable = self._endable
+        if endable is None:
+            return run(*arguments)
+        self._running = requests
+        for request in requests:
+            request.on_cancel = self._look
+        try:
+            if _cancelled(requests):
+                raise CancelledError(_CANCELLED)
+            return run(*arguments)
+        finally:
+            with self._ending:
+                self._running = ()
+                if self._ended:
+                    self._ended = False
+                    endable.renew()
+
+    def _end_if_cancelled(self) -> None:
+        with self._ending:
+            if self._endable is not None and self._running and not self._ended and _cancelled(self._running):
+                self._ended = True
+                self._endable.end_run(CancelledError(_CANCELLED))
 
     def execute(self, requests: Sequence[InferRequest]) -> None:
         batch = self.prepare(requests)
@@ -111,7 +150,7 @@ class RunnerInstance:
         # What has been ready for a while has waited for this: in the queue, as far as the statistics know.
         batch.start_ns += begin - batch.input_end_ns
         batch.input_end_ns = begin
-        outputs = self._run(batch.inputs, batch.wanted)
+        outputs = self._run_for(batch.requests, self._run, batch.inputs, batch.wanted)
         batch.output_start_ns = end = time.monotonic_ns()
         self._note(end - begin, cpu_ns and time.thread_time_ns() - cpu_ns)
         return outputs
@@ -164,7 +203,7 @@ class RunnerInstance:
 
     def rehearse(self, request: InferRequest) -> None:
         inputs = request.inputs if self._reshaper is None else self._reshaper.to_model(request.inputs)
-        self._run(inputs, ())
+        self._run_for((request,), self._run, inputs, ())
 
     def close(self) -> None:
         self._runner.close()
@@ -180,4 +219,8 @@ class RaggedInstance(RunnerInstance):
         return submit_and_wait(lambda one: self.execute((one,)), request, self._model_name)
 
     def rehearse(self, request: InferRequest) -> None:
-        self._run(self._joiner.join((request,)), ())
+        self._run_for((request,), self._run, self._joiner.join((request,)), ())
+
+
+def _cancelled(requests: Sequence[InferRequest]) -> bool:
+    return all(request.cancelled or request.placeholder for request in requests)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,13 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 from repoagent.errors import UnavailableError
+from repoagent.limits import Limits
 
 __all__ = ["LoadPool", "Submitter", "pausing"]
 
 logger = logging.getLogger(__name__)
+
+_LEAST_WAIT_SECONDS: Final = 0.05
 
 _own_pool: Final[ContextVar["LoadPool | None"]] = ContextVar("repoagent_load_pool", default=None)
 """The pool that the present thread belongs to."""
@@ -27,17 +31,25 @@ class Submitter(Protocol):
 class LoadPool:
     """At most ``size`` jobs are at work at once. A job that waits for other jobs does not count as long as it waits.
 
+    Nor does one that has taken longer than ``patience_seconds`` (0: for ever): jobs that never end take no thread from
+    others for longer than that, whoever owns them.
+
     ``on_idle`` is called by the last thread before it ends, when there is nothing more to do.
     """
 
-    def __init__(self, size: int, on_idle: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, size: int, on_idle: Callable[[], object] = lambda: None, *, patience_seconds: float = 0) -> None:
         self._size = size
+        self._patience = patience_seconds
         self._on_idle = on_idle
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._jobs: deque[Callable[[], None]] = deque()
         self._threads = 0
         self._waiting = 0
+        self._begun: dict[object, float] = {}
+        """When the jobs at work began (``time.monotonic``), by a mark of their threads; not of late ones."""
+        self._late: set[object] = set()
+        self._watching = False
         self._named = 0
         self._closed = False
 
@@ -56,6 +68,7 @@ class LoadPool:
             except UnavailableError:
                 self._jobs.remove(job)
                 raise
+            self._watch_if_needed()
 
     def _start_threads(self) -> None:
         """Start what may run beside what runs. Raises UnavailableError if nothing runs then that would take a job."""
@@ -78,23 +91,67 @@ class LoadPool:
 
     def _work(self, job: Callable[[], None]) -> None:
         _own_pool.set(self)
+        mark = object()
         following: Callable[[], None] | None = job
         while following is not None:
+            if self._patience:
+                with self._lock:
+                    self._begun[mark] = time.monotonic()
             try:
                 following()
             except BaseException:
                 logger.exception("a job of the pool raised")
-            following = self._next()
+            following = self._next(mark)
         if not self._threads:
             self._on_idle()
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next(self, mark: object) -> Callable[[], None] | None:
         with self._lock:
+            self._end_job(mark)
             if self._jobs and self._threads - self._waiting <= self._size:
                 return self._jobs.popleft()
             self._threads -= 1
             self._idle.notify_all()
             return None
+
+    def _end_job(self, mark: object) -> None:
+        self._begun.pop(mark, None)
+        if mark in self._late:
+            self._late.remove(mark)
+            self._waiting -= 1
+
+    # -- jobs that take too long ------------------------------------------------------------------------------------
+
+    def _watch_if_needed(self) -> None:
+        """Have a thread look at the jobs at work while others wait for them."""
+        if self._jobs and self._patience and not self._watching:
+            try:
+                threading.Thread(target=self._watch, name="repoagent-load-watch", daemon=True).start()
+            except RuntimeError:  # The machine has no thread left; the next job tries again.
+                return
+            self._watching = True
+
+    def _watch(self) -> None:
+        with self._lock:
+            while self._jobs and not self._closed:
+                now = time.monotonic()
+                for mark in [it for it, begun in self._begun.items() if begun + self._patience <= now]:
+                    del self._begun[mark]
+                    self._late.add(mark)
+                    self._waiting += 1
+                    logger.warning(
+                        "a load has taken longer than %g seconds: it goes on, and others do not wait for its thread "
+                        "(%s)",
+                        self._patience,
+                        Limits.flag("load_thread_seconds"),
+                    )
+                try:
+                    self._start_threads()
+                except UnavailableError as error:
+                    logger.warning("%s", error)
+                oldest = min(self._begun.values(), default=now)
+                self._idle.wait(max(_LEAST_WAIT_SECONDS, oldest + self._patience - now))
+            self._watching = False
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -130,6 +130,7 @@ class Retirements:
 
     def __init__(self, on_idle: Callable[[], object] = lambda: None) -> None:
         self._on_idle = on_idle
+        self._latest = float("inf")
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
 
@@ -138,7 +139,7 @@ class Retirements:
     ) -> threading.Event:
         """Drain and close ``model``, call its agents, then ``done``. The event returned is set after that."""
         finished = threading.Event()
-        deadline = time.monotonic() + limit_seconds
+        deadline = min(time.monotonic() + limit_seconds, self._latest)
 
         def finish() -> None:
             try:
@@ -174,6 +175,10 @@ class Retirements:
                 self._threads.discard(threading.current_thread())
             if not self._threads:
                 self._on_idle()
+
+    def hurry(self, latest: float) -> None:
+        """Those that begin from now on drain until ``latest`` (``time.monotonic``) at most."""
+        self._latest = latest
 
     def wait(self, deadline: float) -> bool:
         """Wait for all of them until ``deadline`` (``time.monotonic``); False if some are not done."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Final
 
 from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.ensembles.dependencies import Dependencies
@@ -14,6 +15,9 @@ from repoagent.serving.lifecycle.model_states import UNLOADED, ModelState
 from repoagent.serving.lifecycle.model_table import ModelTable
 
 __all__ = ["Unloader"]
+
+_FOR_AGENTS: Final = 0.25
+"""Of the exit timeout, what remains when requests that run are given up."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +100,8 @@ class Unloader:
     def unload_everything(self, deadline: float) -> bool:
         """Cancel all loads and unload all models, leased or not; False if ``deadline`` (monotonic) was not enough."""
         self._table.close()
+        # What does not end by itself is ended in time for its agents to hear of it.
+        self._retirements.hurry(deadline - _FOR_AGENTS * _left(deadline))
         if loads := self._in_state(ModelState.LOADING):
             logger.info("cancelling these loads, which have to end first: %s", ", ".join(loads))
         try:

@@ -23,6 +23,7 @@ from repoagent.serving.instances.backend import Backend, BackendModel, FrugalMod
 from repoagent.serving.instances.base import (
     as_repoagent_error,
 )
+from repoagent.serving.instances.left_behind import loading_until
 from repoagent.serving.instances.ragged import RaggedJoiner
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.measuring.latencies import LatencyOptions
@@ -197,7 +198,8 @@ class ModelBuilder:
             self.admit(name, merged)
 
         try:
-            return keep(served, present.share(version, config), config, files, self.registry, judge, cancelled)
+            share, seconds = present.share(version, config), self.limits.warmup_seconds
+            return keep(served, share, config, files, self.registry, judge, cancelled, warmup_seconds=seconds)
         except Exception as error:
             raise as_repoagent_error(error, name) from error
 
@@ -235,6 +237,12 @@ class ModelBuilder:
     def _build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
+        with loading_until(cancelled):
+            return self._build_watched(name, config, files, version, cancelled)
+
+    def _build_watched(
+        self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
+    ) -> ServedModel:
         _refuse_unsupported(name, config)
         if is_ensemble(config):
             return self._build_ensemble(name, config, files, version)
@@ -265,7 +273,8 @@ class ModelBuilder:
         change = instances.prepare(version.config, cancelled)
         with ExitStack() as undo:
             undo.callback(change.discard)
-            warm_up(version.config, files, list(change.added.values()), states, cancelled)
+            added, seconds = list(change.added.values()), self.limits.warmup_seconds
+            warm_up(version.config, files, added, states, cancelled, limit_seconds=seconds)
             undo.pop_all()
         instances.apply(change)
         scheduler = new_scheduler(version, instances.instances, cache=self.cache, states=states)

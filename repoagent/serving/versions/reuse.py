@@ -86,6 +86,8 @@ def keep(
     registry: BackendRegistry,
     judge: Callable[[ModelConfig], None],
     cancelled: Callable[[], bool],
+    *,
+    warmup_seconds: int = 0,
 ) -> Kept | None:
     """``served`` as a new load with ``config`` has it; None if it must be made again.
 
@@ -104,7 +106,8 @@ def keep(
     if change is None:
         return None
     try:
-        warm_up(merged, files, list(change.added.values()), cancelled=cancelled)
+        added = list(change.added.values())
+        warm_up(merged, files, added, cancelled=cancelled, limit_seconds=warmup_seconds)
     except BaseException:
         change.discard()
         raise

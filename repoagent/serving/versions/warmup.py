@@ -1,12 +1,15 @@
 """Warm-up: requests that a model answers before it counts as ready, so that the first client does not wait."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError
+from repoagent.limits import Limits
 from repoagent.serving.instances.base import Instance
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["warm_up"]
 
+_LOOK_SECONDS: Final = 0.1
 _DIRECTORY: Final = "warmup"
 
 
@@ -29,6 +33,8 @@ def warm_up(
     instances: list[Instance],
     states: SequenceStates | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    limit_seconds: int = 0,
 ) -> None:
     """Run every ``model_warmup`` sample of ``config`` on every instance.
 
@@ -37,21 +43,67 @@ def warm_up(
 
     Raises:
         RepoAgentError: a sample is wrong, or the model failed on it; the message names it.
-        CancelledError: ``cancelled`` became true between two requests.
+        UnavailableError: all samples together took longer than ``limit_seconds`` (0: any time is fine).
+        CancelledError: ``cancelled`` became true. As with the time limit, a request that runs is cancelled as well.
     """
-    for sample in config.model_warmup:
-        for request in _requests(config, files, sample, states):
-            for instance in instances:
-                if cancelled():
-                    raise CancelledError(f"the load of model '{config.name}' was cancelled")
-                _rehearse(instance, request, config.name, sample.name)
+    if not config.model_warmup:
+        return
+    with _Supervision(config.name, cancelled, limit_seconds) as supervision:
+        for sample in config.model_warmup:
+            for request in _requests(config, files, sample, states):
+                for instance in instances:
+                    supervision.rehearse(instance, request, sample.name)
 
 
-def _rehearse(instance: Instance, request: InferRequest, model: str, sample: str) -> None:
-    try:
-        instance.rehearse(request)
-    except RepoAgentError as error:
-        raise type(error)(f"failed to run warmup sample '{sample}' of model '{model}': {error}") from error
+class _Supervision:
+    """A thread that cancels the request that runs, when the load has been cancelled or the time is over."""
+
+    def __init__(self, model: str, cancelled: Callable[[], bool], limit_seconds: int) -> None:
+        self._model = model
+        self._cancelled = cancelled
+        self._limit = limit_seconds
+        self._deadline = time.monotonic() + limit_seconds if limit_seconds else float("inf")
+        self._request: InferRequest | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="repoagent-warmup-watch", daemon=True)
+
+    def __enter__(self) -> "_Supervision":
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise UnavailableError(f"no thread can be started to watch the warm-up: {error}") from error
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            request = self._request
+            if request is not None and (self._cancelled() or time.monotonic() > self._deadline):
+                request.cancel()
+
+    def rehearse(self, instance: Instance, request: InferRequest, sample: str) -> None:
+        """Execute ``request``. Raises as :func:`warm_up` does."""
+        self._check(sample)
+        self._request = request
+        try:
+            instance.rehearse(request)
+        except RepoAgentError as error:
+            self._check(sample)
+            raise type(error)(f"failed to run warmup sample '{sample}' of model '{self._model}': {error}") from error
+        finally:
+            self._request = None
+        self._check(sample)
+
+    def _check(self, sample: str) -> None:
+        if self._cancelled():
+            raise CancelledError(f"the load of model '{self._model}' was cancelled")
+        if time.monotonic() > self._deadline:
+            raise UnavailableError(
+                f"the warm-up of model '{self._model}' was ended at sample '{sample}': it took longer than "
+                f"{self._limit} seconds ({Limits.flag('warmup_seconds')})"
+            )
 
 
 def _requests(

@@ -54,6 +54,7 @@ __all__ = ["run"]
 logger = logging.getLogger(__name__)
 
 _FILES: Final = 1 << 16
+_LAST_ANSWERS_SECONDS: Final = 1.0
 _HTTP: Final = "HTTPService"
 _METRICS: Final = "Metrics Service"
 _GRPC: Final = "GRPCInferenceService"
@@ -106,7 +107,7 @@ def run(options: ServeOptions) -> int:
             audit = stack.enter_context(audit_log(options))
             requests = stack.enter_context(_request_log(options.request_log))
             logs = [log for log in (audit, requests) if log is not None]
-            stack.enter_context(hangup_calls([log.reopen for log in logs]))
+            stack.enter_context(hangup_calls([log.reopen for log in logs], stop))
             core = _core(options, line, audit or NO_AUDIT)
             stack.callback(core.stop)  # a second time after all has gone well, which does nothing
             regions = Regions(allowed=options.allow_client_shm)
@@ -367,6 +368,8 @@ def _stop(core: ServingCore, fronts: Mapping[str, FrontEnd], timeout: float) -> 
     except RepoAgentError as error:
         logger.error("failed to stop server: %s - %s", error.code.text, error)
         core.options.audit.record("server", "failed", {"pid": os.getpid(), "error": str(error)})
+        for front in fronts.values():  # Who waits for what did not end has just been told so.
+            front.drain(_LAST_ANSWERS_SECONDS)
         logging.shutdown()
         os._exit(1)  # a thread that does not come back would keep the interpreter from ending
     for front in fronts.values():

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first is a request, the second ends the drain delay, the third the process."""
+"""SIGINT and SIGTERM: the first is a request, the second ends the drain delay, the third the process. SIGHUP."""
 
 import os
 import signal
@@ -91,16 +91,18 @@ def stop_signals(prefix: bytes = b"") -> Iterator[StopRequest]:
 
 
 @contextmanager
-def hangup_calls(calls: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Call each of ``calls`` at a SIGHUP inside the block; without any the signal stays as it is.
+def hangup_calls(calls: Sequence[Callable[[], None]], stop: StopRequest) -> Iterator[None]:
+    """Call each of ``calls`` at a SIGHUP inside the block; without any it is a ``stop``, unless it is ignored (nohup).
 
     They are called between two steps of the main thread, whatever locks that holds: they must take none.
     """
-    if not calls:
+    if not calls and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         yield
         return
 
-    def handle(_: int, __: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not calls:
+            stop.handle(number, frame)
         for call in calls:
             call()
 

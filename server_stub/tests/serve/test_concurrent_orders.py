@@ -103,9 +103,11 @@ def test_an_agent_that_never_returns_cannot_keep_the_server_from_stopping(
     world.agent("agent")
     world.model("stuck", [("agent", {"copy": "LOAD disk"}), ("agent", {"block": f"LOAD {gate.port}"})])
     server = world.serve("--load-model=plain", "--exit-timeout-secs=1")
-    in_background(lambda: server.load("stuck"))
+    load = in_background(lambda: server.load("stuck"))
     gate.reached()
     assert server.stop() == 1
+    assert load().status_code == 503, "its client is told"
+    assert "stop" in load().json()["error"]
     assert "the exit timeout is over, and these models are not unloaded: stuck (LOADING)" in server.log
     assert "failed to stop server: Internal - Exit timeout expired. Exiting immediately." in server.log
 

@@ -294,7 +294,7 @@ def test_a_parameter_without_sense_is_refused(bad: dict[str, str]) -> None:
 
 
 def test_the_arena_can_be_shrunk_after_each_run() -> None:
-    assert run_options(parameters()) is None
+    assert run_options(parameters()) is not run_options(parameters()), "each instance ends its own runs"
     options = run_options(parameters(memory__enable_memory_arena_shrinkage="cpu:0"))
     assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
 

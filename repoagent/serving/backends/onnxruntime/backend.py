@@ -12,7 +12,7 @@ from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.onnxruntime.model import OnnxRuntimeModel, device_of
 from repoagent.serving.backends.onnxruntime.options import session_options
 from repoagent.serving.backends.onnxruntime.providers import Choice, GpuProviders, check_used
-from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, model_file, open_session
+from repoagent.serving.backends.onnxruntime.session import MODEL_FILENAME, may_loop, model_file, open_session
 from repoagent.serving.backends.onnxruntime.signature import left_out, signature_of
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
@@ -92,7 +92,7 @@ class OnnxRuntimeBackend:
         for reason in left_out(session):
             logger.warning("model '%s' is served without one of its outputs: %s", config.name, reason)
         validate(config, signature)
-        return OnnxRuntimeModel(config, sessions, signature, open_on)
+        return OnnxRuntimeModel(config, sessions, signature, open_on, loops=may_loop(config, files, version))
 
     def _choose(self, config: "ModelConfig", files: ModelFiles, version: int, device: int) -> list[Choice]:
         _, path = model_file(config, files, version)

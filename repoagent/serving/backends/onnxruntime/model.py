@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repoagent.serving.backends.onnxruntime.options import run_options
@@ -34,14 +35,20 @@ class OnnxRuntimeModel:
         sessions: Mapping[int | None, Any],
         signature: Signature,
         open_on: Callable[[int | None], Any],
+        *,
+        loops: bool = False,
     ) -> None:
-        """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later."""
+        """``sessions``: by device, None for the CPU. ``open_on`` opens one where an instance is added later.
+
+        ``loops``: the graph may have loops.
+        """
         self._sessions = dict(sessions)
         self._open_on = open_on
         self._lock = threading.Lock()
         self._signature = signature
         self._outputs = [item.name for item in config.output]
-        self._run_options = run_options(config)
+        self._new_options = partial(run_options, config)
+        self._loops = loops
         self._batching = config.max_batch_size > 0
 
     def create_instance(self, spec: InstanceSpec) -> OnnxRuntimeRunner:
@@ -55,7 +62,9 @@ class OnnxRuntimeModel:
             session = self._sessions.get(place)
             if session is None:
                 session = self._sessions[place] = self._open_on(place)
-        return OnnxRuntimeRunner(session, self._signature, self._outputs, self._run_options, batching=self._batching)
+        return OnnxRuntimeRunner(
+            session, self._signature, self._outputs, self._new_options, batching=self._batching, loops=self._loops
+        )
 
     def close(self) -> None:
         """See :class:`~repoagent.serving.instances.backend.BackendModel`."""

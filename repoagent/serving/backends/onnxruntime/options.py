@@ -88,10 +88,8 @@ def _execution_mode(parameters: _Parameters) -> Any:
 
 
 def run_options(config: "ModelConfig") -> Any:
-    """The ``onnxruntime.RunOptions`` for every run, or None for the defaults."""
-    shrinkage = _Parameters(config).text(_SHRINKAGE)
-    if shrinkage is None:
-        return None
+    """The ``onnxruntime.RunOptions`` for the runs of one instance."""
     options = onnxruntime.RunOptions()
-    options.add_run_config_entry(_SHRINKAGE, shrinkage)
+    if (shrinkage := _Parameters(config).text(_SHRINKAGE)) is not None:
+        options.add_run_config_entry(_SHRINKAGE, shrinkage)
     return options

@@ -1,11 +1,11 @@
 """Running batches on a session."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import onnxruntime
 
-from repoagent.errors import UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.backends.onnxruntime.conversion import (
     bfloat16_from_value,
     bfloat16_to_value,
@@ -32,10 +32,12 @@ class OnnxRuntimeRunner:
         session: Any,
         signature: Signature,
         outputs: Sequence[str],
-        run_options: Any,
+        new_options: Callable[[], Any],
         *,
         batching: bool = False,
+        loops: bool = False,
     ) -> None:
+        """``new_options`` makes ``onnxruntime.RunOptions``; ``loops``: the graph may have loops."""
         self._session = session
         self._names = list(outputs)
         self._types = {info.name: info.data_type for info in signature.outputs}
@@ -43,7 +45,10 @@ class OnnxRuntimeRunner:
             info.name for info in (*signature.inputs, *signature.optional) if info.data_type is DataType.BYTES
         )
         self._text_outputs = any(self._types[name] is DataType.BYTES for name in self._names)
-        self._run_options = run_options
+        self._new_options = new_options
+        self._run_options = new_options()
+        self._ended: RepoAgentError | None = None
+        self.may_go_on_for_ever: Final = loops
         # The public method looks whether an input is missing and then calls this one; the rest is for other providers.
         plain = session.get_providers() == ["CPUExecutionProvider"]
         self._required = len(signature.inputs)
@@ -69,7 +74,7 @@ class OnnxRuntimeRunner:
         try:
             arrays = compute(inputs, names)
         except Exception as error:
-            raise translate(error) from error
+            raise self._ended or translate(error) from error
         types = self._types
         return {name: Tensor(types[name], array) for name, array in zip(names, arrays, strict=True)}
 
@@ -85,6 +90,8 @@ class OnnxRuntimeRunner:
         try:
             arrays = self._placer.run(session, inputs, names, targets, self._run_options)
         except Exception:
+            if self._ended is not None:
+                raise self._ended from None
             # An output may have another shape than the model declares. If it is something else, it is raised again.
             return self.run(inputs, outputs)
         return {name: Tensor(self._types[name], array) for name, array in zip(names, arrays, strict=True)}
@@ -121,7 +128,18 @@ class OnnxRuntimeRunner:
         array: Array = value.numpy()
         return bytes_from_text(array) if self._types[name] is DataType.BYTES else array
 
+    def end_run(self, error: RepoAgentError) -> None:
+        """See :class:`~repoagent.serving.instances.backend.EndableRunner`: ONNX Runtime looks before every node."""
+        self._ended = error
+        self._run_options.terminate = True
+
+    def renew(self) -> None:
+        """See :class:`~repoagent.serving.instances.backend.EndableRunner`."""
+        self._ended = None
+        self._run_options = self._new_options()
+
     def close(self) -> None:
-        """Let go of the session; a run that is still going on keeps it to its end."""
+        """Let go of the session, and end a run that is still going on."""
         self._compute = self._run = None
         self._session = None
+        self.end_run(UnavailableError("the model has been unloaded"))

@@ -1,22 +1,24 @@
 """Opening a session: the model's file, the files beside it, and the providers that were chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
-from repoagent.errors import UnavailableError
+from repoagent.errors import CancelledError, UnavailableError
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.providers import Choice
+from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import MemoryFiles, ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["MODEL_FILENAME", "model_file", "open_session"]
+__all__ = ["MODEL_FILENAME", "may_loop", "model_file", "open_session"]
 
 MODEL_FILENAME: Final = "model.onnx"
+_LOOPS: Final = (b"Loop", b"Scan", b"SequenceMap")
 _CPU: Final = "CPUExecutionProvider"
 
 
@@ -60,6 +62,15 @@ def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[
     return directory, path
 
 
+def may_loop(config: "ModelConfig", files: ModelFiles, version: int) -> bool:
+    """Whether the graph may have an operator that repeats others as often as its inputs say.
+
+    A model whose names contain that of such an operator is taken for one.
+    """
+    content = files.bytes(model_file(config, files, version)[1])
+    return any(operator in content for operator in _LOOPS)
+
+
 def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choice]) -> Any:
     try:
         if any(choice.devices for choice in choices):
@@ -68,8 +79,15 @@ def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choi
                     options.add_provider_for_devices(list(choice.devices), dict(choice.options))
                 else:
                     options.add_provider(choice.name, dict(choice.options))
-            return onnxruntime.InferenceSession(model, options)
+            return _open(lambda: onnxruntime.InferenceSession(model, options), options)
         providers: list[Any] = [(choice.name, dict(choice.options)) for choice in choices]
-        return onnxruntime.InferenceSession(model, options, providers=[*providers, _CPU])
+        return _open(lambda: onnxruntime.InferenceSession(model, options, providers=[*providers, _CPU]), options)
+    except CancelledError:
+        raise
     except Exception as error:
         raise translate(error, name) from error
+
+
+def _open(make: Callable[[], Any], options: Any) -> Any:
+    # ONNX Runtime computes what is constant, which can take years, and looks at the flag only before and after that.
+    return unless_cancelled(make, lambda: options.set_load_cancellation_flag(True))
