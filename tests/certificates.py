@@ -25,7 +25,8 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self.root = str(folder / f"{name}.pem")
         self._key = str(folder / f"{name}.key")
-        _run(f"{_NEW} {_EC}", "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.root)
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # Python 3.13 looks for it
+        _run(f"{_NEW} {_EC}", "-subj", f"/CN={name}", *usage, "-keyout", self._key, "-out", self.root)
 
     def issue(self, name: str, names: tuple[str, ...] = LOCAL, *more: str, key: str = _EC) -> Pair:
         """A certificate with the common name ``name`` and alternative ``names``, and a ``key``, as openssl has them."""
