@@ -247,10 +247,10 @@ def test_only_wanted_outputs_are_sent(asker: Asker) -> None:
         ({"beam_width": 2}, "beam_width 2 is more than ExecutorConfig.max_beam_width"),
         ({"text_input": b"\xff"}, "input 'text_input' is not UTF-8"),
         ({"text_input": ""}, "Request.input_token_ids must not be empty"),
-        ({"text_input": "x" * 300}, "must be less than the maximum sequence length"),
+        ({"text_input": "x" * 300}, "the prompt has 300 tokens, and the model takes at most 255"),
         ({"sampling_parameters": "{"}, "input 'sampling_parameters' is not valid JSON"),
         ({"sampling_parameters": "[]"}, "must be a JSON object"),
-        ({"sampling_parameters": '{"best_of": 2}'}, "best_of is not known; there are bad_words"),
+        ({"sampling_parameters": '{"best_of": 2}'}, "best_of is not known; there are allowed_token_ids, bad_words"),
         ({"sampling_parameters": '{"temperature": "hot"}'}, "SamplingConfig.temperature must be"),
         ({"sampling_parameters": '{"stop": [7]}'}, "stop_words must be texts"),
         ({"guided_decoding_guide_type": "poem"}, "guided_decoding_guide_type must be one of json"),
@@ -278,7 +278,7 @@ def test_a_row_that_fails_ends_its_whole_request(core: ServingCore, write_llm: W
     request = asker.request("hello", batching=True, max_tokens=200)
     request.inputs["text_input"].array = np.array([[b"hello"], [b"y" * 300]], np.object_)
     request.inputs["max_tokens"].array = np.array([[200], [5]], np.int32)
-    with pytest.raises(InvalidArgumentError, match="maximum sequence length"):
+    with pytest.raises(InvalidArgumentError, match="the model takes at most 255"):
         asker.send(request).one()
     assert asker.ask("hello", batching=True, max_tokens=5).one()
 
