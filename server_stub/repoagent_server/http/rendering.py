@@ -28,7 +28,9 @@ def render(
     ``bodiless`` leaves the body out (an answer to HEAD). ``request_id`` is the client's, which goes back to it.
     """
     connection = b"close" if close else b"keep-alive" if announce_keep_alive else b""
-    head = _head(response, connection, b"Content-Length: %d" % response.length, request_id)
+    head = _head(
+        response, connection, b"Content-Length: %d" % (len(response.body) + sum(map(len, response.parts))), request_id
+    )
     if bodiless:
         return [head]
     return [head + response.body, *response.parts]

@@ -71,7 +71,8 @@ class LlmBackend:
             )
         path = f"{version}/{self.default_model_filename}"
         if not files.exists(path):
-            if way := way_out(files.names(str(version))):
+            others = [name for name in files.names(str(version)) if not name.endswith(".onnx")]  # a decoder has these
+            if way := way_out(others):
                 raise UnavailableError(f"version directory {version} of model '{config.name}' holds {way}")
             raise UnavailableError(
                 f"unable to find '{path}' for model '{config.name}': a version directory holds a decoder folder, as "

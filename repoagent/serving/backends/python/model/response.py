@@ -28,7 +28,7 @@ class InferenceResponse:
         self._error: TritonError | None = None
         if error is not None:
             self.set_error(error)
-        self._parameters = checked_parameters(parameters)
+        self._parameters = {} if parameters is None else checked_parameters(parameters)
 
     @classmethod
     def wrap(
