@@ -11,7 +11,7 @@ __all__ = ["response_guide", "schema_guide"]
 _FIELD: Final = "response_format"
 _OUTPUTS: Final = "structured_outputs"
 _KINDS: Final = ("json", "regex", "choice", "grammar")
-_SPACES: Final = "a schema says which white space it takes, with 'x-guidance'"
+_SPACES: Final = "the key 'x-guidance' of a schema sets its white space"
 _ELSEWHERE: Final = ("grammar", "json_schema", "regex", "ebnf", "structural_tag")
 """Names that other servers have."""
 _MOST_CHOICES: Final = 1024
@@ -55,7 +55,7 @@ def _outputs(fields: Fields) -> Guide | None:
     if given is None:
         return None
     given.refuse("whitespace_pattern", _SPACES)
-    given.refuse("disable_additional_properties", "a schema says it, with 'additionalProperties'", False)
+    given.refuse("disable_additional_properties", "the key 'additionalProperties' of a schema sets it", False)
     found = [guide for kind in _KINDS if (guide := _guide(given, kind, kind)) is not None]
     if given.truth("json_object"):
         found.append(schema_guide(given.name("json_object"), {"type": "object"}))
