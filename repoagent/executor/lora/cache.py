@@ -23,6 +23,12 @@ _DEFAULT_BYTES: Final = 1 << 30
 class _Entry:
     adapter: LoraAdapter
     users: int = 0
+    fetched: bool = False
+    """Beforehand, from the operator's folder."""
+
+    @property
+    def stays(self) -> bool:
+        return self.fetched or self.users > 0
 
 
 class AdapterLease:
@@ -40,7 +46,8 @@ class AdapterLease:
 
 
 class AdapterCache:
-    """Full, it forgets the task unused longest; tasks of requests that are not done stay. Any thread may call it."""
+    """Full, it forgets the task unused longest; tasks of requests that are not done stay, and those that were read
+    beforehand: a client could put weights of its own in their place. Any thread may call it."""
 
     def __init__(self, config: PeftCacheConfig, shape: LoraShape, dtype: str) -> None:
         self._shape = shape
@@ -105,14 +112,14 @@ class AdapterCache:
         )
 
     def _store(self, task_id: int, adapter: LoraAdapter) -> _Entry:
-        held = sum(entry.adapter.nbytes for entry in self._entries.values() if entry.users)
+        held = sum(entry.adapter.nbytes for entry in self._entries.values() if entry.stays)
         if held + adapter.nbytes > self._capacity:  # nothing is forgotten for what cannot be kept
             raise CheckError(
                 f"PEFT Cache is full. Could not store taskId={task_id}: it needs {adapter.nbytes} bytes, "
-                f"{held} of {self._capacity} are held by tasks that are in use"
+                f"{held} of {self._capacity} are held by tasks that are in use or were fetched beforehand"
             )
         while self._used + adapter.nbytes > self._capacity:
-            unused = next(known for known, entry in self._entries.items() if entry.users == 0)
+            unused = next(known for known, entry in self._entries.items() if not entry.stays)
             self._used -= self._entries.pop(unused).adapter.nbytes
         self._used += adapter.nbytes
         entry = self._entries[task_id] = _Entry(adapter)
@@ -126,6 +133,7 @@ class AdapterCache:
             if place.is_dir() and place.name.isdigit():
                 weights, config = (_load(place / f"model.lora_{part}.npy") for part in ("weights", "config"))
                 self.lease(LoraConfig(int(place.name), weights, config)).release()
+                self._entries[int(place.name)].fetched = True
 
 
 def _load(path: Path) -> Any:
