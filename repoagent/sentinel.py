@@ -15,10 +15,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["NAME", "mark"]
+__all__ = ["NAME", "mark", "marked"]
 
 NAME: Final = "REPOAGENT_STARTED_BY"
 _PATIENCE_SECONDS: Final = 60
@@ -38,6 +39,19 @@ def mark() -> dict[str, str]:
             value = secrets.token_hex(16)
             _sentinels[pid] = value, _start(pid, value)
         return {NAME: _sentinels[pid][0]}
+
+
+@contextlib.contextmanager
+def marked() -> Iterator[None]:
+    """The variable in the environment of this process, which code of models and agents in it hands on by itself."""
+    before = os.environ.get(NAME)
+    os.environ.update(mark())
+    try:
+        yield
+    finally:
+        os.environ.pop(NAME, None)
+        if before is not None:
+            os.environ[NAME] = before
 
 
 def _start(pid: int, value: str) -> "subprocess.Popen[bytes] | None":

@@ -99,6 +99,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
     """
     from repoagent.cli.completed_config import examine
     from repoagent.loader.plugins import PluginManager
+    from repoagent.sentinel import marked
     from repoagent.serving.assembly import open_loader
 
     options = _options(values)
@@ -108,6 +109,7 @@ def check(model_dir: str, as_json: bool, complete_config: bool, **values: Any) -
         lambda record: bool(record.exc_info) and not isinstance(sys.exc_info()[1], KeyboardInterrupt)
     )
     with ExitStack() as resources:
+        resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         source = _source(model_dir, plugins.registry("filesystems"), options.limits)
         line = progress_line()

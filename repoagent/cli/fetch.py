@@ -47,6 +47,7 @@ def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, fl
     Exits 1 if a model cannot be downloaded. What was downloaded until then is kept, and the next call continues.
     """
     from repoagent.loader.plugins import PluginManager
+    from repoagent.sentinel import marked
     from repoagent.serving.assembly import open_loader
     from repoagent.serving.options import CoreOptions
 
@@ -56,6 +57,7 @@ def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, fl
     planner = _Planner(parameters)
     reports = []
     with ExitStack() as resources:
+        resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
         options = CoreOptions(repositories=(), cache_directory=cache_directory)
         loader = open_loader(options, plugins, resources, planner=planner)

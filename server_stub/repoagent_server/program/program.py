@@ -22,7 +22,7 @@ from repoagent.cli.progress import ERASE, ProgressLine, progress_line
 from repoagent.config.variables import config_variables
 from repoagent.errors import RepoAgentError
 from repoagent.loader.load_context import Progress
-from repoagent.sentinel import NAME, mark
+from repoagent.sentinel import marked
 from repoagent.server.exposition.agents import AgentMetrics, WorkspaceMetrics
 from repoagent.server.exposition.audit import AuditMetrics
 from repoagent.server.exposition.machine import Machine
@@ -136,12 +136,11 @@ def _of_this_server() -> Iterator[None]:
     """What code of models and agents in this process finds: no command line, for this one is not theirs, and an
     environment by which what they start ends with the server."""
     ours, sys.argv = sys.argv, [""]
-    os.environ.update(mark())
     try:
-        yield
+        with marked():
+            yield
     finally:
         sys.argv = ours
-        os.environ.pop(NAME, None)
 
 
 def _core(options: ServeOptions, line: ProgressLine | None, audit: Audit) -> ServingCore:

@@ -21,7 +21,7 @@ _PROGRAM: Final = "tpm2_unseal"
 _HANDLE: Final = re.compile(r"0x81[0-9a-fA-F]{6}")
 _REGISTERS: Final = re.compile(r"sha(1|256|384|512):[0-9]{1,2}(,[0-9]{1,2}){0,23}")
 _SECONDS: Final = 30.0
-_INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR"})
+_INHERITED: Final = frozenset({"PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "REPOAGENT_STARTED_BY"})
 _SETTINGS: Final = ("TPM2TOOLS_", "TSS2_")
 
 
