@@ -22,6 +22,29 @@ _PATIENCE = 120
 _TWO_STEPS = r"more than one timestep|batch-?\s?size"
 
 
+# A decoupled model whose last answer has the final flag, and ensembles of one and of two of them.
+_STREAMS = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender, tensor = request.get_response_sender(), request.inputs()[0].as_numpy()
+            for last in [False] * (int(tensor[0]) - 1) + [True]:
+                answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor)])
+                sender.send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL * last)
+"""
+_TENSORS = """
+input { name: "IN" data_type: TYPE_INT32 dims: [1] } output { name: "OUT" data_type: TYPE_INT32 dims: [1] }
+"""
+_STREAMING = 'backend: "python" model_transaction_policy { decoupled: true }' + _TENSORS
+_STEP = """
+step { model_name: "streaming" model_version: -1
+       input_map { key: "IN" value: "%s" } output_map { key: "OUT" value: "%s" } }
+"""
+_E1 = f'platform: "ensemble" {_TENSORS} ensemble_scheduling {{ {_STEP % ("IN", "OUT")} }}'
+_E2 = f'platform: "ensemble" {_TENSORS} ensemble_scheduling {{ {_STEP % ("IN", "a")} {_STEP % ("a", "OUT")} }}'
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("repository")
@@ -32,6 +55,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with (failing / "config.pbtxt").open("a") as file:
         for key, value in (("CUSTOM_FAIL_COUNT", "1"), ("CUSTOM_EMPTY_COUNT", "2"), ("CUSTOM_INFER_DELAY_NS", "many")):
             file.write(f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n')
+    for name, config in (("streaming", _STREAMING), ("e1", _E1), ("e2", _E2)):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+        (repository / name / "1" / "model.py").write_text(_STREAMS)
     with Server(model_repository=str(repository)) as server:
         yield server
 
@@ -94,6 +121,23 @@ def _u32(*values: int) -> Any:
 
 def _is_end(result: Any) -> bool:
     return bool(result.get_response().parameters["triton_final_response"].bool_param)
+
+
+# -- ensembles of decoupled models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "answers"), [("streaming", 3), ("e1", 3), ("e2", 9)])
+@pytest.mark.parametrize("asks", [False, True])
+def test_clients_that_count_final_responses_of_an_ensemble_do_not_wait_for_ever(
+    stream: Stream, model: str, answers: int, asks: bool
+) -> None:
+    """P18: the last answer with tensors is final, and no empty one follows, also for those who ask for it."""
+    stream.send(model, {"IN": _i32(3)}, request_id="first", enable_empty_final_response=asks)
+    results = [stream.next() for _ in range(answers)]
+    stream.send(model, {"IN": _i32(1)}, request_id="next")
+    assert [_is_end(result) for result in results] == [False] * (answers - 1) + [True]
+    assert all(result.as_numpy("OUT").tolist() == [3] for result in results)
+    assert stream.next().get_response().id == "next"
 
 
 # -- identity --------------------------------------------------------------------------------------------------------

@@ -76,9 +76,12 @@ def first_answer(child: ChildProcess, kind: Kind, body: Any, what: str) -> Any:
     place = f"Stub process '{child.name}' is not healthy: in {what}, "
     try:
         answer = child.work.exchange(kind, body)
-    except (PeerGoneError, ProtocolError) as error:
+    except PeerGoneError as error:
         _end(child)
         raise InternalError(place + child.post_mortem()) from error
+    except ProtocolError as error:
+        _end(child)
+        raise _unreadable(child, what) from error
     except OSError as error:
         _end(child)
         raise InternalError(f"{place}it cannot be given its configuration: {error}") from error
