@@ -19,7 +19,7 @@ from repoagent.api.converters import (
     Progressing,
 )
 from repoagent.api.downloads import RemoteFile
-from repoagent.api.model import AgentModel, Cache, Parameters, read_key
+from repoagent.api.model import AgentModel, Cache, Parameters, read_key, read_token
 from repoagent.api.opened_files import OpenedFiles, opened_files
 from repoagent.api.report import ActionReport, EntryReport, LoadReport
 from repoagent.atomic_file import replace_file
@@ -98,6 +98,7 @@ __all__ = [
     "read_json",
     "read_key",
     "read_small_file",
+    "read_token",
     "replace_file",
     "status_beneath",
     "unchanged",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repoagent.limits import Limits
     from repoagent.web import WebClient
 
-__all__ = ["AgentModel", "Cache", "Parameters", "read_key"]
+__all__ = ["AgentModel", "Cache", "Parameters", "read_key", "read_token"]
 
 _Key = TypeVar("_Key")
 
@@ -147,6 +147,21 @@ def read_key(key: Callable[[str], bytes], uri: str, read: Callable[[bytes], _Key
         if isinstance(error, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"the secret of a key reference {uri.partition(':')[0]}: has another form") from None
+
+
+def read_token(key: Callable[[str], bytes], uri: str) -> str:
+    """The secret of ``uri`` as what a header can hold: one line of visible ASCII, blanks around it left out.
+
+    What refuses a header says what is in it, so no other text may get there. Raises as :func:`read_key`.
+    """
+    return read_key(key, uri, _one_line)
+
+
+def _one_line(secret: bytes) -> str:
+    token = secret.decode("ascii").strip()
+    if not token.isprintable():
+        raise InvalidArgumentError("the secret of a token is not one line of visible characters")
+    return token
 
 
 class AgentModel(Protocol):

@@ -1,4 +1,4 @@
-"""T24: who names a file of the machine as a key does not learn whether it is there."""
+"""T24: who names a file of the machine as a key does not learn whether it is there, or what is in it."""
 
 from pathlib import Path
 
@@ -18,7 +18,14 @@ AGENTS = {
     ' parameters { key: "token" value: "%s" }',
 }
 """Each agent that takes a key, with a parameter for a reference to it."""
-CONTENTS = None, b"\xff no key", b"-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----\n\xff", b"{}\xff"
+CONTENTS = (
+    None,
+    b"\xff no key",
+    b"-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----\n\xff",
+    b"-----BEGIN PRIVATE KEY-----\nQQ==\n-----END PRIVATE KEY-----\n",
+    b"# a plug-in's\nAGE-PLUGIN-NONE-1QQ",
+    b"{}\xff",
+)
 
 
 @pytest.mark.parametrize("agent", AGENTS)

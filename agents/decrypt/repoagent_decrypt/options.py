@@ -82,9 +82,12 @@ def load_keys(options: Options, key: Callable[[str], bytes]) -> Keys:
 
 def _read(name: str, source: str, secret: bytes) -> Keys:
     try:
-        return KEY_PARAMETERS[name](secret, source)
+        keys = KEY_PARAMETERS[name](secret, source)
+        for identity in keys.age.foreign:
+            identity.load()  # with a file to decrypt, its text would differ from that of a file that is not there
     except DecryptError as error:
         raise InvalidArgumentError(str(error)) from error
+    return keys
 
 
 def _shown(uri: str) -> str:

@@ -49,8 +49,8 @@ def test_every_option_of_every_command_is_named(name: str) -> None:
 def test_the_example_of_the_library_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"weights")
-    code = re.findall(r"\n\n((?:    .*\n|\n)+)", section("The age library"))[0]
-    exec("\n".join(line[4:] for line in code.splitlines()), {})
+    code = re.findall(r"```python\n(.*?)```", section("The age library"), re.DOTALL)[0]
+    exec(code, {})
     assert (tmp_path / "again.onnx").read_bytes() == b"weights"
 
 

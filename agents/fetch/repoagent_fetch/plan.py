@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 
-from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json, read_key
+from repoagent.api import AgentModel, InvalidArgumentError, NotFoundError, RemoteFile, read_json, read_token
 from repoagent_fetch.options import Options
 
 __all__ = [
@@ -79,7 +79,7 @@ def headers_of(model: AgentModel, options: Options) -> Headers | None:
     token = options.token
     if not token:
         return None
-    return lambda _again: {"Authorization": f"Bearer {read_key(model.key, token, bytes.decode).strip()}"}
+    return lambda _again: {"Authorization": f"Bearer {read_token(model.key, token)}"}
 
 
 def to_text(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from repoagent.api import AgentModel, InvalidArgumentError, UnavailableError, WebAnswer, WebClient, read_key
+from repoagent.api import AgentModel, InvalidArgumentError, UnavailableError, WebAnswer, WebClient, read_token
 from repoagent_fetch.options import Options
 from repoagent_fetch.server_answers import document
 
@@ -86,7 +86,7 @@ class Login:
                 f"the registry {self._reference.host} sends to {realm[:100]!r} for a token, which is not https"
             )
         if self._options.token:
-            return read_key(self._model.key, self._options.token, bytes.decode).strip()
+            return read_token(self._model.key, self._options.token)
         query = {name: parts[name] for name in ("service", "scope") if name in parts}
         query.setdefault("scope", f"repository:{self._reference.name}:pull")
         sent = {"Authorization": self._basic()} if self._options.username else {}

@@ -14,6 +14,7 @@ from repoagent.api import (
     Parameters,
     read_beneath,
     read_key,
+    read_token,
 )
 from repoagent_license.endpoint import ask
 from repoagent_license.grant import Grant, now
@@ -84,7 +85,7 @@ class LicenseAgent(Agent):
 
 def _endpoint_grant(model: AgentModel, options: Options) -> Grant:
     assert options.url is not None
-    token = read_key(model.key, options.token, bytes.decode).strip() if options.token is not None else None
+    token = read_token(model.key, options.token) if options.token is not None else None
     return ask(options.url, model.name, token=token, timeout=options.timeout)
 
 
