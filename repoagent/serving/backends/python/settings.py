@@ -19,7 +19,7 @@ __all__ = ["EXECUTION", "PythonSettings", "runs_in_process_of_its_own"]
 
 EXECUTION: Final = "EXECUTION"
 _REFUSED: Final = re.compile(r"""[;|&$`<>()\[\]{}\\"'*?~#!\s]""")
-"""In the name of a model with processes: Triton's stub cannot be started for them."""
+"""In the name of a model with processes: what Triton refuses, and blanks, at which its older versions split names."""
 _MODES: Final = {"process": True, "in-process": False}
 _FORCED: Final = "process-only"
 _GRACE: Final = "stub-timeout-seconds"
@@ -104,8 +104,8 @@ def runs_in_process_of_its_own(config: "ModelConfig", settings: PythonSettings) 
     own = _asks_for_process(config, settings)
     if own and (found := _REFUSED.search(config.name)):
         raise InvalidArgumentError(
-            f"model '{config.name}' runs in processes of its own, so that its name cannot have the character "
-            f"{found[0]!r}: rename it"
+            f"Invalid stub name: contains invalid characters: model '{config.name}' runs in processes of its own, so "
+            f"that its name cannot have the character {found[0]!r}: rename it"
         )
     return own
 

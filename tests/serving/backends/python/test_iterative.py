@@ -168,7 +168,7 @@ RESCHEDULE = "requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEAS
 @pytest.mark.parametrize(
     ("statement", "returned", "config", "text"),
     [
-        (RESCHEDULE, "None", "", "has no 'sequence_batching { iterative_sequence: true }'"),
+        (RESCHEDULE, "None", "", "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, but the "),
         (RESCHEDULE, "out", ITERATIVE, "return list for reschduled request, found type '<class "),
         ("requests[0].set_release_flags(7)", "out", ITERATIVE, "Invalid request release flag"),
         ("raise ValueError('x')", "None", ITERATIVE, "ValueError: x"),

@@ -49,10 +49,10 @@ def test_what_makes_no_sense_is_refused_by_name(server: dict[str, str], model: d
     assert text in str(raised.value)
 
 
-@pytest.mark.parametrize("character", [*";|&$`<>()[]{}'*?~#!", " ", "\n"], ids=repr)
+@pytest.mark.parametrize("character", [*";|&$`<>()[]{}\\\"'*?~#!", " ", "\n"], ids=repr)
 def test_a_name_that_tritons_processes_cannot_have_is_refused_for_a_process(character: str) -> None:
     model = config()
     model.name = f"m{character}"
     assert not runs_in_process_of_its_own(model, PythonSettings())
-    with pytest.raises(InvalidArgumentError, match="runs in processes of its own, so that its name cannot have"):
+    with pytest.raises(InvalidArgumentError, match="contains invalid characters: model 'm"):
         runs_in_process_of_its_own(model, PythonSettings(own_process=True))

@@ -150,8 +150,8 @@ class PythonInstance:
         if not self._iterative:
             sender.fail(
                 InternalError(
-                    f"model '{self._context.model_name}' reschedules a request, but its configuration has no "
-                    "'sequence_batching { iterative_sequence: true }'"
+                    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, but the configuration of model "
+                    f"'{self._context.model_name}' has no 'sequence_batching {{ iterative_sequence: true }}'"
                 )
             )
         elif response is not None:

@@ -79,10 +79,10 @@ def checked_parameters(parameters: Mapping[str, ParameterValue] | None) -> dict[
     """The parameters that a model gives; what clients and other kinds of models give may have floats besides.
 
     Raises:
-        TritonModelException: a name or a value is of another type.
+        TritonModelException: they are no mapping, or a name or a value is of another type.
     """
     if not isinstance(parameters, Mapping | None):
-        raise TypeError(f"parameters must be a dict or None, not {type(parameters).__name__}")
+        raise TritonModelException(f"Expect a dict of parameters, got {type(parameters)}")
     for name, value in (parameters or {}).items():
         if not isinstance(name, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
