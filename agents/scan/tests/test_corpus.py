@@ -149,6 +149,7 @@ def pickles() -> Iterator[tuple[str, bytes]]:
     yield "NUL in a text", b"Va\0b\n0" + CALL
     yield "GGUF as a number", b"GGUF\3\0\0\0\7" + b"0" + CALL
     yield "an empty number", b"I\0\n0" + CALL
+    yield "an empty text", b"V\n0" + CALL
 
 
 def evil() -> bytes:
@@ -219,6 +220,9 @@ def code() -> Iterator[tuple[str, Mapping[str, bytes]]]:
             },
         )
     yield "a shell script", {"1/model.onnx": GOOD, "run.txt": b"#!/bin/sh\n"}
+    model = onnx_model(helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft"))
+    model.functions.add(name="EPContext", domain="com.microsoft")
+    yield "a built-in operator under the name of a function", {"1/model.onnx": model.SerializeToString()}
 
 
 GOOD = onnx_model().SerializeToString()

@@ -64,8 +64,10 @@ class OnnxContent:
         known = STANDARD_DOMAINS | allowed
         return sorted(
             f"{domain}::{name}"
-            for domain, name in self.operators - self.functions
-            if domain not in known or ((domain, name) in _LOADS_CODE and f"{domain}::{name}" not in allowed)
+            for domain, name in self.operators
+            if f"{domain}::{name}" not in allowed
+            # ONNX Runtime prefers a built-in operator to the model's function of that name.
+            and ((domain, name) in _LOADS_CODE or (domain not in known and (domain, name) not in self.functions))
         )
 
 

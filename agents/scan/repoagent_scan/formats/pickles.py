@@ -131,7 +131,7 @@ def _check_line(opcode: str, line: bytes, pattern: re.Pattern[bytes]) -> None:
     if len(line) >= _LONG_LINE and opcode not in _IMPORTS:
         return
     text = line.partition(b"\0")[0] if opcode in _NUMBERS else line
-    if not line or not pattern.fullmatch(text):
+    if not pattern.fullmatch(text):
         raise _StopError
     if opcode in _IMPORTS:
         try:
