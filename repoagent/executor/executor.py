@@ -14,8 +14,6 @@ from typing import Any, Final, overload
 import numpy as np
 
 from repoagent.executor.assembly import Assembly, assemble
-from repoagent.executor.engine.engine import Engine
-from repoagent.executor.engine.inbox import Inbox
 from repoagent.executor.engine.kv_event_buffer import KVCacheEventManager
 from repoagent.executor.loading import check_managed_weights, load_draft_runner, load_runner
 from repoagent.executor.runner.decoder_spec import parse_spec, read_spec
@@ -140,7 +138,7 @@ class Executor:
         self._arriving = 0  # requests that are being checked, and wait in no queue yet
         self._assembly.engine.start()
         # A caller that forgets to shut down, or ends by an exception, leaves no thread behind that holds a model.
-        weakref.finalize(self, _stop, self._assembly.inbox, self._assembly.engine)
+        weakref.finalize(self, self._assembly.engine.stop)
 
     def enqueue_request(self, request: Request) -> int:
         """Queue a request; returns its id. See ``enqueue_requests``."""
@@ -270,10 +268,13 @@ class Executor:
         return self._assembly.events
 
     def shutdown(self) -> None:
-        """Stop after the iteration that runs; unfinished requests get no answer. May be called twice."""
+        """End the step that runs; unfinished requests get no answer. May be called twice.
+
+        A step that does not end within five seconds is left behind: it keeps its thread and the model.
+        """
         with self._lock:
             self._stopped = True
-        _stop(self._assembly.inbox, self._assembly.engine)
+        self._assembly.engine.stop()
 
     def __enter__(self) -> "Executor":
         return self
@@ -294,11 +295,6 @@ def _own(config: ExecutorConfig) -> ExecutorConfig:
     parts = {name: copy(value) for name, value in vars(config).items() if isinstance(value, Record)}
     vars(own).update(parts)
     return own
-
-
-def _stop(inbox: Inbox, engine: Engine) -> None:
-    inbox.stop()
-    engine.join()
 
 
 def _positional(args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:

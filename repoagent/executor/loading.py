@@ -80,8 +80,15 @@ def load_draft_runner(config: ExecutorConfig, info: RunnerInfo) -> ModelRunner |
         raise CheckError("DraftTargetDecodingConfig.speculative_model_dir must name the draft model's folder")
     spec = read_spec(Path(wanted.speculative_model_dir))
     check_vocabularies(info.vocab_size, f"the draft model {wanted.speculative_model_dir}", spec.vocab_size)
-    options = wanted.runner_options or _options(config)
-    options = replace(options, max_sequences=wanted.max_concurrency, extra_outputs=(), lora=False, yielding=True)
+    own = _options(config)
+    options = replace(
+        wanted.runner_options or own,
+        max_sequences=wanted.max_concurrency,
+        extra_outputs=(),
+        lora=False,
+        yielding=True,
+        run_options=own.run_options,
+    )
     return _open(spec, options)
 
 

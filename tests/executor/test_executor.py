@@ -601,7 +601,7 @@ def test_a_post_processor_may_shut_the_executor_down(start: Start) -> None:
         ended.set()
 
     request_id = executor.enqueue_request(Request([4], 3, logits_post_processor=end))
-    executor._assembly.engine.join()
+    executor._assembly.engine._thread.join()
     assert ended.is_set()
     assert not executor.can_enqueue_requests()
     with pytest.raises(RuntimeError, match="Shutdown called"):

@@ -197,7 +197,7 @@ def test_nobody_waits_in_vain_when_the_thread_ends(start: Start, monkeypatch: py
     assert runner.reached.wait(120)
     _raise_once(monkeypatch, executor._assembly.stats, "record", SystemExit())
     runner.gate.set()
-    executor._assembly.engine.join()
+    executor._assembly.engine._thread.join()
     with pytest.raises(ExecutorStoppedError):
         executor.await_responses(request_id)
     assert not executor.can_enqueue_requests()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from repoagent.executor.engine.draft_length import DraftLength
 from repoagent.executor.engine.guide import Guide
 from repoagent.executor.engine.task import Task
-from repoagent.executor.runner.protocol import Logits, ModelRunner, Segment, Seq
+from repoagent.executor.runner.protocol import EndableRunner, Logits, ModelRunner, Segment, Seq
 from repoagent.executor.types.errors import CheckError, EngineError
 
 __all__ = ["DraftModel"]
@@ -128,6 +128,11 @@ class DraftModel:
             self._runner.free(line.seq)
         except Exception as error:
             self._warn(error)
+
+    def end(self) -> None:
+        """See EndableRunner."""
+        if isinstance(self._runner, EndableRunner):
+            self._runner.end()
 
     def close(self) -> None:
         """Release everything."""

@@ -60,6 +60,11 @@ class Drafting:
         if self._model is not None:
             self._model.forget(task)
 
+    def end(self) -> None:
+        """Let what the draft model runs fail soon."""
+        if self._model is not None:
+            self._model.end()
+
     def close(self) -> None:
         """Release the draft model."""
         if self._model is not None:

@@ -4,9 +4,11 @@ An iteration: take what arrived, end what was cancelled or is late, let the sche
 sequence that is ready its next token, answer, note statistics.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor.engine.batch_sampler import BatchSampler
@@ -24,16 +26,21 @@ from repoagent.executor.engine.sequence_cache import SequenceCache
 from repoagent.executor.engine.task import Task
 from repoagent.executor.engine.token_sequence import TokenSequence
 from repoagent.executor.engine.turns import Seat
-from repoagent.executor.runner.protocol import ModelRunner, StepResult
+from repoagent.executor.runner.protocol import EndableRunner, ModelRunner, StepResult
 from repoagent.executor.types.enums import FinishReason, RequestStage
 from repoagent.executor.types.errors import CheckError, text_of
 from repoagent.executor.types.result import Response
 
 __all__ = ["Engine"]
 
+logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 5.0
+"""For the rest of the last step when the engine is stopped."""
+
 
 class Engine:
-    """Runs tasks over a runner. Everything but ``start`` and ``join`` happens on its own thread."""
+    """Runs tasks over a runner. Everything but ``start`` and ``stop`` happens on its own thread."""
 
     def __init__(
         self,
@@ -77,10 +84,21 @@ class Engine:
         """Start the thread."""
         self._thread.start()
 
-    def join(self) -> None:
-        """Wait for the thread to end; call ``Inbox.stop`` before. The thread itself does not wait."""
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+    def stop(self) -> None:
+        """End the step that runs, and wait for the thread to end. The thread itself does not wait.
+
+        A step that does not end keeps its thread and the model, which are left behind; no one waits for responses.
+        """
+        self._inbox.stop()
+        if self._thread is threading.current_thread():
+            return
+        if isinstance(self._runner, EndableRunner):
+            self._runner.end()
+        self._drafting.end()
+        self._thread.join(_PATIENCE_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("a step of the decoder does not end: it keeps its thread and its memory")
+            self._board.stop()
 
     def _run(self) -> None:
         try:
@@ -151,8 +169,9 @@ class Engine:
         try:
             result = self._runner.step(segments)
         except BaseException as error:  # whatever a runner raises fails this iteration's requests, and nothing else
-            tasks = {work.task.id: work.task for work in plan.works}
-            self._fail(list(tasks.values()), f"the runner failed: {text_of(error)}")
+            if not self._inbox.stopping:  # else the step has been ended, and they get no answer
+                tasks = {work.task.id: work.task for work in plan.works}
+                self._fail(list(tasks.values()), f"the runner failed: {text_of(error)}")
             return None
         if self._debug.active:
             self._debug.keep(self._iteration, plan.works, result)

@@ -48,6 +48,11 @@ class Inbox:
             self._stopping = True
             self._changed.notify()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the engine was asked to end."""
+        return self._stopping
+
     def waiting(self) -> int:
         """How many requests the engine has not taken yet."""
         return len(self._tasks)

@@ -1,7 +1,7 @@
 """RunnerOptions: how a runner uses the machine."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from repoagent.executor.types.errors import CheckError
 
@@ -24,7 +24,8 @@ class RunnerOptions:
     not built for them. ``mixed``: one run for a piece of a prompt and the rows that go on meanwhile; only without
     adapters and extra outputs. ``own_weights``: the session keeps copies of all weights, so that the folder may go when
     it is loaded; otherwise it maps the file that holds them. ``max_graph_bytes``: of the graph's file, without
-    weights that lie beside it.
+    weights that lie beside it. ``run_options``: ``onnxruntime.RunOptions`` for one executor; once their ``terminate``
+    is set, what its models run fails soon, also while they are loaded.
     """
 
     threads: int | None = None
@@ -37,6 +38,7 @@ class RunnerOptions:
     mixed: bool = False
     own_weights: bool = False
     max_graph_bytes: int = MOST_GRAPH_BYTES
+    run_options: Any = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""

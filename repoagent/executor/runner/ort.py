@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
 
 from repoagent.executor.runner import surgery
 from repoagent.executor.runner.adapter_rows import AdapterRows, lora_sites
@@ -61,6 +62,7 @@ class OrtRunner(OrtSequences):
     _mixed = False  # whether its graph is changed by mix_runs
 
     def __init__(self, spec: DecoderSpec, options: RunnerOptions, feeds: FormFeeds) -> None:
+        self._run_options = options.run_options or ort.RunOptions()
         self._session = make_session(spec, options, mixed=self._mixed)
         self._spec = spec
         self._feeds = feeds
@@ -88,6 +90,10 @@ class OrtRunner(OrtSequences):
         self._decode_runs: dict[tuple[int, int, bool], Run] = {}
         self._layout: _Layout | None = None
 
+    def end(self) -> None:
+        """See EndableRunner: ONNX Runtime looks before every node."""
+        self._run_options.terminate = True
+
     def close(self) -> None:
         """See ModelRunner."""
         self._decode_runs.clear()
@@ -112,7 +118,7 @@ class OrtRunner(OrtSequences):
         run.index[:] = layout.rows
         self._feeds.fill(run.feeds, layout.lengths, longest, 1)
         self._slab.note(0, len(layout.lengths), 1)
-        self._session.run_with_iobinding(run.binding)
+        self._session.run_with_iobinding(run.binding, self._run_options)
         np.add(layout.lengths, layout.grow, out=layout.lengths)
         if layout.longest is not None:
             layout.longest += 1
@@ -263,7 +269,7 @@ class OrtRunner(OrtSequences):
         """Run; with extra outputs, bind them for this run only."""
         for name in extras:
             run.binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(run.binding)
+        self._session.run_with_iobinding(run.binding, self._run_options)
         if not extras:
             return {}
         self._decode_runs = {key: kept for key, kept in self._decode_runs.items() if kept is not run}

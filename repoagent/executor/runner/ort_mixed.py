@@ -89,7 +89,7 @@ class OrtMixedRunner(OrtGqaRunner):
             rows[where[row]] = slice(place, place + 1)
         for i, places in zip(group, places_wanted(pieces, width, whole.index[len(asked) :]), strict=True):
             rows[i] = slice(len(asked) + places.start, len(asked) + places.stop)
-        self._session.run_with_iobinding(whole.binding)
+        self._session.run_with_iobinding(whole.binding, self._run_options)
         for segment in (*pieces, *(segments[i] for i in single)):
             self._slab.lengths[self._slab.row(segment.seq)] += len(segment.tokens)
         return len(asked) + wanted

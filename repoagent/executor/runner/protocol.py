@@ -16,6 +16,7 @@ __all__ = [
     "AdapterWeights",
     "DecodeRound",
     "Embeddings",
+    "EndableRunner",
     "KvBlob",
     "Logits",
     "LoraShape",
@@ -167,6 +168,14 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Release everything. May be called twice."""
+
+
+@runtime_checkable
+class EndableRunner(ModelRunner, Protocol):
+    """A runner whose steps can be ended from another thread."""
+
+    def end(self) -> None:
+        """Let the step that runs, and every one after it, fail soon. From any thread, at any time."""
 
 
 @runtime_checkable

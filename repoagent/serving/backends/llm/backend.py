@@ -12,6 +12,7 @@ from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.backends.llm.tensors import check_tensors, complete_tensors
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.instances.backend import BackendModel
+from repoagent.serving.instances.left_behind import unless_cancelled
 from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
@@ -78,12 +79,25 @@ class LlmBackend:
                 f"unable to find '{path}' for model '{config.name}': a version directory holds a decoder folder, as "
                 "onnxruntime-genai's model builder and repoagent.executor.builder write it, and its tokenizer.json"
             )
+        from onnxruntime import RunOptions
+
         from repoagent.serving.backends.llm.model import LlmModel  # With it come the executor and the tokenizers.
 
+        ending = RunOptions()
         with ExitStack() as undo:
             with files.reading(str(version)) as folder:
-                model = LlmModel(
-                    config, folder, str(version), self.limits, self._models_at_once, fleeting=files.fleeting
+                model = unless_cancelled(
+                    lambda: LlmModel(
+                        config,
+                        folder,
+                        str(version),
+                        self.limits,
+                        self._models_at_once,
+                        fleeting=files.fleeting,
+                        run_options=ending,
+                    ),
+                    lambda: setattr(ending, "terminate", True),
+                    LlmModel.close,
                 )
                 undo.callback(model.close)
             undo.pop_all()

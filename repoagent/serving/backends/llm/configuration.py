@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.executor import (
@@ -42,12 +42,13 @@ def executor_config(
     end_ids: tuple[int, ...],
     models_at_once: int | None = None,
     own_weights: bool = False,
+    run_options: Any = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ExecutorConfig:
     """The executor's configuration. ``folder`` is where relative paths begin.
 
     ``models_at_once``: how many models have a share of the cores each; None: each has all of them, in turns.
-    ``own_weights``: the folder goes when it is loaded.
+    ``own_weights``: the folder goes when it is loaded. ``run_options``: of all that its models run.
 
     Raises:
         InvalidArgumentError: a parameter has no sensible value.
@@ -75,7 +76,8 @@ def executor_config(
     # Three that only executors of this project have: attributes, as the reference says.
     options = _runner(parameters, models_at_once)
     most = limits.decoder_graph_bytes
-    vars(config)["runner_options"] = replace(options, own_weights=own_weights, max_graph_bytes=most)
+    options = replace(options, own_weights=own_weights, max_graph_bytes=most, run_options=run_options)
+    vars(config)["runner_options"] = options
     if models_at_once is None and parameters.number(_THREADS) is None:
         vars(config)["turns"] = _TURNS
     if (draft := parameters.text("speculative_model_dir")) is not None:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.executor import Executor, ModelType, Request
@@ -61,10 +61,12 @@ class LlmModel:
         models_at_once: int | None = None,
         *,
         fleeting: bool = False,
+        run_options: Any = None,
     ) -> None:
         """Load what lies in ``folder``.
 
-        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights.
+        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights. ``run_options``: see
+        RunnerOptions.
 
         Raises:
             RepoAgentError: the configuration or a file makes no sense.
@@ -95,6 +97,7 @@ class LlmModel:
             end_ids=end_ids,
             models_at_once=models_at_once,
             own_weights=fleeting,
+            run_options=run_options,
             limits=limits,
         )
         parameters.check_rest()
