@@ -1,7 +1,7 @@
 """Running batches on one context of an engine."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from repoagent.engines.profiles import Profiles
-from repoagent.engines.protocol import Device, Engine, Shape, ShapeRange, Stream
+from repoagent.engines.protocol import Device, Engine, Shape, ShapeRange
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.tensorrt.graphs import GraphRule
 from repoagent.serving.backends.tensorrt.signature import DATA_TYPES
@@ -61,18 +61,21 @@ class TensorRtRunner:
         self._inputs = [spec for spec in engine.tensors if spec.is_input]
         self._types = {spec.name: DATA_TYPES[spec.element] for spec in engine.tensors}
         self._names = tuple(outputs)
-        self._context = engine.new_context()
-        self._way_in, self._compute, self._way_out = _streams(device, depth)
-        self._slots = [Slot(engine, device) for _ in range(depth)]
-        self._free = list(self._slots)
-        self._profile = 0
         self._bound: Layout | None = None
         self._shaped: Mapping[str, Shape] | None = None
         self._has_shape_tensors = any(spec.on_host for spec in self._inputs)
-        self._context.use_profile(profiles.indices[0], self._compute)
-        self._profile = profiles.indices[0]
         self._closed = False
+        self._resources = ExitStack()
         try:
+            own = self._resources.enter_context
+            streams = [own(closing(device.new_stream())) for _ in range(1 if depth == 1 else 3)]
+            self._way_in, self._compute, self._way_out = streams * (3 // len(streams))
+            self._context = own(closing(engine.new_context()))
+            self._slots = [own(closing(Slot(engine, device))) for _ in range(depth)]
+            self._resources.callback(self._settle)
+            self._free = list(self._slots)
+            self._profile = profiles.indices[0]
+            self._context.use_profile(self._profile, self._compute)
             self._reserve(engine, max_rows)
         except BaseException:
             self.close()
@@ -262,23 +265,13 @@ class TensorRtRunner:
         if self._closed:
             return
         self._closed = True
-        self._settle()
-        for slot in self._slots:
-            slot.close()
-        self._context.close()
-        for stream in dict.fromkeys((self._way_in, self._compute, self._way_out)):
-            stream.close()
+        self._resources.close()
 
 
 def _capped(rows: int, most: int, allowed: ShapeRange | None) -> int:
     """The rows of the largest batch that a model of ``most`` rows asks for, if a profile allows so few."""
     least = allowed.least[0] if allowed is not None else 1
     return most if rows < 0 else max(least, min(rows, most))
-
-
-def _streams(device: Device, depth: int) -> tuple[Stream, Stream, Stream]:
-    first = device.new_stream()
-    return (first, first, first) if depth == 1 else (first, device.new_stream(), device.new_stream())
 
 
 def _grown_size(shape: Shape, data_type: DataType) -> int:

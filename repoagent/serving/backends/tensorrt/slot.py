@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -54,20 +55,24 @@ class Slot:
     """The buffers of one run. An instance has as many as runs may be on their way at once."""
 
     def __init__(self, engine: Engine, device: Device) -> None:
-        self.done: Event = device.new_event()
-        self.copied: Event = device.new_event()
-        self.ended: Event = device.new_event()
         self._device = device
         self._inputs = [spec for spec in engine.tensors if spec.is_input]
         self._outputs = [spec for spec in engine.tensors if not spec.is_input]
-        self._pairs = {
-            spec.name: Pair(device, on_device=not spec.on_host) for spec in engine.tensors if spec.alias_of is None
-        }
         self.grown: dict[str, Grown] = {}
         self._layouts: OrderedDict[Any, Layout] = OrderedDict()
-        for spec in engine.tensors:
-            if spec.on_host:
-                self._pairs[spec.name].fit(_SHAPE_BYTES)
+        with ExitStack() as undo:
+            self.done: Event = undo.enter_context(closing(device.new_event()))
+            self.copied: Event = undo.enter_context(closing(device.new_event()))
+            self.ended: Event = undo.enter_context(closing(device.new_event()))
+            self._pairs = {
+                spec.name: undo.enter_context(closing(Pair(device, on_device=not spec.on_host)))
+                for spec in engine.tensors
+                if spec.alias_of is None
+            }
+            for spec in engine.tensors:
+                if spec.on_host:
+                    self._pairs[spec.name].fit(_SHAPE_BYTES)
+            undo.pop_all()
 
     def put_shape(self, spec: TensorSpec, values: Array) -> int:
         """Write the values of a shape tensor to where the engine reads them; the address.

@@ -3,6 +3,8 @@
 ``tests/engines/interfaces`` runs these over the module that calls CUDA and TensorRT as well.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from repoagent.engines.element_type import ElementType
+from repoagent.engines.profiles import Profiles
 from repoagent.engines.protocol import Profile, ShapeRange, TensorSpec
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
+from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.backends.tensorrt.signature import signature_of
 from repoagent.serving.instances.backend import BatchRunner, InstanceSpec, StagedRunner
 from repoagent.serving.requests.tensor import DataType, Tensor
@@ -364,6 +368,52 @@ def test_a_device_without_memory_refuses_the_instance_and_loses_nothing() -> Non
     with pytest.raises(UnavailableError, match=r"bytes left, and|cudaErrorMemoryAllocation"):
         model.create_instance(GPU)
     assert allocations(platform) == 0
+
+
+class _Scarce:
+    """A device or an engine that fails to make its ``fails``-th thing; ``left`` are those that no one has closed."""
+
+    def __init__(self, *inner: Any) -> None:
+        self._inner, self.fails, self.made, self.left = inner, -1, 0, []  # type: ignore[var-annotated]
+
+    def __getattr__(self, name: str) -> Any:
+        found = next(getattr(one, name) for one in self._inner if hasattr(one, name))
+        return partial(self._make, found) if name.startswith(("new_", "allocate")) else found
+
+    def _make(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        self.made += 1
+        if self.made == self.fails:
+            raise UnavailableError("there is no more")
+        thing = make(*arguments)
+        if hasattr(thing, "close"):  # The platform counts what has only an address.
+            self.left.append(thing)
+            thing.close = partial(self._close, thing, thing.close)
+        return thing
+
+    def _close(self, thing: Any, close: Callable[[], None]) -> None:
+        self.left.remove(thing)
+        close()
+
+
+@pytest.mark.skipif(over_interfaces(), reason="the imitations count what is left themselves")
+@pytest.mark.parametrize("on_host", [(), ("shape",)])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_instance_for_which_there_is_not_enough_of_something_keeps_nothing(
+    depth: int, on_host: tuple[str, ...]
+) -> None:
+    platform = new_platform()
+    content = plan(reshape(), rows(1, 8, x=(4,)), on_host=on_host) if on_host else plan(matmul(), rows(1, 8, x=(4,)))
+    _, model = load(content, "", platform)
+    engine = model.engine(0)
+    things = _Scarce(platform.device(0), engine)
+    make = partial(TensorRtRunner, things, things, Profiles(engine), ("y",), depth=depth)
+    make().close()
+    assert things.made > 3 * depth
+    for number in range(1, things.made + 1):
+        things.made, things.fails = 0, number
+        with pytest.raises(UnavailableError, match="no more"):
+            make()
+        assert (things.made, things.left, allocations(platform)) == (number, [], 0)
 
 
 @NO_RANGES
