@@ -122,6 +122,10 @@ class LargeBody(asyncio.BufferedProtocol):
         """How many bytes have come."""
         return self._filled
 
+    def lags(self) -> bool:
+        """See :meth:`Hold.lags`."""
+        return self._hold.lags()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint  # however little is asked for, there is room for all that is missing, and no more
         return self._body[self._filled :]

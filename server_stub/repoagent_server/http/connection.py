@@ -314,10 +314,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close_if_stalled(self) -> None:
-        """End it if, since the last call, nothing more has come of a request that has begun, or nothing of an answer
-        that waits has been read."""
+        """End it if, since the last call, nothing more has come of a request that has begun (or little, and others need
+        its room), or nothing of an answer that waits has been read."""
         progress = self._progress + (self._large.filled if self._large is not None else 0)
-        if self._reader.state in _UNFINISHED and progress == self._last_progress:
+        lags = self._large.lags() if self._large is not None else self._reader.lags()
+        if self._reader.state in _UNFINISHED and (lags or progress == self._last_progress):
             self.close()
         self._last_progress = progress
         unread = (self._resumed, self._transport.get_write_buffer_size()) if self._transport is not None else None

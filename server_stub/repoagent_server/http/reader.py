@@ -191,6 +191,10 @@ class RequestReader:
         self._joined = Memory()
         self._hold.release()
 
+    def lags(self) -> bool:
+        """See :meth:`Hold.lags`."""
+        return self._hold.lags()
+
     def _is_refused(self) -> bool:
         """Whether the request is refused for its head, now that the head is there and the body is not.
 

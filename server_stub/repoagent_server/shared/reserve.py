@@ -19,6 +19,7 @@ HELD_FLAG: Final = Limits.flag("held_bytes")
 WORTH_COUNTING: Final = 1 << 16
 """Bytes of a whole message from which on it is counted for as long as it is in memory."""
 _SHARE: Final = 4
+_GROWTH: Final = 16
 _LITTLE: Final = 1 << 18
 _AHEAD: Final = 1 << 25
 """Bytes of answers that may wait for any client, and those of a stream in a burst if the reserve has room."""
@@ -39,6 +40,8 @@ class Reserve:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.refused = 0
+        """How often there was no room."""
         self._taken = 0
         self._taking = Lock()
         self._returned: deque[int] = deque()
@@ -60,6 +63,7 @@ class Reserve:
         with self._taking:
             held = self._now()
             if held + more > self.limit and held - own > self.limit // _SHARE:
+                self.refused += 1
                 return False
             self._taken = held + more
             return True
@@ -79,10 +83,11 @@ class Reserve:
 class Hold:
     """What one message, or one connection, holds."""
 
-    __slots__ = ("_reserve", "size")
+    __slots__ = ("_reserve", "_seen", "size")
 
     def __init__(self, reserve: Reserve) -> None:
         self._reserve = reserve
+        self._seen = 0, reserve.refused
         self.size = 0
 
     def resize(self, size: int) -> bool:
@@ -94,6 +99,15 @@ class Hold:
             self._reserve.give(-more)
         self.size = size
         return True
+
+    def lags(self) -> bool:
+        """Whether, since the last call, there was no room for another, and this has grown by less than a sixteenth.
+
+        A request of which a byte comes now and then would keep its room for ever.
+        """
+        size, refused = self._seen
+        self._seen = self.size, self._reserve.refused
+        return 0 < size <= self.size < size + size / _GROWTH and self._reserve.refused != refused
 
     def keeps_up(self, unread: int) -> bool:
         """Count the answers that a client has not taken; False if a stream to it should not go on."""

@@ -4,14 +4,19 @@ import http.client
 import json
 import selectors
 import socket
-from typing import Final
+import struct
+import threading
+from typing import Any, Final
 
 import pytest
+from hyperframe.frame import DataFrame
+from repoagent_server.grpc.http2 import transport
 from repoagent_server.http.messages import Request, Response
 from repoagent_server.http.reader import Limits, RequestReader
 from repoagent_server.shared.reserve import Reserve
 
-from tests.hostile.front_ends.conftest import Ways
+from server_stub.tests.grpc.http2.raw_client import Raw
+from tests.hostile.front_ends.conftest import StartWays, Ways
 
 _HEAD: Final = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 _BODY: Final = json.dumps(
@@ -125,3 +130,63 @@ def test_a_large_body_in_small_chunks_is_not_as_many_objects() -> None:
     assert len(reader._pieces) < 1000
     reader.feed(b"0\r\n\r\n")
     assert bytes(sink.requests[0].body) == b"ab" * 60_000
+
+
+def _fill_http(ways: Ways, head: bytes, dripping: bytes, over: threading.Event) -> None:
+    with socket.create_connection(ways.address, timeout=60) as connection:
+        connection.sendall(head)
+        while not over.wait(0.02):
+            connection.sendall(dripping)
+
+
+def _fill_grpc(ways: Ways, _: bytes, dripping: bytes, over: threading.Event) -> None:
+    raw = Raw(("127.0.0.1", int(ways.grpc.rpartition(":")[2])))
+    raw.begin(1)
+    raw.send(DataFrame(1, struct.pack(">BI", 0, 1 << 22)), *(DataFrame(1, bytes(1 << 14)) for _ in range(48)))
+    with raw.socket:
+        while not over.wait(0.02):
+            raw.send(DataFrame(1, dripping))
+
+
+_LENGTH: Final = b"POST /v2/models/numbers/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n"
+_HELD: Final = 48 << 14
+
+
+@pytest.mark.parametrize(
+    ("fill", "head", "dripping"),
+    [
+        pytest.param(_fill_http, _LENGTH + bytes(_HELD), b"x", id="a length"),
+        pytest.param(_fill_http, _HEAD % b"numbers" + _chunk(bytes(_HELD)), _chunk(b"x"), id="chunks"),
+        pytest.param(_fill_grpc, b"", b"x", id="gRPC"),
+    ],
+)
+def test_a_body_that_comes_by_drops_does_not_keep_its_room(
+    start_ways: StartWays, monkeypatch: pytest.MonkeyPatch, fill: Any, head: bytes, dripping: bytes
+) -> None:
+    """T18. Others get the room once they have asked for it; as long as nobody does, a client may be slow."""
+    monkeypatch.setattr(transport, "_STALL_SECONDS", 0.5)
+    reserve, over = Reserve(1 << 20), threading.Event()
+    ways = start_ways(reserve=reserve, limits=Limits(stall_seconds=0.5))
+
+    def attack() -> None:
+        while not over.is_set():
+            try:
+                fill(ways, head, dripping, over)
+            except OSError:
+                return
+
+    body = _BODY + b" " * (1 << 19)
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    try:
+        while reserve.held < _HELD * 7 // 8:
+            assert attacker.is_alive()
+        statuses: set[int] = set()
+        for _ in range(2000):
+            statuses.add(ways.http.post("/v2/models/numbers/infer", content=body).status_code)
+            if 200 in statuses and reserve.refused:
+                break
+    finally:
+        over.set()
+        attacker.join()
+    assert statuses == {503, 200}

@@ -139,8 +139,11 @@ def empty_data(raw: Raw) -> None:
 
 def new_headers(raw: Raw) -> None:
     """Calls that differ in 8 KiB of headers, which no table holds, and never send their message."""
-    for number in range(1, 2001, 2):
-        raw.begin(number, ("x", f"{number:08}" * 1000))
+    raw.send(HeadersFrame(1, raw.encoder.encode(HEADERS), flags=("END_HEADERS",)))
+    block, entry = raw.encoder.encode(HEADERS), b"\0\1x\x7f" + bytes((0x80 | (8000 - 127) & 127, (8000 - 127) >> 7))
+    for number in range(3, 8001, 2):
+        frame = HeadersFrame(number, block + entry + b"%08d" % number * 1000, flags=("END_HEADERS",))
+        until_ended(raw, frame.serialize(), 1)
 
 
 def bytes_in_frames_of_their_own(raw: Raw) -> None:
@@ -333,3 +336,12 @@ def test_nothing_of_a_client_gets_into_the_log(
     early.socket.close()
     others()
     assert MARK not in caplog.text
+
+
+def test_a_new_token_with_every_call_is_no_flood(port: int) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for first in range(0, 2000, 200):
+            tokens = [f"{number:08}" * 1900 for number in range(first, first + 200)]
+            calls = [stub.ModelInfer.future(infer(), timeout=60, metadata=[("x-token", token)]) for token in tokens]
+            assert all(call.result().outputs for call in calls)

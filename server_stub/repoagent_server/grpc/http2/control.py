@@ -52,9 +52,9 @@ MAX_FRAME: Final = 1 << 20
 _COSTS: Final = (4096, 512.0, 4)
 # Calls that the client gives up: likewise; a client that takes as many answers as it gives calls up has no limit.
 _RESETS: Final = (1000, 100.0, 1)
-# Bytes of new headers, decompressed: those of all calls at once, then so many a second, and some for each frame of an
-# answer.
-_HEADERS: Final = (1 << 22, float(1 << 16), 1 << 12)
+# Bytes of new headers, decompressed: those of all calls at once, then so many a second. A frame of an answer gives back
+# as much as a call may have: clients that send a new token with each call, and wait for answers, have no limit.
+_HEADERS: Final = (MAX_STREAMS * MAX_LIST, float(1 << 16), MAX_LIST)
 _ENTRIES: Final = 64
 """Entries that a SETTINGS frame may have; RFC 9113 defines six."""
 _PARTING: Final = b"parting."

@@ -117,6 +117,11 @@ class RunningCall:
         """A part of a message is there."""
         return bool(self._assembly.held)
 
+    def end_if_lagging(self) -> None:
+        """End the call if its client does not go on with a message, and others need the room: see `Hold.lags`."""
+        if self._hold.lags() and self._assembly.held and self._unread <= _UNREAD:
+            self._give_up(RESOURCE_EXHAUSTED, HELD)
+
     # What the context calls.
 
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:

@@ -192,12 +192,14 @@ class SocketProtocol(asyncio.Protocol):
         before, self._seen = self._seen, seen
         if before is None:
             return
-        begun = connection.unfinished or any(
-            isinstance(stream.call, RunningCall) and stream.call.unfinished for stream in connection.streams.values()
-        )
+        calls = [stream.call for stream in connection.streams.values() if isinstance(stream.call, RunningCall)]
+        begun = connection.unfinished or any(call.unfinished for call in calls)
         unread = transport.get_write_buffer_size() or any(stream.waiting for stream in connection.streams.values())
         if (begun and seen[0] == before[0]) or (unread and seen[1:] == before[1:]):
             transport.abort()
+            return
+        for call in calls:
+            call.end_if_lagging()
 
     # Timers.
 
