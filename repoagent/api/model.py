@@ -152,7 +152,7 @@ def read_key(key: Callable[[str], bytes], uri: str, read: Callable[[bytes], _Key
 def read_token(key: Callable[[str], bytes], uri: str) -> str:
     """The secret of ``uri`` as what a header can hold: one line of visible ASCII, blanks around it left out.
 
-    What refuses a header says what is in it, so no other text may get there. Raises as :func:`read_key`.
+    What refuses a header repeats what is in it, so no other text may get there. Raises as :func:`read_key`.
     """
     return read_key(key, uri, _one_line)
 
@@ -206,7 +206,10 @@ class AgentModel(Protocol):
 
     @property
     def config(self) -> "ModelConfig | None":
-        """The configuration of this load as found at ``location``, or None if there is none. A private copy."""
+        """The configuration of this load, a private copy: that at ``location``, or None if there never was one.
+
+        Where agents left no file there it is the one before, with which the model will be served.
+        """
 
     @property
     def limits(self) -> "Limits":

@@ -117,9 +117,17 @@ def test_variables_are_replaced_wherever_the_file_is_read(bench: Any) -> None:
 
 
 def test_a_place_without_a_configuration_file_leaves_it_as_it_was(bench: Any) -> None:
+    """For the load and for the agents after it, which judge what will be served: native ones see none, as in Triton."""
+    seen: list[Any] = []
+
+    def look(model: AgentModel) -> None:
+        seen.extend((model.config, model.read_config()))
+
     on_load(bench, "a", move_with(None))
-    chain = bench.loader.load(bench.model("a", extra='backend: "python"'))
+    on_load(bench, "b", look)
+    chain = bench.loader.load(bench.model("a", "b", extra='backend: "python"'))
     assert chain.config.backend == "python"
+    assert [config and config.backend for config in seen] == ["python", None]
 
 
 def test_without_update_location_a_changed_file_is_not_looked_at(bench: Any) -> None:
