@@ -170,15 +170,13 @@ def _loads_leniently(text: str, objects: Callable[[list[tuple[str, Any]]], Any] 
     except ValueError:
         raise too_deep() from None
     try:
-        document = json.loads(text.removeprefix(_BOM), parse_float=_finite, object_pairs_hook=objects)
+        document = json.loads(text.removeprefix(_BOM), parse_float=_finite, parse_int=_whole, object_pairs_hook=objects)
         _refuse_half_pairs(text)
         return document
-    except _TooBigError:
-        raise _unreadable("Number too big to be stored in double.", text, _first_number_too_big(text)) from None
+    except _TooBigError as error:
+        raise _unreadable("Number too big to be stored in double.", text, text.find(str(error))) from None
     except json.JSONDecodeError as error:
         raise _unreadable(*_explain(text, error.msg, error.pos + text.startswith(_BOM))) from None
-    except ValueError:
-        raise InternalError("failed to parse the request JSON buffer: Number too big to be stored.") from None
 
 
 def _refuse_half_pairs(text: str) -> None:
@@ -193,23 +191,26 @@ def _refuse_half_pairs(text: str) -> None:
             raise _unreadable("The surrogate pair in string is invalid.", text, match.start())
 
 
+_DIGITS: Final = 308
+"""Any number of so many is a float."""
+
+
 class _TooBigError(Exception):
-    pass
+    """Its text is the number."""
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise _TooBigError
+        raise _TooBigError(digits)
     return value
 
 
-def _first_number_too_big(text: str) -> int:
-    import re
-
-    # Each run of digits is read once: a client may send a string of a million, and no other thread runs meanwhile.
-    numbers = re.finditer(r"(?<!\d)-?\d++(?:\.\d++)?[eE][+-]?\d++", text)
-    return next((match.start() for match in numbers if math.isinf(float(match.group()))), 0)
+def _whole(digits: str) -> int:
+    """What no float can hold is refused here: sooner or later all numbers become some."""
+    if len(digits) > _DIGITS:
+        _finite(digits)
+    return int(digits)
 
 
 def _unreadable(reason: str, text: str, position: int) -> UnreadableError:

@@ -59,7 +59,8 @@ def test_a_memoryview_is_read_like_bytes() -> None:
         (b"\xef\xbb\xbf{", "Missing a name for object member. at 4"),
         (b'{"\xc3\xa9":x}', "Invalid value. at 6"),
         (b'["]}", {"b": 1 2}]', "Missing a comma or '}' after an object member. at 15"),
-        (b"[" + b"9" * 5000 + b"]", "Number too big to be stored."),
+        (b"[1, " + b"9" * 5000 + b"]", "Number too big to be stored in double. at 4"),
+        (b"[" + b"1" * 308 + b", -1" + b"0" * 309 + b"]", "Number too big to be stored in double. at 311"),
     ],
 )
 def test_what_is_no_json_is_refused_with_the_byte_where_it_ends(text: bytes, reason: str) -> None:

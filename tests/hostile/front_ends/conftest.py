@@ -71,7 +71,7 @@ def start_ways(core: ServingCore) -> Iterator[StartWays]:
             **more: Any,
         ) -> Ways:
             endpoint = Endpoint(address, 0, limits=limits or Limits(), allowed_hosts=allowed_hosts)
-            http = HttpFrontend(endpoint, api_service(core, metrics=metrics, **more))
+            http = HttpFrontend(endpoint, api_service(core, metrics=metrics, openai=True, **more))
             grpc = GrpcFrontend(core, GrpcOptions(port=0), **more)
             for front in (http, grpc):
                 stack.callback(front.stop)

@@ -50,6 +50,29 @@ def test_an_index_request_that_makes_no_sense_is_the_clients_fault(ways: Any, bo
     assert ways.http.post("/v2/repository/index", content=body).status_code == 400
 
 
+_NUMBERS: Final = {
+    "data": ("/v2/models/numbers/infer", {"inputs": [_INPUT | {"data": ["N"]}]}),
+    "data in lists": ("/v2/models/numbers/infer", {"inputs": [_INPUT | {"data": [["N"]]}]}),
+    "a parameter": ("/v2/models/numbers/infer", {"inputs": [_INPUT], "parameters": {"x": "N"}}),
+    "a generated tensor": ("/v2/models/numbers/generate", {"INPUT0": "N"}),
+    "a generated parameter": ("/v2/models/numbers/generate", {"INPUT0": 1, "parameters": {"x": "N"}}),
+    "openai": ("/v1/completions", {"model": "numbers", "prompt": "x", "temperature": "N"}),
+    "openai's biases": ("/v1/completions", {"model": "numbers", "prompt": "x", "logit_bias": {"1": "N"}}),
+}
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 309, "-" + "9" * 400, "9" * 5000, "1e999"])
+@pytest.mark.parametrize("place", _NUMBERS)
+def test_a_number_that_no_float_holds_is_no_fault_of_the_server(
+    ways: Any, place: str, number: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, document = _NUMBERS[place]
+    answer = ways.http.post(path, content=json.dumps(document).replace('"N"', number))
+    assert "Number too big to be stored in double." in answer.text
+    assert "the server's log" not in answer.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_an_output_is_asked_for_once(ways: Any) -> None:
     answer = ways.http.post(_INFER, json={"inputs": [_INPUT], "outputs": [{"name": "OUTPUT0"}] * 2})
     assert answer.status_code == 400
