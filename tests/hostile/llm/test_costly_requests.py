@@ -19,6 +19,7 @@ from repoagent.executor.types.guidance import GuidedDecodingParams
 from repoagent.limits import Limits
 from repoagent.serving.backends.llm.model import _THREADS
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
+from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import DataType, Tensor
 from tests.serving.backends.llm.conftest import Answers, Asker
 from tests.serving.backends.llm.tiny import byte_level, write_decoder
@@ -26,6 +27,7 @@ from tests.serving.backends.llm.tiny import byte_level, write_decoder
 #: More than any machine needs to say no, less than it would take to do what is asked.
 _SOON = 5.0
 _MANY = 10**6
+_DECOUPLED = 'backend: "llm" model_transaction_policy { decoupled: true }'
 NewAsker = Callable[..., Asker]
 
 
@@ -52,7 +54,7 @@ def new_asker(tmp_path: Path, folder: Path) -> Iterator[NewAsker]:
             **parameters,
         }
         lines = [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in values.items()]
-        (place / "config.pbtxt").write_text("\n".join(['backend: "llm"', *lines]))
+        (place / "config.pbtxt").write_text("\n".join([_DECOUPLED, *lines]))
         options = CoreOptions(
             repositories=(str(tmp_path / "models"),), control_mode=ControlMode.EXPLICIT, limits=limits or Limits()
         )
@@ -287,3 +289,30 @@ def test_an_unload_answers_what_still_waits(new_asker: NewAsker) -> None:
         answers.wait()
     done.join(60)
     assert not done.is_alive()
+
+
+def test_a_request_for_a_thousand_texts_fills_no_queue(new_asker: NewAsker) -> None:
+    """Others are taken and answered while it is far from its end; it goes on then, until nobody waits for it."""
+    asker = new_asker(max_tokens_in_paged_kv_cache=12_000, max_queue_size=8)
+    request = asker.request("x" * 5000, max_tokens=500, num_return_sequences=1000, top_p=0.9, temperature=1.0)
+    many = asker.send(request)
+    assert many.first.wait(60)
+    for _ in range(3):
+        asker.ask("hello", max_tokens=2).one()
+    assert len(many.responses) < 100
+    request.cancel()
+    assert isinstance(many.wait()[-1].error, CancelledError)
+    asker.ask("hello", max_tokens=2).one()
+
+
+def test_all_texts_of_a_request_come_and_none_outlives_its_time(new_asker: NewAsker) -> None:
+    asker = new_asker(max_tokens_in_paged_kv_cache=6000)
+    wishes: dict[str, Any] = {"num_return_sequences": 12, "top_p": 0.9, "temperature": 1.5}
+    numbers = [
+        int(response.outputs["sequence_index"].array.ravel()[0])
+        for response in asker.ask("x" * 5000, max_tokens=3, **wishes).wait()
+    ]
+    assert sorted(numbers) == list(range(12))
+    request = asker.request("x" * 5000, max_tokens=500, **{**wishes, "num_return_sequences": 1000})
+    hurried = InferRequest(Asked("m", request.inputs, timeout_us=500_000))
+    assert "timeout" in str(asker.send(hurried).wait()[-1].error)

@@ -29,6 +29,11 @@ class Reply:
         self._batching = batching
         self._cancel: Callable[[], None] = lambda: None
 
+    @property
+    def over(self) -> bool:
+        """Whether its end has been sent."""
+        return not self._open
+
     def expect(self, parts: int) -> None:
         """All rows together come in so many parts, each with an end of its own."""
         self._open = parts
