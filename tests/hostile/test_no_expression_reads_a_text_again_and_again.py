@@ -93,12 +93,13 @@ def _all() -> list[Found]:
 
 BUILT = {
     "repoagent/executor/lora/peft.py f'(.*\\\\.)?({pattern})'": "_PLAIN bounds it",
-    "repoagent/public_text.py pattern": "a path, and a tail up to a blank or a quote",
+    "repoagent/public_text.py _BEFORE + re.escape(text.rstrip('/')) + _TAIL": "a path, a tail up to a blank or a quote",
+    "repoagent/testing/contract/documents.py f'(?<![\\\\w-]){name}(?![\\\\w-])'": "a parameter's name, no repeats",
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",
     "server_stub/repoagent_server/flags/config_file.py found": "the operator's own file, when it is wrong",
     "server_stub/repoagent_server/flags/config_file.py f'(?<!\\\\w){re.escape(text)}(?!\\\\w)'": "one text, no repeats",
     "server_stub/repoagent_server/flags/ineffective_flags.py pattern": "the operator's own flags",
-    "server_stub/repoagent_server/handlers/forwarding.py pattern": "the operator's own expression",
+    "server_stub/repoagent_server/handlers/forwarding.py pattern.removeprefix(_EXACT)": "the operator's own expression",
     "server_stub/repoagent_server/http/router.py route.pattern": "the table of routes; a request line is bounded",
     "agents/checksum/repoagent_checksum/json_listings.py f'[0-9A-Fa-f]{{{algorithm.hex_length}}}'": "a fixed count",
     "agents/verify/repoagent_verify/statement.py f'[0-9a-fA-F]{{{2 * DIGEST_SIZES[hash_type]}}}'": "a fixed count",

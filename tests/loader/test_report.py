@@ -69,6 +69,7 @@ def test_the_json_form_has_everything() -> None:
             "outcome": "loaded",
             "seconds": 1.0,
             "error": None,
+            "size": 0,
             "entries": [
                 {
                     "index": 0,

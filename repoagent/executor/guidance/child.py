@@ -37,7 +37,6 @@ _ASCII: Final = {
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _EXPRESSION: Final = re.compile(r'("(?:\\.|[^"\\\n])*+"|//[^\n]*+|\#[^\n]*+)|/(?:\\.|[^/\\\n])++/', re.DOTALL)
 """Of a Lark grammar: what an expression may not begin in, and expressions."""
-_LINES: Final = re.compile(r"\n\s*+\n")
 
 Object = dict[str, Any]
 
@@ -66,7 +65,8 @@ def _grammar(kind: str, guide: str) -> str:
             return str(matcher.grammar_from_regex(_ascii(guide)))
         case "STRUCTURAL_TAG":
             return str(llguidance.grammar_from("lark", _tags(json.loads(guide))))
-    lark = any_to_lark(_LINES.sub("\n\n", guide.strip()))  # It looks at each of many empty lines as often as there are.
+    # It looks at each of many empty lines as often as there are.
+    lark = any_to_lark("\n".join(line for line in guide.split("\n") if line.strip()))
     return str(llguidance.grammar_from("lark", _EXPRESSION.sub(lambda found: found[1] or _ascii(found[0]), lark)))
 
 

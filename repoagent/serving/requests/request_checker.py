@@ -194,10 +194,10 @@ class RequestChecker:
     def _rule(self, name: str) -> _InputRule:
         rule = self._rules.get(name)
         if rule is None:
-            known = ", ".join(f"'{known}'" for known in self._rules)
-            raise InvalidArgumentError(
-                f"unexpected inference input '{name}' for model '{self._model}', whose inputs are {known or 'none'}"
-            )
+            error = InvalidArgumentError(f"unexpected inference input '{name}' for model '{self._model}'")
+            # The text is Triton's; who has the exception itself also reads what there is.
+            error.add_note("its inputs are " + ", ".join(f"'{known}'" for known in self._rules))
+            raise error
         return rule
 
     @staticmethod

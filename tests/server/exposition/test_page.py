@@ -178,7 +178,7 @@ def test_a_summary_without_a_recent_request_has_no_number_for_its_quantiles() ->
 
 
 def test_the_histogram_counts_what_is_not_above_each_bound() -> None:
-    histogram = Metric(MetricKind.HISTOGRAM, {}, (100.0, 0.5))
+    histogram = Metric(MetricKind.HISTOGRAM, {}, (0.5, 100.0))
     latencies = Latencies(histogram, summaries=False)
     for nanoseconds in (400_000, 500_000, 99_000_000, 5_000_000_000):
         latencies.add_first_response(nanoseconds)
