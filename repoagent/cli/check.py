@@ -37,6 +37,13 @@ __all__ = ["check"]
     type=click.Path(path_type=Path),
     help="Directory of further agents (NAME/agent.py). [default: /opt/tritonserver/repoagents, if it exists]",
 )
+@click.option(
+    "--repoagent-from-directory",
+    "repoagents_from_directory",
+    multiple=True,
+    metavar="NAME",
+    help="An agent to take from there, though a package offers it too; repeat for more.",
+)
 @click.option("--agent-policy", type=click.Path(path_type=Path), help="The operator's policy (a TOML file).")
 @click.option(
     "--workspace-directory",
@@ -155,6 +162,7 @@ def _options(values: dict[str, Any]) -> "CoreOptions":
     return CoreOptions(
         repositories=(),
         repoagent_directory=values["repoagent_directory"] or defaults.repoagent_directory,
+        repoagents_from_directory=values["repoagents_from_directory"],
         agent_policy=values["agent_policy"],
         workspace_directory=values["workspace_directory"],
         cache_directory=values["cache_directory"],

@@ -23,8 +23,13 @@ def policy() -> None:
 @policy.command("check")
 @_file
 @click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
+@click.option(
+    "--repoagent-from-directory", multiple=True, metavar="NAME", help="An agent to take from there; repeat for more."
+)
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning, too.")
-def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> None:
+def check_policy(
+    file: Path, repoagent_directory: Path | None, repoagent_from_directory: tuple[str, ...], strict: bool
+) -> None:
     """Check the policy in FILE.
 
     Looks for the agents that it demands, and warns of what a model's owner could still do.
@@ -32,11 +37,12 @@ def check_policy(file: Path, repoagent_directory: Path | None, strict: bool) -> 
     The demanded agents are imported. Exits 1 if the server would not start, or would refuse every model.
     """
     from repoagent.errors import AgentNotFoundError
+    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
     from repoagent.loader.discovery import AgentRegistry
     from repoagent.loader.policy import review
 
     read = _read(file)
-    registry = AgentRegistry(repoagent_directory) if repoagent_directory is not None else AgentRegistry()
+    registry = AgentRegistry(repoagent_directory or DEFAULT_DIRECTORY, preferred=repoagent_from_directory)
     missing = []
     for demanded in {demand.name for rule in read.rules for demand in rule.demanded}:
         try:

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,16 +60,24 @@ class AgentRegistry:
     """Every agent that is installed or lies in ``directory``, found without importing any.
 
     The installed packages are looked through once, on first use; the directory each time a name is not known yet, so
-    an agent can be added while the server runs. Safe to use from any thread.
+    an agent can be added while the server runs. An agent that ``preferred`` names is that of the directory, though a
+    package offers it too. Safe to use from any thread.
 
     Raises:
         NotFoundError: ``directory`` does not exist and is not the default one.
     """
 
-    def __init__(self, directory: Path | None = DEFAULT_DIRECTORY, *, group: str = AGENTS_GROUP) -> None:
+    def __init__(
+        self,
+        directory: Path | None = DEFAULT_DIRECTORY,
+        *,
+        preferred: Collection[str] = (),
+        group: str = AGENTS_GROUP,
+    ) -> None:
         if directory is not None and directory != DEFAULT_DIRECTORY and not directory.is_dir():
             raise NotFoundError(f"the repository-agent directory {directory} does not exist")
         self._directory = directory
+        self._preferred = frozenset(preferred)
         self._group = group
         self._lock = threading.RLock()
         self._packages: tuple[Candidate, ...] | None = None
@@ -148,7 +156,9 @@ class AgentRegistry:
             self._packages = tuple(package_candidates(self._group))
         nearby = directory_candidates(self._directory) if self._directory is not None else ()
         found: _Found = {}
-        for candidate in (*self._packages, *nearby):
+        # One that is preferred and not there is not replaced by the package: it may be the stricter one.
+        packages = (candidate for candidate in self._packages if candidate.name not in self._preferred)
+        for candidate in (*packages, *nearby):
             found.setdefault(candidate.name, []).append(candidate)
         return found
 

@@ -201,7 +201,7 @@ def open_loader(
     cache = resources.enter_context(Cache(options.cache_directory, quota=options.cache_quota_bytes))
     if options.cache_directory is not None:  # The default one may be unusable: who needs no cache does without.
         cache.check()
-    registry = AgentRegistry(options.repoagent_directory)
+    registry = AgentRegistry(options.repoagent_directory, preferred=options.repoagents_from_directory)
     policy = read_policy(options.agent_policy) if options.agent_policy is not None else None
     loader = Loader(
         registry,

@@ -68,6 +68,8 @@ class CoreOptions:
     load_retry_count: int = 0
     """How often a load that failed in the backend is tried again."""
     repoagent_directory: Path | None = Path("/opt/tritonserver/repoagents")
+    repoagents_from_directory: tuple[str, ...] = ()
+    """Agents that are taken from there, though a package offers them too."""
     agent_policy: Path | None = None
     """The operator's policy file; see docs/reference for what it can demand of every model."""
     workspace_directory: Path | None = None

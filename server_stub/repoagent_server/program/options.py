@@ -58,6 +58,7 @@ class ServeOptions:
     ready_models: tuple[str, ...] = ()
     allow_config_variables: tuple[str, ...] = ()
     repoagent_directory: Path | None = None
+    repoagents_from_directory: tuple[str, ...] = ()
     agent_policy: Path | None = None
     access: Path | None = None
     workspace_directory: Path | None = None

@@ -178,6 +178,7 @@ def core_options(
         load_threads=options.model_load_thread_count,
         load_retry_count=options.model_load_retry_count,
         repoagent_directory=options.repoagent_directory,
+        repoagents_from_directory=options.repoagents_from_directory,
         agent_policy=options.agent_policy,
         workspace_directory=options.workspace_directory,
         cache_directory=options.cache_directory,

@@ -136,6 +136,13 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     show_default=True,
     help="Directory of agents that are not installed as packages.",
 )
+@click.option(
+    "--repoagent-from-directory",
+    "repoagents_from_directory",
+    multiple=True,
+    metavar="NAME",
+    help="An agent to take from there, though a package offers it too; repeat for more.",
+)
 @click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="File with the operator's policy.")
 @click.option("--access", type=_DIRECTORY, metavar="FILE", help="File with the clients, their keys and their rights.")
 @click.option(
