@@ -97,10 +97,11 @@ class _Fetched:
     soonest: float = 0.0
     """When it may be fetched again, if a token asks for that."""
     failing: bool = False
+    fetching: bool = False
 
 
 class FetchedSets:
-    """Key sets of URLs, fetched again every five minutes by a thread of their own. Thread-safe."""
+    """Key sets of URLs, fetched again every five minutes; none waits for another one's server. Thread-safe."""
 
     def __init__(self, get: Callable[[str], bytes] = fetch, clock: Callable[[], float] = time.monotonic) -> None:
         self._get = get
@@ -145,7 +146,7 @@ class FetchedSets:
                 del self._sets[url]
 
     def close(self) -> None:
-        """End the thread, which may be waiting for an answer: not for long."""
+        """Fetch no more; what waits for an answer is left alone."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -162,25 +163,28 @@ class FetchedSets:
         while True:
             with self._changed:
                 now = self._clock()
-                due = [(url, one) for url, one in self._sets.items() if one.due <= now]
+                resting = [(url, one) for url, one in self._sets.items() if not one.fetching]
+                due = [(url, one) for url, one in resting if one.due <= now]
                 if self._closed:
                     return
                 if not due:
-                    next_due = min((one.due for one in self._sets.values()), default=now + _REFRESH_SECONDS)
+                    next_due = min((one.due for _, one in resting), default=now + _REFRESH_SECONDS)
                     self._changed.wait(max(0.0, next_due - now))
-                    continue
+                for _, one in due:
+                    one.fetching = True
             for url, one in due:
-                self._refresh(url, one)
+                threading.Thread(target=self._refresh, args=(url, one), name="key-set", daemon=True).start()
 
     def _refresh(self, url: str, one: _Fetched) -> None:
         try:
             data = self._get(url)
-        except RepoAgentError as error:
+        except Exception as error:  # whatever a server makes a library raise: it is asked again
             data = b""
             if not one.failing:
                 logger.error("a key set cannot be fetched, its keys so far are used for an hour: %s", error)
         now = self._clock()
         with self._changed:
+            one.fetching = False
             one.failing = not data
             one.soonest = now + _RETRY_SECONDS
             one.due = now + (_REFRESH_SECONDS if data else _RETRY_SECONDS)

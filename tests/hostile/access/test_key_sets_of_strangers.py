@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -263,6 +264,37 @@ def test_a_slow_url_holds_up_no_change_of_the_file(web: _Web, follow: Follow, pa
     finally:
         gate.set()
     _until(lambda: _is_known(file, issuer.token()))
+
+
+def test_a_url_that_stalls_or_breaks_its_reader_holds_up_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repoagent_server.access.key_sources._RETRY_SECONDS", 0.01)
+    gate = threading.Event()
+    faults = [ValueError("no library should")]
+
+    def get(url: str) -> bytes:
+        if "slow" in url:
+            gate.wait(PATIENCE)
+        if "odd" in url and faults:
+            raise faults.pop()
+        return b"keys"
+
+    sets = FetchedSets(get)
+
+    def is_there(url: str) -> bool:
+        try:
+            return sets.data(url) == b"keys"
+        except NotFoundError:
+            return False
+
+    try:
+        for name in ("slow", "odd", "good"):
+            assert not is_there(f"https://{name}.test/keys")
+        for name in ("good", "odd"):
+            _until(partial(is_there, f"https://{name}.test/keys"))
+        assert not is_there("https://slow.test/keys")
+    finally:
+        gate.set()
+        sets.close()
 
 
 def test_keys_of_a_url_that_falls_silent_serve_for_an_hour() -> None:
