@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
@@ -96,19 +98,30 @@ def test_a_signal_during_the_start_cancels_it(world: "World") -> None:
     assert world.leftovers(server) == []
 
 
-def test_an_agent_that_never_returns_cannot_keep_the_server_from_stopping(
+def test_agents_that_never_return_cannot_keep_the_server_from_stopping(
     world: "World", in_background: InBackground
 ) -> None:
-    gate = world.gate()
+    gates = {name: world.gate() for name in ("stuck", "held")}
     world.agent("agent")
-    world.model("stuck", [("agent", {"copy": "LOAD disk"}), ("agent", {"block": f"LOAD {gate.port}"})])
+    for name, gate in gates.items():
+        world.model(name, [("agent", {"copy": "LOAD disk"}), ("agent", {"block": f"LOAD {gate.port}"})])
     server = world.serve("--load-model=plain", "--exit-timeout-secs=1")
-    load = in_background(lambda: server.load("stuck"))
-    gate.reached()
-    assert server.stop() == 1
-    assert load().status_code == 503, "its client is told"
-    assert "stop" in load().json()["error"]
-    assert "the exit timeout is over, and these models are not unloaded: stuck (LOADING)" in server.log
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.port('grpc')}") as client:
+
+        def load_held() -> str:
+            with pytest.raises(InferenceServerException) as caught:
+                client.load_model("held")
+            return str(caught.value)
+
+        load, other = in_background(lambda: server.load("stuck")), in_background(load_held)
+        for gate in gates.values():
+            gate.reached()
+        assert server.stop() == 1
+        assert load().status_code == 503, "its client is told"
+        assert "stop" in load().json()["error"]
+        told = "[StatusCode.UNAVAILABLE] model 'held': the server has stopped without waiting any longer"
+        assert other() == told
+    assert "the exit timeout is over, and these models are not unloaded: held (LOADING), stuck (LOADING)" in server.log
     assert "failed to stop server: Internal - Exit timeout expired. Exiting immediately." in server.log
 
 
