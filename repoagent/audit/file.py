@@ -16,21 +16,23 @@ from repoagent.audit.tail import Tail, first_number, read_tail
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.storage.workspaces.locks import FileLock
 
-__all__ = ["AuditFile"]
+__all__ = ["AuditFile", "noted_losses"]
 
 logger = logging.getLogger(__name__)
 
 _OPEN: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MODE: Final = 0o600
 _NOTE_BYTES: Final = 96
-_NOTE: Final = re.compile(rb"([1-9][0-9]{0,14}) ([0-9a-f]{64})\n")
+"""Room for both numbers: 15 digits, 64 and 14, with what is between them."""
+_NOTE: Final = re.compile(rb"(0|[1-9][0-9]{0,14}) ([0-9a-f]{64})(?: ([1-9][0-9]{0,13}))?\n")
 
 
 class AuditFile:
     """One chain of lines at ``path``. Not safe for threads: :class:`~repoagent.audit.log.AuditLog` has the lock.
 
     ``path.head`` beside it is the lock against other servers, and holds the head of the chain: a chain goes on when
-    the file was renamed while no server ran. The file itself is locked, too: it may have other names.
+    the file was renamed while no server ran. It also holds how many lines after the head could not be written: a full
+    disk has room for that, and a kill cannot take it away. The file itself is locked, too: it may have other names.
 
     Args:
         path: Made if it does not exist.
@@ -51,6 +53,7 @@ class AuditFile:
         self._head = BEGINNING
         self._first = self._size = self._clean = 0
         self._stuck = False
+        self._lost = 0
         self._note = self._fd = -1
         if path.exists() and not path.is_file():
             raise _special(path)
@@ -75,6 +78,11 @@ class AuditFile:
         return self._head
 
     @property
+    def lost(self) -> int:
+        """How many lines could not be written since the last one, also by servers before this one."""
+        return self._lost
+
+    @property
     def is_open(self) -> bool:
         """Whether it has not been closed."""
         return self._fd >= 0
@@ -83,8 +91,18 @@ class AuditFile:
         """Write the line that ``make`` makes for its place. If that fails, the file is as it was before.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written, and is counted as lost.
         """
+        try:
+            self._append(make)
+        except OSError:
+            self._lost += 1
+            self._take_note()
+            raise
+        self._lost = 0
+        self._take_note()
+
+    def _append(self, make: Callable[[Head], bytes]) -> None:
         if self._fd < 0:
             raise OSError(errno.EBADF, "it is closed")
         self._look()
@@ -101,7 +119,6 @@ class AuditFile:
             raise
         self._clean = self._size
         self._head = Head(self._head.seq + 1, digest(line))
-        self._take_note()
 
     def reopen(self) -> bool:
         """Go on in a new file if this one has been renamed; False if nothing has changed.
@@ -150,7 +167,8 @@ class AuditFile:
 
     def _recover(self) -> tuple[Tail, Head]:
         """Take up the chain where an earlier server left it: what the file ends with, and what was noted of it."""
-        tail, noted = read_tail(self._fd), _read_note(self._note)
+        tail = read_tail(self._fd)
+        noted, self._lost = _read_note(self._note)
         self._head = tail.head or noted
         self._first = first_number(self._fd)
         self._clean = tail.size
@@ -201,8 +219,9 @@ class AuditFile:
         self._size = self._clean
 
     def _take_note(self) -> None:
-        with suppress(OSError):  # it serves only who renames the file while no server runs
-            os.pwrite(self._note, f"{self._head}\n".ljust(_NOTE_BYTES).encode(), 0)
+        lost = f" {self._lost}" if self._lost else ""
+        with suppress(OSError):  # it serves only those who come after this server
+            os.pwrite(self._note, f"{self._head}{lost}\n".ljust(_NOTE_BYTES).encode(), 0)
 
     # -- rotation -------------------------------------------------------------------------------------------------
 
@@ -255,6 +274,21 @@ class AuditFile:
         os.close(self._fd)
         self._fd = fd
         self._size = self._clean = self._first = 0
+
+
+def noted_losses(path: Path, head: Head) -> int:
+    """How many lines after ``head`` its server could not write, as noted beside the log at ``path``."""
+    try:
+        fd = os.open(path.with_name(f"{path.name}.head"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        noted, lost = _read_note(fd)
+    except OSError:
+        return 0
+    finally:
+        os.close(fd)
+    return lost if noted == head else 0
 
 
 def _opened(path: Path) -> int:
@@ -323,10 +357,10 @@ def _special(path: Path) -> InvalidArgumentError:
     return InvalidArgumentError(f"the audit log {path} must be a file: the chain goes on from its last line")
 
 
-def _read_note(fd: int) -> Head:
-    """The head that the last server noted; the beginning if there is none."""
+def _read_note(fd: int) -> tuple[Head, int]:
+    """The head that the last server noted, and how many lines it lost after it; the beginning if there is none."""
     found = _NOTE.match(os.pread(fd, _NOTE_BYTES, 0))
-    return Head(int(found[1]), found[2].decode()) if found is not None else BEGINNING
+    return (Head(int(found[1]), found[2].decode()), int(found[3] or 0)) if found is not None else (BEGINNING, 0)
 
 
 def _unusable(path: Path, error: OSError | LineError) -> Exception:

@@ -56,7 +56,6 @@ class AuditLog:
         self._notes = NoteWriter(self._write_note)
         self._lines = 0
         self._failures = 0
-        self._lost = 0
         self._complained = -_QUIET_SECONDS
         self._notes.start()
         self._note_recovery()
@@ -121,18 +120,16 @@ class AuditLog:
     def _write(self, event: str, result: str, what: What, actor: Actor) -> OSError | None:
         fields: dict[str, Any] = {"event": event, "result": result, "who": plain(actor.to_dict()), "what": plain(what)}
         with self._lock:
-            if self._lost:
-                fields["lost"] = self._lost
+            if self._file.lost:
+                fields["lost"] = self._file.lost
             try:
                 self._file.append(lambda before: make_line(fields, before, self._clock(), self._key))
             except OSError as error:
                 failure: OSError | None = error
                 self._failures += 1
-                self._lost += 1
             else:
                 failure = None
                 self._lines += 1
-                self._lost = 0
         if failure is not None:
             self._complain(event, failure)
         return failure
@@ -143,7 +140,7 @@ class AuditLog:
             due = now - self._complained >= _QUIET_SECONDS
             if due:
                 self._complained = now
-            lost = self._lost
+            lost = self._file.lost
         if due:
             kept = "; loads and changes of settings are refused" if self._required else ""
             logger.error(

@@ -36,6 +36,7 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
     the end are found only with a --head. A last line that a kill cut short is reported, and is not a fault.
     """
     from repoagent.audit import verifying
+    from repoagent.audit.file import noted_losses
 
     for head in heads:
         if not _HASH.fullmatch(head):
@@ -49,6 +50,11 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
         raise SystemExit(1) from None
     for path, size in verdict.torn.items():
         click.echo(f"{path}: the last line was cut short after {size} bytes, by a kill or a full disk", err=True)
+    for path in files:
+        if lost := noted_losses(path, verdict.head):
+            click.echo(
+                f"{path}: {lost} events after line {verdict.head.seq} could not be written, and are lost", err=True
+            )
     missing = [head for head in heads if head not in verdict.heads_found]
     for head in missing:
         click.echo(f"no line has the head {head}: lines are missing at the end, or this is another chain", err=True)

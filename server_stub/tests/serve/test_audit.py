@@ -181,6 +181,28 @@ def test_without_the_demand_a_full_disk_stops_nothing(world: Any, log: Path, ser
     verify([log])
 
 
+def test_a_kill_while_the_disk_is_full_does_not_take_away_the_count_of_lost_events(
+    log: Path, serve: Callable[..., Any]
+) -> None:
+    """A count that only the process has is gone with it, and the log looks complete (L25)."""
+    server = serve()
+    lines = len(documents(log))
+    full(server.process.pid, log.stat().st_size).__enter__()
+    assert server.load("plain").status_code == 200
+    server.process.send_signal(signal.SIGKILL)
+    server.ended()
+    before = CliRunner().invoke(audit, ["verify", str(log)])
+    assert before.exit_code == 0
+    found = re.search(rf"{re.escape(str(log))}: (\d+) events after line {lines} could not be written", before.output)
+    assert found
+    assert int(found[1]) >= 2  # its start and its end
+    assert serve().stop() == 0
+    assert documents(log)[lines]["lost"] == int(found[1])
+    after = CliRunner().invoke(audit, ["verify", str(log)])
+    assert after.exit_code == 0
+    assert "could not be written" not in after.output
+
+
 def test_a_small_memory_disk_that_is_full_stops_loads(world: Any, serve: Callable[..., Any], tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
