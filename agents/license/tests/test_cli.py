@@ -67,6 +67,14 @@ def test_times_that_are_not_possible_are_refused(keys: Path, arguments: list[str
     assert (code, message in output) == (2, True)
 
 
+@pytest.mark.parametrize("model", ["models/fraud-1", "./fraud-1", "/models/*", "..", ""])
+def test_no_license_is_issued_for_a_path(keys: Path, model: str) -> None:
+    """A server calls models by their names, so the license would be for nothing."""
+    code, output = run("issue", "--key", keys / "vendor.key", "--model", model, "--days", 1, "-o", keys / "l")
+    assert (code, "this is for names" in " ".join(output.split())) == (2, True)
+    assert not (keys / "l").exists()
+
+
 def test_another_kind_of_key_is_refused(keys: Path) -> None:
     code, output = run("issue", "--key", keys / "vendor.pem", "--model", "m", "--days", 1, "-o", keys / "l")
     assert (code, "is not a private Ed25519 key" in output) == (1, True)

@@ -49,6 +49,13 @@ def make_key(name: str, models: tuple[str, ...], rights: tuple[str, ...]) -> Non
     from repoagent_server.access.access_file_reader import check_name
 
     check_name(name)
+    for model in models:
+        if "/" in model or model in ("", ".", ".."):
+            raise click.BadParameter(
+                f"'{model}' is a path, and this is for names: give the model's name, such as 'fraud-1', or a pattern, such "
+                "as 'fraud-*'",
+                param_hint="--model",
+            )
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
     digest = hashlib.sha256(key.encode()).hexdigest()
     table = name if name.replace("-", "").replace("_", "").isalnum() else f'"{name}"'

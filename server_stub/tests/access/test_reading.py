@@ -148,6 +148,15 @@ def test_a_key_is_for_the_models_and_rights_that_are_asked_for(follow: Follow) -
     assert CliRunner().invoke(access, ["key", "x", "--right", "infr"]).exit_code == 2
 
 
+@pytest.mark.parametrize("model", ["models/fraud-1", "./fraud-1", "/models/*", "..", ""])
+def test_no_key_is_made_for_a_path(model: str) -> None:
+    """A server calls models by their names, so the key would be for nothing."""
+    made = CliRunner().invoke(access, ["key", "fraud-team", "--model", model])
+    assert made.exit_code == 2
+    assert "this is for names" in made.stderr
+    assert not made.stdout
+
+
 @pytest.mark.parametrize("name", ["a.b", "a@b", "a-b", "a:1"])
 def test_names_with_dots_become_one_table(follow: Follow, name: str) -> None:
     made = CliRunner().invoke(access, ["key", name])
