@@ -67,8 +67,8 @@ def issue(
     for model in models:
         if "/" in model or model in ("", ".", ".."):
             raise click.BadParameter(
-                f"'{model}' is a path, and this is for names: give the model's name, such as 'fraud-1', or a pattern, such "
-                "as 'fraud-*'; --content binds the license to the files of a directory",
+                f"'{model}' is a path, and this is for names: give the model's name, such as 'fraud-1', or a pattern, "
+                "such as 'fraud-*'; --content binds the license to the files of a directory",
                 param_hint="--model",
             )
     begin = not_before.replace(tzinfo=UTC) if not_before else now().replace(microsecond=0)

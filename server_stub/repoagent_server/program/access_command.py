@@ -52,8 +52,8 @@ def make_key(name: str, models: tuple[str, ...], rights: tuple[str, ...]) -> Non
     for model in models:
         if "/" in model or model in ("", ".", ".."):
             raise click.BadParameter(
-                f"'{model}' is a path, and this is for names: give the model's name, such as 'fraud-1', or a pattern, such "
-                "as 'fraud-*'",
+                f"'{model}' is a path, and this is for names: give the model's name, such as 'fraud-1', or a pattern, "
+                "such as 'fraud-*'",
                 param_hint="--model",
             )
     key = _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
