@@ -83,7 +83,8 @@ def _key(entry: Mapping[str, Any], algorithm: str) -> _Key | None:
     kind, curve = ALGORITHMS[algorithm]
     if entry.get("kty") != kind or entry.get("crv", "") != curve or entry.get("alg", algorithm) != algorithm:
         return None
-    if entry.get("use", "sig") != "sig":
+    operations = entry.get("key_ops", ["verify"])
+    if entry.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
         return None
     library = load_library()
     try:

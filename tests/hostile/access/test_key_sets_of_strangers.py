@@ -60,9 +60,10 @@ def test_what_is_no_key_set_is_refused(data: bytes, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"use": "enc"}, {"alg": "ES384"}, {"alg": "none"}, {"kty": "RSA"}, {"crv": "P-384"}]
+    "change",
+    [{"use": "enc"}, {"alg": "ES384"}, {"alg": "none"}, {"kty": "RSA"}, {"crv": "P-384"}, {"key_ops": ["deriveKey"]}],
 )
-def test_a_key_for_something_else_is_left_out(issuer: Issuer, change: dict[str, str]) -> None:
+def test_a_key_for_something_else_is_left_out(issuer: Issuer, change: dict[str, Any]) -> None:
     assert len(read_key_set(_set(issuer.public()), ("ES256",)).keys) == 1
     with pytest.raises(InvalidArgumentError):
         read_key_set(_set({**issuer.public(), **change}), ("ES256",))
