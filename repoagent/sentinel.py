@@ -35,10 +35,10 @@ def mark() -> dict[str, str]:
     """The variable that what this process starts has to inherit. The first call starts the sentinel."""
     with _lock:
         pid = os.getpid()
-        if pid not in _sentinels:
-            value = secrets.token_hex(16)
+        value, sentinel = _sentinels.get(pid) or (secrets.token_hex(16), None)
+        if sentinel is None or sentinel.poll() is not None:  # A model may have ended it, or the kernel for its memory.
             _sentinels[pid] = value, _start(pid, value)
-        return {NAME: _sentinels[pid][0]}
+        return {NAME: value}
 
 
 @contextlib.contextmanager

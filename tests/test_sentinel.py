@@ -15,6 +15,7 @@ WAYS = {
     "chat templates": "chat()",
     "processes of models": "subprocess.run(program, env=without_secrets(os.environ))",
     "the probe for TensorRT": "subprocess.run(program, env=parent._environment())",
+    "what is started once the sentinel was killed": "killed(); subprocess.run(program, env=child_environment())",
     "libraries of a served model": "program_of_server._core = lambda *_: by_itself(); main(['serve', *STORE])",
     "agents that are checked": "main(['check', sys.argv[2] + '/m', '--repoagent-directory', sys.argv[2]])",
     "libraries of a download": "fetch._fetch = lambda *_: by_itself(); main(['fetch', 'https://host/model'])",
@@ -22,6 +23,7 @@ WAYS = {
 }
 SERVER = """
 import ctypes, os, signal, subprocess, sys
+from repoagent import sentinel
 from repoagent.cli import fetch as _, main as _
 from repoagent.engines.probing import parent
 from repoagent.serving.backends.llm.chat import renderer
@@ -38,6 +40,11 @@ def end():
 def by_itself():  # As a library in C does, and an agent in C.
     ctypes.CDLL(None).system(SCRIPT.encode())
     end()
+def killed():
+    sentinel.mark()
+    process = sentinel._sentinels[os.getpid()][1]
+    process.kill()
+    process.wait()
 def sealed():
     subprocess.run(program, env=tpm._environment())
     end()
