@@ -12,6 +12,8 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.hostile.test_models_that_never_end import FOR_EVER, WARM_UP, folding, looping
+
 if TYPE_CHECKING:
     from server_stub.tests.serve.conftest import Server, World
 
@@ -203,3 +205,22 @@ def test_every_request_around_a_signal_is_answered_or_refused(world: "World", in
         assert codes == sorted(codes)
         assert set(codes) <= {200, 503}
         assert all(answer.json()["outputs"][0]["data"] == [1, -2, 3, -4] for answer in answers if answer.is_success)
+
+
+def test_loads_and_runs_that_never_end_leave_the_exit_status_at_zero(
+    world: "World", in_background: InBackground
+) -> None:
+    models = {"open": (folding(), WARM_UP), "warm-up": (looping(), WARM_UP), "run": (looping(), "")}
+    for name, (model, config) in models.items():
+        for folder in ("1", "warmup"):
+            (world.models / name / folder).mkdir(parents=True)
+        (world.models / name / "1" / "model.onnx").write_bytes(model.SerializeToString())
+        (world.models / name / "warmup" / "rounds").write_bytes(FOR_EVER.to_bytes(8, "little"))
+        (world.models / name / "config.pbtxt").write_text(f'backend: "onnxruntime" {config}')
+    server = world.serve("--load-model=run", "--exit-timeout-secs=8")
+    waiting = [in_background(lambda name=name: server.load(name)) for name in ("open", "warm-up")]  # type: ignore[misc]
+    tensor = {"name": "rounds", "datatype": "INT64", "shape": [1], "data": [FOR_EVER]}
+    waiting.append(in_background(lambda: server.http.post("/v2/models/run/infer", json={"inputs": [tensor]})))
+    server.until(lambda: [it.get("state") for it in server.index().values()].count("LOADING") == 2, "the loads")
+    assert server.stop() == 0
+    assert [answer().status_code for answer in waiting] == [400, 400, 503], "two were cancelled, one was ended"
