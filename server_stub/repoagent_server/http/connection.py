@@ -62,7 +62,7 @@ class HttpConnection(asyncio.Protocol):
         self._opened = asyncio.get_running_loop().time()
         self._peer = PeerIdentity.of_connection(transport.get_extra_info("ssl_object"))
         self._address = address_of(transport)
-        self._connections.opened(self)
+        self._connections.opened(self, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -315,16 +315,24 @@ class HttpConnection(asyncio.Protocol):
 
     def close_if_stalled(self) -> None:
         """End it if, since the last call, nothing more has come of a request that has begun (or little, and others need
-        its room), or nothing of an answer that waits has been read."""
+        its room), or of the first one, or nothing of an answer that waits has been read."""
         progress = self._progress + (self._large.filled if self._large is not None else 0)
         lags = self._large.lags() if self._large is not None else self._reader.lags()
-        if self._reader.state in _UNFINISHED and (lags or progress == self._last_progress):
+        silent = progress == self._last_progress
+        if (silent and not progress) or (self._reader.state in _UNFINISHED and (lags or silent)):
             self.close()
         self._last_progress = progress
         unread = (self._resumed, self._transport.get_write_buffer_size()) if self._transport is not None else None
         if not self._writable and unread == self._last_unread:
             self.abort()
         self._last_unread = unread
+
+    def progress(self) -> float | None:
+        """See :class:`Connections`."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._current is not None or self._unwritten:
+            return None
+        return self._progress + self._resumed + (self._large.filled if self._large is not None else 0)
 
     _last_progress = -1
     _last_unread: tuple[int, int] | None = None

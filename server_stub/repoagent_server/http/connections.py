@@ -2,16 +2,30 @@
 
 import asyncio
 import contextlib
+import resource
+import sys
+from collections import OrderedDict
 from collections.abc import Iterator
+from threading import Lock
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from repoagent_server.shared.in_flight import InFlight
 
-__all__ = ["FLUSH_SECONDS", "Connection", "Connections"]
+__all__ = ["FLUSH_SECONDS", "Connection", "Connections", "backlog"]
 
 FLUSH_SECONDS: Final = 2.0
 """How long what has been written may take to get out when a front end stops."""
 _FLUSH_AT: Final = 64
+_RESERVE_SHARE: Final = 4
+_RESERVE: Final = 1024
+"""Descriptors for what is no connection, at most; half of them in any case."""
+_AT_ONCE: Final = 8
+_BACKLOG_SHARE: Final = 32
+_BACKLOG: Final = 2048
+_KEPT: Final = 16
+"""Connections that every port may have, however many the others have."""
+_GOODBYE_SECONDS: Final = 1.0
 
 
 class Connection(Protocol):
@@ -30,7 +44,25 @@ class Connection(Protocol):
         """Whether it was opened after ``since``, by the loop's clock, and has brought nothing yet."""
 
     def close_if_stalled(self) -> None:
-        """End it if it began a request and has brought nothing of it for a while."""
+        """End it if it began a request, or is to bring its first one, and has brought nothing of it for a while."""
+
+    def progress(self) -> float | None:
+        """Grows with what the client sends and reads; None while a request of it is worked on, or the end under way."""
+
+
+def _descriptors() -> int:
+    """How many this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def backlog() -> int:
+    """How many connections may wait to be accepted: the loop takes all of them before it can make room for them."""
+    return max(1, min(_BACKLOG, _descriptors() // _BACKLOG_SHARE))
+
+
+_ports: Final[WeakSet["Connections"]] = WeakSet()
+_counting: Final = Lock()
 
 
 class Connections:
@@ -38,12 +70,20 @@ class Connections:
 
     Answers are written when all requests that came together have been handled, not one by one: the first write wakes
     the client's process up, which may cost more than a small model, and the others then find it awake.
+
+    Connections are as many as the process may have descriptors, less a part. Then a new one ends an older one: of the
+    port that has the most, the one that has been silent for longest.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
         self._loop = loop
         self._stall_seconds = stall_seconds
-        self._open: set[Connection] = set()
+        self._open: OrderedDict[Connection, float] = OrderedDict()
+        """Each with its progress when it was last looked at; those that were looked at longest ago come first."""
+        descriptors = _descriptors()
+        reserve = min(_RESERVE, descriptors // _RESERVE_SHARE)
+        self._crowded = descriptors - reserve
+        self._full = descriptors - reserve // 2
         self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -52,6 +92,8 @@ class Connections:
         self._untried: set[Connection] = set()
         self._tried = asyncio.Event()
         self.in_flight = InFlight()
+        with _counting:
+            _ports.add(self)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -59,18 +101,59 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._open))
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
         if self._untried:
             self._untried.add(connection)  # a handshake has just ended: its first request has the same time
         elif self._closing:
             connection.close()
-        self._open.add(connection)
+        self._open[connection] = -1.0
         self._empty.clear()
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._stall_seconds, self._close_stalled)
+        own = transport.get_extra_info("socket")
+        number = own.fileno() if own is not None else 0
+        with _counting:
+            total = sum(map(len, _ports))
+        if max(number, total) >= self._crowded:  # the system gives the lowest number that is free
+            self._make_room(min(max(1, number - self._crowded), _AT_ONCE))
+            if number >= self._full and len(self._open) > _KEPT:
+                connection.abort()
+        elif total >= self._crowded // 2:  # who asks now and then is known by the time that there is no room
+            self._silent()
+            self._silent()
+
+    def _make_room(self, count: int) -> None:
+        with _counting:
+            largest = max(_ports, key=len)
+        if largest is self:
+            self._end_silent(count)
+        else:
+            with contextlib.suppress(RuntimeError):  # its front end has ended
+                largest._loop.call_soon_threadsafe(largest._end_silent, count)
+
+    def _end_silent(self, count: int) -> None:
+        """End the first ``count`` that have been silent since the last look."""
+        for _ in range(2 * len(self._open)):
+            silent = self._silent()
+            if silent is not None:
+                silent.close()
+                self._loop.call_later(_GOODBYE_SECONDS, silent.abort)
+                count -= 1
+            if not count:
+                return
+
+    def _silent(self) -> Connection | None:
+        """Look at the next one; it, if it has been silent since it was looked at last, with all others in between."""
+        connection, seen = next(iter(self._open.items()))
+        self._open.move_to_end(connection)
+        progress = connection.progress()
+        if progress is None:
+            return None
+        self._open[connection] = progress
+        return connection if progress == seen else None
 
     def lost(self, connection: Connection) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if not self._open:
             self._empty.set()
         if self._untried:
@@ -108,7 +191,7 @@ class Connections:
             self._sweep.cancel()
         since = self._loop.time() - seconds
         self._untried = {connection for connection in self._open if connection.untried(since)}
-        for connection in self._open - self._untried:
+        for connection in self._open.keys() - self._untried:
             connection.close()
         if self._untried:
             with contextlib.suppress(TimeoutError):
@@ -129,7 +212,7 @@ class Connections:
             await self.empty()
 
     def _close_stalled(self) -> None:
-        """End connections that began a request and then sent nothing for a while; idle ones may stay."""
+        """End connections that owe something and sent nothing for a while; others may stay."""
         for connection in list(self._open):
             connection.close_if_stalled()
         again = self._open and not self._loop.is_closed()

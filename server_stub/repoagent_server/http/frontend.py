@@ -14,7 +14,7 @@ import uvloop
 from repoagent.limits import DEFAULT_LIMITS
 from repoagent.serving.instances.loop_reader import LoopReader
 from repoagent_server.http.connection import HttpConnection
-from repoagent_server.http.connections import Connections
+from repoagent_server.http.connections import Connections, backlog
 from repoagent_server.http.listener import bound, ignore_new, queued
 from repoagent_server.http.origins import Origins
 from repoagent_server.http.reader import Limits
@@ -27,7 +27,6 @@ from repoagent_server.tls.handshakes import Handshakes
 
 __all__ = ["Endpoint", "HttpFrontend"]
 
-_BACKLOG: Final = 2048
 _FIRST_REQUEST_SECONDS: Final = 1.0
 _HANDSHAKE_SECONDS: Final = 0.1
 
@@ -210,7 +209,7 @@ class _Server:
 
     async def serve(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._accepting = await loop.create_server(self._protocol, sock=listener, backlog=_BACKLOG)
+        self._accepting = await loop.create_server(self._protocol, sock=listener, backlog=backlog())
         self.on_started()
         await self.done.wait()
         await self._shut_down()

@@ -41,7 +41,7 @@ _Buffer = bytes | bytearray | memoryview
 class _Register(Protocol):
     """The connections of a front end."""
 
-    def opened(self, connection: Any) -> None: ...
+    def opened(self, connection: Any, transport: asyncio.BaseTransport) -> None: ...
 
     def lost(self, connection: Any) -> None: ...
 
@@ -99,7 +99,7 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
         self._raw = cast("asyncio.Transport", transport)
         self._opened = asyncio.get_running_loop().time()
         self._port.handshakes.begin(self)
-        self._port.register.opened(self)
+        self._port.register.opened(self, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._raw = None
@@ -204,6 +204,10 @@ class TlsChannel(asyncio.Protocol, asyncio.Transport):
 
     def close_if_stalled(self) -> None:
         """Handshakes have a clock of their own."""
+
+    def progress(self) -> float | None:
+        """None: it has not begun."""
+        return None if self._raw is None or self._raw.is_closing() else 0.0
 
     # From the socket to the protocol.
 

@@ -415,6 +415,8 @@ def test_a_client_that_never_reads_its_answer_is_given_up(core: Any, start: Any)
 def test_a_request_that_stops_halfway_is_given_up(start: Any) -> None:
     front: HttpFrontend = start(stall_seconds=0.05)
     idle = socket.create_connection(front.bind(), timeout=60)
+    idle.sendall(_LIVE)
+    assert _response(idle)[0] == 200
     stalled = socket.create_connection(front.bind(), timeout=60)
     stalled.sendall(_infer()[:-5])
     assert _ends(stalled)

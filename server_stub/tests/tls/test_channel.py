@@ -30,7 +30,8 @@ class _Register:
     def __init__(self) -> None:
         self.open: list[Any] = []
 
-    def opened(self, connection: Any) -> None:
+    def opened(self, connection: Any, transport: asyncio.BaseTransport) -> None:
+        del transport
         self.open.append(connection)
 
     def lost(self, connection: Any) -> None:

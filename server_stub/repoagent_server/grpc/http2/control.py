@@ -120,6 +120,11 @@ class Control(Outgoing):
         self.out.append(frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in settings)))
         self.out.append(number_frame(WINDOW_UPDATE, 0, CONNECTION_WINDOW - DEFAULT_WINDOW))
 
+    @property
+    def unused(self) -> bool:
+        """Whether the client has opened no stream yet."""
+        return not self._last
+
     def ping(self) -> None:
         """Ask whether the client is there: whatever comes of it answers that."""
         self.out.append(frame(PING, 0, 0, bytes(_PING_BYTES)))

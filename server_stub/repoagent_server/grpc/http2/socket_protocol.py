@@ -61,7 +61,7 @@ class SocketProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        self._connections.opened(self)
+        self._connections.opened(self, transport)
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._transport.close()
             return
@@ -184,7 +184,8 @@ class SocketProtocol(asyncio.Protocol):
         return False
 
     def close_if_stalled(self) -> None:
-        """End it if, since the last call, nothing more has come of what the client began, or it has taken nothing."""
+        """End it if, since the last call, nothing more has come of what the client began, or it has taken nothing.
+        One that has not had a call is asked to come again with it."""
         connection, transport = self.connection, self._transport
         if transport is None:
             return
@@ -192,6 +193,8 @@ class SocketProtocol(asyncio.Protocol):
         before, self._seen = self._seen, seen
         if before is None:
             return
+        if connection.unused:
+            self.part()
         calls = [stream.call for stream in connection.streams.values() if isinstance(stream.call, RunningCall)]
         begun = connection.unfinished or any(call.unfinished for call in calls)
         unread = transport.get_write_buffer_size() or any(stream.waiting for stream in connection.streams.values())
@@ -200,6 +203,11 @@ class SocketProtocol(asyncio.Protocol):
             return
         for call in calls:
             call.end_if_lagging()
+
+    def progress(self) -> float | None:
+        """See :class:`Connections`."""
+        ends = self._transport is None or self._transport.is_closing()
+        return None if ends or self.connection.streams else self._heard
 
     # Timers.
 

@@ -11,7 +11,7 @@ from repoagent_server.grpc.http2.dispatcher import Dispatcher
 from repoagent_server.grpc.http2.listening import listening, unlink
 from repoagent_server.grpc.http2.socket_protocol import SocketProtocol, Times
 from repoagent_server.grpc.transport import Served
-from repoagent_server.http.connections import FLUSH_SECONDS, Connections
+from repoagent_server.http.connections import FLUSH_SECONDS, Connections, backlog
 from repoagent_server.http.listener import ignore_new, queued
 from repoagent_server.shared.grpc_options import GrpcOptions
 from repoagent_server.tls.certificates import Certificates
@@ -20,7 +20,6 @@ from repoagent_server.tls.handshakes import Handshakes
 
 __all__ = ["Http2Transport"]
 
-_BACKLOG: Final = 2048
 _STALL_SECONDS: Final = 60.0
 """For at least this long, at most for twice as long, a client may be silent in the middle of something."""
 _NEW_SECONDS: Final = 0.1
@@ -69,7 +68,8 @@ class Http2Transport:
         options = self._options
         assert self._listener is not None
         try:
-            self._server = await self._loop.create_server(self._protocol, sock=self._listener.dup(), backlog=_BACKLOG)
+            own = self._listener.dup()
+            self._server = await self._loop.create_server(self._protocol, sock=own, backlog=backlog())
         except OSError as error:
             raise UnavailableError(
                 f"gRPC cannot listen on {options.address}:{options.port}: the address is in use or not ours"

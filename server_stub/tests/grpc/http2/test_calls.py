@@ -497,6 +497,7 @@ def test_a_client_that_stalls_in_the_middle_of_something_is_given_up(
     monkeypatch.setattr(core, "submit", submit_and_note)
     port = start_grpc()
     idle, watching = Raw(("127.0.0.1", port)), Raw(("127.0.0.1", port))
+    idle.begin(1, end=True)  # its first call; without one it would be asked to come again with it
     watching.begin(1, path=f"/{SERVICE}/ModelStreamInfer")
     stalled = socket.create_connection(("127.0.0.1", port), timeout=60)
     with closing(stalled), closing(idle.socket), closing(watching.socket):
