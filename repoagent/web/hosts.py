@@ -36,6 +36,8 @@ _EMBEDDING: Final = tuple(
 _PREFIXED: Final = (0x0000_5EFE, 0x0200_5EFE)
 """ISATAP: what precedes an IPv4 address in the second half of an IPv6 address."""
 _LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+_NOT_PUBLIC: Final = (_LOCAL_NAT64, *map(ipaddress.IPv6Network, ("fec0::/10", "3fff::/20", "5f00::/16")))
+"""Networks of one site, of documents and of routers, which the standard library counts as public."""
 _LOW: Final = 0xFFFF_FFFF
 
 
@@ -100,7 +102,7 @@ class Hosts:
                 f"{origin} leads to {real}, an address of the machine's own services (such as cloud metadata); "
                 "it is never asked"
             )
-        if (real.is_global and real not in _LOCAL_NAT64) or self._is_named(origin, real):
+        if (real.is_global and not any(real in network for network in _NOT_PUBLIC)) or self._is_named(origin, real):
             return
         raise InvalidArgumentError(
             f"{origin} leads to {real}, which is not a public address; if it may be asked, the operator names "
