@@ -119,7 +119,7 @@ class InferStream:
         self._write_now = write_now
         self._errors_are_statuses = errors_are_statuses
         self._bytes = 0
-        self._hold = streams.inference.reserve.hold()
+        self._hold = streams.inference.reserve.hold_unread()
         self._running: dict[InferRequest, None] = {}
         self._waiting: asyncio.Queue[tuple[bytes | None, int]] = asyncio.Queue()
         self._writing = False

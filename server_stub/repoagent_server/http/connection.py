@@ -49,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._ends = False
         self._progress = 0
         self._resumed = 0
-        self._unread = service.reserve.hold()
+        self._unread = service.reserve.hold_unread()
         self._opened = 0.0
         self._large: LargeBody | None = None
         self._peer: PeerIdentity | None = None

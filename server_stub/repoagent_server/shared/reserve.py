@@ -13,12 +13,14 @@ from weakref import finalize
 from repoagent.errors import UnavailableError
 from repoagent.limits import Limits
 
-__all__ = ["HELD_FLAG", "WORTH_COUNTING", "Hold", "Memory", "Reserve", "inflate", "too_much"]
+__all__ = ["HELD_FLAG", "WORTH_COUNTING", "Hold", "Memory", "Reserve", "Unread", "inflate", "too_much"]
 
 HELD_FLAG: Final = Limits.flag("held_bytes")
 WORTH_COUNTING: Final = 1 << 16
 """Bytes of a whole message from which on it is counted for as long as it is in memory."""
 _SHARE: Final = 4
+_UNREAD: Final = 8
+"""Of the reserve, one part in so many is the most that answers hold which their clients have not taken."""
 _GROWTH: Final = 16
 _LITTLE: Final = 1 << 18
 _AHEAD: Final = 1 << 25
@@ -38,13 +40,15 @@ class Memory(bytearray):
 class Reserve:
     """Used by the threads of all front ends. One message may be larger than the limit while the others hold little."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, part: bool = False) -> None:
         self.limit = limit
         self.refused = 0
         """How often there was no room."""
         self._taken = 0
         self._taking = Lock()
         self._returned: deque[int] = deque()
+        self.unread = self if part else Reserve(limit // _UNREAD, part=True)
+        """The part of it that is for answers which clients have not taken."""
 
     @property
     def held(self) -> int:
@@ -71,6 +75,10 @@ class Reserve:
     def give(self, size: int) -> None:
         """Hold ``size`` bytes less. Takes no lock: the garbage collector calls this, wherever a thread is."""
         self._returned.append(size)
+
+    def hold_unread(self) -> "Unread":
+        """What the answers hold that one client has not taken."""
+        return Unread(self)
 
     def hold(self, memory: object = None) -> "Hold":
         """What a message is to hold; with ``memory``, until nothing refers to that any more."""
@@ -109,13 +117,6 @@ class Hold:
         self._seen = self.size, self._reserve.refused
         return 0 < size <= self.size < size + size / _GROWTH and self._reserve.refused != refused
 
-    def keeps_up(self, unread: int) -> bool:
-        """Count the answers that a client has not taken; False if a stream to it should not go on."""
-        if unread <= _LITTLE:
-            self.release()
-            return True
-        return unread <= _AHEAD and self.resize(unread)
-
     def hand_over(self, size: int, memory: object) -> None:
         """Leave ``size`` of the bytes to ``memory``, to be held until nothing refers to that any more."""
         self.size -= size
@@ -125,6 +126,36 @@ class Hold:
         """Hold nothing. Twice is once."""
         if self.size:
             self.resize(0)
+
+
+class Unread(Hold):
+    """What the answers hold that one client has not taken. Streams that run ahead have a part of the reserve."""
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self, reserve: Reserve) -> None:
+        super().__init__(reserve)
+        self._ahead = 0
+
+    def resize(self, size: int) -> bool:
+        """See :meth:`Hold.resize`."""
+        if size < self._ahead:
+            self._run_ahead(size)
+        return super().resize(size)
+
+    def keeps_up(self, unread: int) -> bool:
+        """Count the answers of a stream that its client has not taken; False if it should not go on."""
+        counted = unread if unread > _LITTLE else 0
+        return counted <= _AHEAD and self._run_ahead(counted) and self.resize(counted)
+
+    def _run_ahead(self, size: int) -> bool:
+        more = size - self._ahead
+        if more > 0 and not self._reserve.unread.take(self._ahead, more):
+            return False
+        if more < 0:
+            self._reserve.unread.give(-more)
+        self._ahead = size
+        return True
 
 
 def too_much() -> UnavailableError:

@@ -81,3 +81,17 @@ def test_what_is_decompressed_is_counted_before_there_is_more_of_it() -> None:
     assert 1 << 20 <= len(into) <= 2 << 20
     del into
     assert reserve.held == 1 << 20
+
+
+def test_answers_that_are_not_taken_have_a_part_of_the_reserve() -> None:
+    reserve = Reserve(64 << 20)
+    lagging = [reserve.hold_unread() for _ in range(6)]
+    kept = [hold.keeps_up(3 << 20) for hold in lagging]
+    assert kept == [True, True, False, False, False, False]
+    requests, answer = reserve.hold(), reserve.hold_unread()
+    assert requests.resize(45 << 20), "requests have the rest"
+    assert not lagging[0].keeps_up(33 << 20)
+    assert all(hold.keeps_up(1 << 10) for hold in lagging)
+    assert reserve.unread.held == 0
+    assert answer.resize(12 << 20), "a whole answer is no stream"
+    assert lagging[5].keeps_up(3 << 20)
