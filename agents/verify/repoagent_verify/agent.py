@@ -20,6 +20,7 @@ from repoagent_verify.evidence import evidence
 from repoagent_verify.keyless import check_root
 from repoagent_verify.limited_json import LARGEST_SIGNATURE
 from repoagent_verify.options import Options, few, parse_parameters
+from repoagent_verify.signatures import Signer
 from repoagent_verify.trust_roots import Trust, read_trust
 from repoagent_verify.verifying import Coverage, Verified, verify
 from repoagent_verify.weaknesses import weaknesses
@@ -111,9 +112,13 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
     for name, result in verified:
         key = "model" if name == "." else name
         digests[key] = f"sha256:{result.manifest.root_digest}"
-    signer = verified[0][1].signer
-    notes = [f"{sum(result.files for _, result in verified)} files signed by {signer.name}"]
-    notes += [f"method {signer.method}", f"trust root {signer.trust_root[:16]}"]
+    files: dict[Signer, int] = {}  # Several directories may have several signers.
+    for _, result in verified:
+        files[result.signer] = files.get(result.signer, 0) + result.files
+    notes = []
+    for signer, count in files.items():
+        notes += [f"{count} files signed by {signer.name}", f"method {signer.method}"]
+        notes.append(f"trust root {signer.trust_root[:16]}")
     notes += list(_unsigned(verified))
     if not model.demanded:
         notes.append("not demanded by a policy: the model itself names this agent, and can name another key")
@@ -121,8 +126,9 @@ def _report(model: AgentModel, verified: list[tuple[str, Verified]]) -> None:
         bytes_read=sum(result.bytes_read for _, result in verified),
         digests=digests,
         note="; ".join(notes),
-        signer=signer.name,
     )
+    for name in dict.fromkeys(signer.name for signer in files):
+        model.report(signer=name)
 
 
 def _unsigned(verified: list[tuple[str, Verified]]) -> Iterator[str]:

@@ -177,3 +177,21 @@ def test_a_model_cannot_add_a_trust_root(new_loader: NewLoader, model: Path) -> 
     configure(model, trust_root="mine")
     with pytest.raises(RepoAgentError, match="has no trust root 'mine' for this model; it has: none"):
         load(new_loader(), model)
+
+
+def test_the_report_names_every_signer_of_several_directories(
+    new_loader: NewLoader, model: Path, key: ec.EllipticCurvePrivateKey, public_key: Path
+) -> None:
+    """An audit log that names one signer for what two signed says something wrong of the second's files."""
+    other = ec.generate_private_key(ec.SECP256R1())
+    with public_key.open("ab") as file:
+        file.write(public_pem(other))
+    for version, signer in (("1", key), ("2", other)):
+        (model / version).mkdir(exist_ok=True)
+        (model / version / "weights").write_bytes(b"weights")
+        bundle = sign(model / version, Identity(signer), Serialization(), signature="model.sig")
+        (model / version / "model.sig").write_bytes(bundle)
+    configure(model, public_key=f"file:{public_key}", directory="*")
+    report = load(new_loader(), model)
+    assert len(set(report["signers"])) == 2
+    assert all(name in " ".join(report["notes"]) for name in report["signers"])
