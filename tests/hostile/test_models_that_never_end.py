@@ -1,5 +1,6 @@
 """T17: nothing that an owner or a client can cause runs without an end, or keeps others from the threads for loads."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,26 @@ def test_an_unload_ends_a_load_that_does_not_end(new_core: NewCore, write: Calla
     core.unload("endless")
     thread.join(PATIENCE)
     assert isinstance(results[0], CancelledError)
+
+
+def opening() -> int:
+    return sum(thread.name == "repoagent-open" for thread in threading.enumerate())
+
+
+def test_cancelled_loads_of_a_model_do_not_pile_up(new_core: NewCore, write: Callable[..., None]) -> None:
+    core = new_core()
+    write("piled", folding(100, 1000))
+    write("good")
+    before = opening()
+    for number in range(2):
+        thread, results = in_thread(lambda: core.load("piled"))
+        until(lambda: opening() > before + number)  # noqa: B023 - called at once
+        core.unload("piled")
+        thread.join(PATIENCE)
+        assert isinstance(results[0], CancelledError)
+    with pytest.raises(RepoAgentError, match="2 loads of model 'piled' that were cancelled have not ended"):
+        core.load("piled")
+    core.load("good")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Native code of a load that no one can end: it runs on a thread that is left behind when the load is cancelled."""
 
+import collections
 import concurrent.futures
 import contextvars
 import threading
@@ -8,26 +9,30 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from repoagent.errors import CancelledError
+from repoagent.errors import CancelledError, UnavailableError
 
 __all__ = ["loading_until", "unless_cancelled"]
 
 T = TypeVar("T")
 
 _LOOK_SECONDS: Final = 0.1
-_cancelled: Final[contextvars.ContextVar[Callable[[], bool] | None]] = contextvars.ContextVar(
-    "repoagent_load_cancelled", default=None
+_MOST: Final = 2
+"""Calls that one model may leave behind: each takes processors until it ends, and a corrected model should load."""
+_load: Final[contextvars.ContextVar[tuple[str, Callable[[], bool]] | None]] = contextvars.ContextVar(
+    "repoagent_load", default=None
 )
+_left: Final[collections.Counter[str]] = collections.Counter()
+_lock: Final = threading.Lock()
 
 
 @contextmanager
-def loading_until(cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Inside, :func:`unless_cancelled` gives up once ``cancelled`` is true."""
-    token = _cancelled.set(cancelled)
+def loading_until(model: str, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Inside, where ``model`` is loaded, :func:`unless_cancelled` gives up once ``cancelled`` is true."""
+    token = _load.set((model, cancelled))
     try:
         yield
     finally:
-        _cancelled.reset(token)
+        _load.reset(token)
 
 
 def unless_cancelled(
@@ -39,11 +44,19 @@ def unless_cancelled(
 
     Raises:
         CancelledError: the load was cancelled; ``call`` may go on.
+        UnavailableError: what earlier loads of the model left behind has not ended; ``call`` was not called.
         Exception: what ``call`` raises.
     """
-    cancelled = _cancelled.get()
-    if cancelled is None:
+    load = _load.get()
+    if load is None:
         return call()
+    model, cancelled = load
+    with _lock:
+        if _left[model] >= _MOST:
+            raise UnavailableError(
+                f"{_MOST} loads of model '{model}' that were cancelled have not ended: their files take very long to "
+                "open; wait for them, give the model another name, or restart the server"
+            )
     future: Future[T] = Future()
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(_run, call, future), name="repoagent-open", daemon=True
@@ -55,9 +68,20 @@ def unless_cancelled(
     while not concurrent.futures.wait((future,), _LOOK_SECONDS).done:
         if cancelled():
             give_up()
-            future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
+            with _lock:
+                _left[model] += 1
+            future.add_done_callback(lambda done: _ended(model, done, discard))
             raise CancelledError("the load was cancelled while the model was being opened")
     return future.result()
+
+
+def _ended(model: str, done: "Future[T]", discard: Callable[[T], object]) -> None:
+    with _lock:
+        _left[model] -= 1
+        if not _left[model]:
+            del _left[model]
+    if done.exception() is None:
+        discard(done.result())
 
 
 def _run(call: Callable[[], T], future: "Future[T]") -> None:

@@ -237,7 +237,7 @@ class ModelBuilder:
     def _build_version(
         self, name: str, config: ModelConfig, files: ModelFiles, version: int, cancelled: Callable[[], bool]
     ) -> ServedModel:
-        with loading_until(cancelled):
+        with loading_until(name, cancelled):
             return self._build_watched(name, config, files, version, cancelled)
 
     def _build_watched(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
-from repoagent.errors import CancelledError, UnavailableError
+from repoagent.errors import RepoAgentError, UnavailableError
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.providers import Choice
@@ -82,7 +82,7 @@ def _session(name: str, model: str | bytes, options: Any, choices: Sequence[Choi
             return _open(lambda: onnxruntime.InferenceSession(model, options), options)
         providers: list[Any] = [(choice.name, dict(choice.options)) for choice in choices]
         return _open(lambda: onnxruntime.InferenceSession(model, options, providers=[*providers, _CPU]), options)
-    except CancelledError:
+    except RepoAgentError:
         raise
     except Exception as error:
         raise translate(error, name) from error
