@@ -140,6 +140,12 @@ def test_a_form_that_can_be_read_in_two_ways_ends_its_connection(ways: Ways, for
     assert _ANSWER_TO_HIDDEN not in received
 
 
+@pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip", b"xchunked"])
+def test_a_transfer_coding_that_is_not_supported_is_said_to_be_that(ways: Ways, codings: bytes) -> None:
+    statuses, _ = _answers(ways, _post(b"Transfer-Encoding: %b\r\n" % codings, _END + _HIDDEN), _LAST)
+    assert statuses == [501]
+
+
 @pytest.mark.parametrize(("form", "status"), ONE.values(), ids=ONE)
 def test_any_other_form_is_exactly_one_request(ways: Ways, form: bytes, status: int) -> None:
     statuses, received = _answers(ways, form, _LAST)
