@@ -13,7 +13,7 @@ from repoagent_server.http.rendering import headers_of
 from repoagent_server.http.service import HttpService, Refusal, ServiceFactory
 from repoagent_server.shared.address import shown
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.reserve import Memory, Reserve, too_much
+from repoagent_server.shared.reserve import Memory, Reserve, Unread, too_much
 
 __all__ = ["AsgiApp"]
 
@@ -23,8 +23,6 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _NO_WEBSOCKETS: Final = 1003
-_STREAM_BACKLOG: Final = 4096
-"""Pieces of a streamed response that may wait for a slow client before its request is cancelled."""
 
 
 class AsgiApp:
@@ -73,13 +71,16 @@ class AsgiApp:
         headers = list(scope["headers"])
         request = Request(scope["method"].encode(), _target(scope), headers, frame_of(headers))
         request.address = shown(scope.get("client"))
-        exchange = _Exchange(scope["method"], request.frame.request_id if self._request_ids else None)
         service = self._service_here()
+        unread = service.reserve.hold_unread()
+        exchange = _Exchange(scope["method"], unread, request.frame.request_id if self._request_ids else None)
         fault = request.frame.fault
         refusal = service.verdict(request) if fault is None else _answered(error_response(*fault))
-        body: Memory | Response = Memory()
+        body: Memory | Response | None = Memory()
         if refusal is None:
             body = await _read_body(receive, self._max_body, service.reserve)
+        if body is None:
+            return
         if refusal is not None:
             refusal(exchange)
         elif isinstance(body, Response):
@@ -91,6 +92,7 @@ class AsgiApp:
         try:
             await exchange.relay(send, gone)
         finally:
+            unread.release()
             gone.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await gone
@@ -105,8 +107,10 @@ class AsgiApp:
 class _Exchange:
     """One request; its response arrives as the messages that ASGI wants for it."""
 
-    def __init__(self, method: str, request_id: bytes | None = None) -> None:
+    def __init__(self, method: str, unread: Unread, request_id: bytes | None = None) -> None:
         self._method = method
+        self._unread = unread
+        self._bytes = 0
         self._own = [(b"x-request-id", request_id)] if request_id is not None else []
         self._waiting: asyncio.Queue[_Message] = asyncio.Queue()
         self.on_cancel: Callable[[], None] | None = None
@@ -120,7 +124,8 @@ class _Exchange:
 
     def write(self, piece: bytes) -> None:
         self._waiting.put_nowait(_piece(piece, True))
-        if self._waiting.qsize() > _STREAM_BACKLOG and self.on_cancel is not None:
+        self._bytes += len(piece)
+        if not self._unread.keeps_up(self._bytes) and self.on_cancel is not None:
             self.on_cancel()
 
     def end(self) -> None:
@@ -136,6 +141,7 @@ class _Exchange:
                     self.on_cancel()
                 return
             await send(message)
+            self._bytes = max(0, self._bytes - len(message.get("body", b"")))
             more = message.get("more_body", True)
 
     async def _next(self, gone: "asyncio.Task[None]") -> _Message | None:
@@ -160,12 +166,15 @@ def _answered(response: Response) -> Refusal:
     return lambda exchange: exchange.respond(response)
 
 
-async def _read_body(receive: _Receive, limit: int, reserve: Reserve) -> Memory | Response:
+async def _read_body(receive: _Receive, limit: int, reserve: Reserve) -> Memory | Response | None:
+    """The body, or why it is refused; None if the client has left before its end."""
     body = Memory()
     hold = reserve.hold(body)
     more = True
     while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         piece = message.get("body", b"")
         size = len(body) + len(piece)
         if size > limit:

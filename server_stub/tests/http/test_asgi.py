@@ -101,6 +101,22 @@ async def test_a_client_that_leaves_has_its_request_cancelled(core: Any, app: As
     assert core.requests[-1].cancelled
 
 
+async def test_a_request_whose_client_leaves_within_its_body_is_not_executed(core: Any, app: AsgiApp) -> None:
+    before = len(core.requests)
+    events = iter([{"type": "http.request", "body": _BODY, "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(events)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(f"{message} is sent to nobody")
+
+    path = "/v2/models/ident/infer"
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": []}
+    await app(scope, receive, send)
+    assert len(core.requests) == before
+
+
 async def test_the_lifespan_is_answered(app: AsgiApp) -> None:
     events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
     sent: list[Any] = []

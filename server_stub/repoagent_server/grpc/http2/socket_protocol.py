@@ -51,6 +51,7 @@ class SocketProtocol(asyncio.Protocol):
         self._pinged = 0.0
         self._pings = 0
         self._pings_at = 0
+        self._reads_on = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._seen: tuple[float, int, int] | None = None
         self.connection: Final = Connection(dispatcher, times.rules, dispatcher.reserve, self._loop.time)
@@ -92,9 +93,12 @@ class SocketProtocol(asyncio.Protocol):
         """Go on with what has come once others have had their turn."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            self._loop.call_soon(self._read_on)
+            if not self._reads_on:  # A TLS transport may pass on what it had before it paused.
+                self._reads_on = True
+                self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
+        self._reads_on = False
         connection, transport = self.connection, self._transport
         if transport is None or transport.is_closing() or not connection.writable:
             return  # what a connection leaves behind that has ended is nobody's
