@@ -77,6 +77,10 @@ class ClusterCore:
         document: dict[str, Any] = self._replicas.ask("ask_loaded", name, "model_config", name, version, patience=None)
         return document
 
+    def decoupled(self, name: str, version: str = "") -> bool:
+        """Whether a model may answer a request more than once. A model that is not loaded is loaded for it."""
+        return bool(self._replicas.ask("ask_loaded", name, "decoupled", name, version, patience=None))
+
     def index(self, *, ready_only: bool = False) -> list[dict[str, Any]]:
         """Every model, with the state of the replica that is furthest with it."""
         return merged_index(self._replicas.ask_all("index", ready_only).any())

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from ray import serve
 from repoagent_server.grpc.details import details
@@ -14,9 +14,10 @@ from repoagent_server.shared.pools import Pools
 
 from repoagent.api.report import LoadReport
 from repoagent.audit import Actor, acting_as
-from repoagent.errors import RepoAgentError
+from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.public_text import public_values
 from repoagent.server import Server
+from repoagent.serving.core import ServingCore
 from repoagent_ray.logs import Logs, process_name
 from repoagent_ray.replica_grpc import ReplicaGrpc
 from repoagent_ray.replica_http import ReplicaHttp, refused
@@ -25,6 +26,11 @@ from repoagent_ray.settings import Settings
 from repoagent_ray.wire import Failure, GrpcCall, GrpcEnd, HttpCall, HttpHead
 
 __all__ = ["Replica", "replica_class"]
+
+_QUESTIONS: Final = frozenset(
+    {"decoupled", "model_config", "model_loaded", "model_metadata", "model_ready", "ready", "statistics"}
+)
+"""What others in the cluster may ask the core of a replica; none of these changes anything."""
 
 
 class Replica:
@@ -115,7 +121,7 @@ class Replica:
 
     async def ask(self, question: str, *arguments: Any) -> Any:
         """What the core answers to ``question``, one of its methods, about a model that need not be loaded."""
-        return await self._answer(lambda: getattr(self._core, question)(*arguments))
+        return await self._answer(lambda: _question(self._core, question)(*arguments))
 
     async def index(self, ready_only: bool) -> Any:
         """The models, and their states here."""
@@ -133,7 +139,7 @@ class Replica:
         """The same about the model of this call, which is loaded for it."""
         try:
             async with self._model():
-                return await self._answer(lambda: getattr(self._core, question)(*arguments))
+                return await self._answer(lambda: _question(self._core, question)(*arguments))
         except RepoAgentError as error:
             return Failure.of(error)
 
@@ -239,6 +245,15 @@ def replica_class(models: int) -> type[Replica]:
         return self.place(name)
 
     return type("Models", (Replica,), {"resident": serve.multiplexed(resident, max_num_models_per_replica=models)})
+
+
+def _question(core: ServingCore, name: str) -> Callable[..., Any]:
+    if name not in _QUESTIONS:
+        raise InvalidArgumentError(
+            f"'{name}' is not a question that a replica answers: {', '.join(sorted(_QUESTIONS))}"
+        )
+    method: Callable[..., Any] = getattr(core, name)
+    return method
 
 
 def _dict_of(report: LoadReport | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ pytest.importorskip("ray", reason="ray[serve] is not installed: `make ray` insta
 
 from repoagent_ray.replica import Replica
 from repoagent_ray.settings import Settings
+from repoagent_ray.wire import Failure
 
 from deploy.ray.tests.kit import PATIENCE
 
@@ -45,4 +46,19 @@ async def test_many_requests_for_one_model_take_one_thread_to_look_for_it(
         assert searched == ["there", "there", "not-there"]
     finally:
         gate.set()
+        await replica.__del__()
+
+
+async def test_only_questions_reach_the_core_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there" / "1").mkdir(parents=True)
+    monkeypatch.setattr("repoagent_ray.logs.process_name", lambda: "replica")
+    replica = Replica(Settings(model_repository=str(tmp_path)))
+    try:
+        assert await replica.ask("ready") is True
+        for question in ("load", "unload", "stop", "register_repository", "__init__", "_table"):
+            failure = await replica.ask(question, "there")
+            assert isinstance(failure, Failure)
+            assert f"'{question}' is not a question that a replica answers" in str(failure)
+        assert await replica.ask("ready") is True
+    finally:
         await replica.__del__()
