@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
 from repoagent.serving.instances.base import Instance
+from repoagent.serving.instances.left_behind import loading_until, unless_cancelled
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, Tensor
 from repoagent.serving.requests.tensor_files import blank, read_tensor
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["warm_up"]
 
 _LOOK_SECONDS: Final = 0.1
+_GRACE_SECONDS: Final = 2.0
+"""How long a request that was cancelled may take to end, before its thread is left behind."""
 _DIRECTORY: Final = "warmup"
 
 
@@ -44,7 +48,8 @@ def warm_up(
     Raises:
         RepoAgentError: a sample is wrong, or the model failed on it; the message names it.
         UnavailableError: all samples together took longer than ``limit_seconds`` (0: any time is fine).
-        CancelledError: ``cancelled`` became true. As with the time limit, a request that runs is cancelled as well.
+        CancelledError: ``cancelled`` became true. As with the time limit, a request that runs is cancelled as well, and
+            its thread is left behind if it does not end by that.
     """
     if not config.model_warmup:
         return
@@ -64,6 +69,7 @@ class _Supervision:
         self._limit = limit_seconds
         self._deadline = time.monotonic() + limit_seconds if limit_seconds else float("inf")
         self._request: InferRequest | None = None
+        self._over_since: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="repoagent-warmup-watch", daemon=True)
 
@@ -80,15 +86,26 @@ class _Supervision:
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             request = self._request
-            if request is not None and (self._cancelled() or time.monotonic() > self._deadline):
+            if request is not None and self._is_over():
                 request.cancel()
+
+    def _is_over(self) -> bool:
+        return self._cancelled() or time.monotonic() > self._deadline
+
+    def _has_no_patience(self) -> bool:
+        if not self._is_over():
+            return False
+        if self._over_since is None:
+            self._over_since = time.monotonic()
+        return time.monotonic() > self._over_since + _GRACE_SECONDS
 
     def rehearse(self, instance: Instance, request: InferRequest, sample: str) -> None:
         """Execute ``request``. Raises as :func:`warm_up` does."""
         self._check(sample)
         self._request = request
         try:
-            instance.rehearse(request)
+            with loading_until(self._model, self._has_no_patience):
+                unless_cancelled(partial(instance.rehearse, request))
         except RepoAgentError as error:
             self._check(sample)
             raise type(error)(f"failed to run warmup sample '{sample}' of model '{self._model}': {error}") from error

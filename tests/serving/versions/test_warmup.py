@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 
 from repoagent.config import read_text
-from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
+from repoagent.errors import CancelledError, InternalError, InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.serving.instances.base import NativeInstance
 from repoagent.serving.instances.runner_instances import RunnerInstance
 from repoagent.serving.requests.request import InferRequest, InferResponse
@@ -151,3 +152,34 @@ def test_a_model_that_fails_on_a_sample_is_told_with_the_sample(
 def test_a_bytes_tensor_that_breaks_off_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidArgumentError, match="ends in the middle"):
         parse_bytes_tensor(content)
+
+
+class Deaf:
+    """An instance whose requests end when the test says so, and not by being cancelled."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.may_end = threading.Event()
+        self.ended = threading.Event()
+
+    def rehearse(self, request: InferRequest) -> None:
+        self.began.set()
+        assert self.may_end.wait(60)
+        self.ended.set()
+
+
+@pytest.mark.parametrize("by_a_cancel", [True, False])
+def test_a_sample_that_no_cancel_ends_is_left_behind(
+    memory_files: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, by_a_cancel: bool
+) -> None:
+    monkeypatch.setattr("repoagent.serving.versions.warmup._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("repoagent.serving.versions.warmup._LOOK_SECONDS", 0.001)
+    deaf: Any = Deaf()
+    sample = config(INPUT % ("TYPE_FP32", "zero_data: true"))
+    cancelled = deaf.began.is_set if by_a_cancel else lambda: False
+    error: type[RepoAgentError] = CancelledError if by_a_cancel else UnavailableError
+    with pytest.raises(error, match="was cancelled" if by_a_cancel else "longer than 1 seconds"):
+        warm_up(sample, memory_files({}), [deaf], None, cancelled, limit_seconds=0 if by_a_cancel else 1)
+    assert not deaf.ended.is_set()
+    deaf.may_end.set()
+    assert deaf.ended.wait(60)
