@@ -246,7 +246,7 @@ def test_what_runs_at_the_signal_is_finished(serve: Serve, tmp_path: Path) -> No
     assert server.process.wait(60) == 0
 
 
-def test_a_second_signal_ends_it_at_once(serve: Serve, tmp_path: Path) -> None:
+def test_a_third_signal_ends_it_at_once(serve: Serve, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     agent = tmp_path / "agents" / "waits" / "agent.py"
     agent.parent.mkdir(parents=True)
@@ -264,6 +264,9 @@ def test_a_second_signal_ends_it_at_once(serve: Serve, tmp_path: Path) -> None:
     with gate.open("w"):  # blocks until the agent reads: the load is under way
         server.process.send_signal(signal.SIGTERM)
         while "Signal (15) received" not in server.text:
+            assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        while server.text.count("received") < 2:
             assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 1

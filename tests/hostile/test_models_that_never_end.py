@@ -1,5 +1,8 @@
 """T17: nothing that an owner or a client can cause runs without an end, or keeps others from the threads for loads."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -65,6 +68,27 @@ def folding(products: int = 4000, size: int = 1500) -> Any:
 
 
 @pytest.fixture
+def alone(request: pytest.FixtureRequest) -> bool:
+    """Whether this process may be left with what goes on opening a model, and takes memory for it; it ends soon.
+
+    Elsewhere the test is run in such a process, and has nothing more to do.
+    """
+    if os.environ.get("REPOAGENT_TEST_ALONE"):
+        return True
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", request.node.nodeid],
+        cwd=request.config.rootpath,
+        env=environment | {"REPOAGENT_TEST_ALONE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+    return False
+
+
+@pytest.fixture
 def write(repository: Path) -> Callable[..., None]:
     def make(name: str, model: Any = None, config: str = "max_batch_size: 0", rounds: int = FOR_EVER) -> None:
         directory = repository / name / "1"
@@ -77,7 +101,7 @@ def write(repository: Path) -> Callable[..., None]:
     return make
 
 
-def request(model: str, rounds: int = FOR_EVER, **more: Any) -> InferRequest:
+def asking(model: str, rounds: int = FOR_EVER, **more: Any) -> InferRequest:
     tensor = Tensor(DataType.INT64, np.array([rounds]))
     return InferRequest(Asked(model, {"rounds": tensor}), **more)
 
@@ -91,8 +115,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("native", ["warm-up", "open"])
 def test_four_endless_loads_leave_room_for_a_good_one_and_a_stop_ends_them(
-    new_core: NewCore, write: Callable[..., None], native: str
+    new_core: NewCore, write: Callable[..., None], native: str, request: pytest.FixtureRequest
 ) -> None:
+    if native == "open" and not request.getfixturevalue("alone"):
+        return
     core = new_core(limits=Limits(load_thread_seconds=1), load_threads=4)
     for number in range(4):
         write(f"endless-{number}", folding() if native == "open" else None, WARM_UP)
@@ -100,7 +126,7 @@ def test_four_endless_loads_leave_room_for_a_good_one_and_a_stop_ends_them(
     threads = [in_thread(lambda name=f"endless-{number}": core.load(name))[0] for number in range(4)]  # type: ignore[misc]
     until(lambda: sum(entry["state"] == "LOADING" for entry in core.index() if "state" in entry) == 4)
     core.load("good")
-    response = core.infer(request("good", 3))
+    response = core.infer(asking("good", 3))
     assert response.outputs["y"].array[0] == 4.0
     core.stop()  # raises if the exit timeout was not enough
     for thread in threads:
@@ -118,7 +144,11 @@ def test_a_warm_up_that_takes_too_long_fails_the_load_and_says_which_flag(
 
 
 @pytest.mark.parametrize("native", ["warm-up", "open"])
-def test_an_unload_ends_a_load_that_does_not_end(new_core: NewCore, write: Callable[..., None], native: str) -> None:
+def test_an_unload_ends_a_load_that_does_not_end(
+    new_core: NewCore, write: Callable[..., None], native: str, request: pytest.FixtureRequest
+) -> None:
+    if native == "open" and not request.getfixturevalue("alone"):
+        return
     core = new_core()
     write("endless", folding() if native == "open" else None, WARM_UP)
     thread, results = in_thread(lambda: core.load("endless"))
@@ -132,7 +162,9 @@ def opening() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "repoagent-open"}
 
 
-def test_cancelled_loads_of_a_model_do_not_pile_up(new_core: NewCore, write: Callable[..., None]) -> None:
+def test_cancelled_loads_of_a_model_do_not_pile_up(new_core: NewCore, write: Callable[..., None], alone: bool) -> None:
+    if not alone:
+        return
     core = new_core()
     write("piled", folding(100, 1000))
     write("good")
@@ -166,12 +198,12 @@ def test_a_run_without_an_end_is_ended(
     write("endless", looping(size), config)
     core.load("endless")
     for _ in range(50):  # however quick it has been
-        core.infer(request("endless", 1))
-    assert core.infer_here(request("endless", 1), False) is None, "an event loop would execute it"
+        core.infer(asking("endless", 1))
+    assert core.infer_here(asking("endless", 1), False) is None, "an event loop would execute it"
     place = np.zeros(size, np.float32)
     places = {"y": _Place(place)} if size > 1 else None
     collector = CollectingSender()
-    sent = request("endless", sender=collector, output_places=places)
+    sent = asking("endless", sender=collector, output_places=places)
     core.submit(sent)
     until(lambda: sent.on_cancel is not None and core.statistics("endless")["model_stats"][0]["inference_count"] >= 50)
     if end == "cancel":
@@ -181,7 +213,7 @@ def test_a_run_without_an_end_is_ended(
     with pytest.raises(CancelledError if end == "cancel" else UnavailableError):
         collector.result("endless")
     if end == "cancel":
-        assert core.infer(request("endless", 1)).outputs["y"].array[0] == 2.0, "the next run has an end of its own"
+        assert core.infer(asking("endless", 1)).outputs["y"].array[0] == 2.0, "the next run has an end of its own"
 
 
 class _Place:
@@ -196,7 +228,7 @@ def test_a_batch_goes_on_for_those_that_have_not_been_cancelled(new_core: NewCor
     core = new_core()
     write("endless", config="max_batch_size: 0")
     core.load("endless")
-    first, second = request("endless"), request("endless", 5)
+    first, second = asking("endless"), asking("endless", 5)
     core.submit(first)
     collector = CollectingSender()
     second.redirect(collector)

@@ -127,7 +127,7 @@ def test_agents_that_never_return_cannot_keep_the_server_from_stopping(
     assert "failed to stop server: Internal - Exit timeout expired. Exiting immediately." in server.log
 
 
-def test_a_second_signal_ends_it_at_once_and_the_next_start_tidies_up(
+def test_a_third_signal_ends_it_at_once_and_the_next_start_tidies_up(
     world: "World", in_background: InBackground
 ) -> None:
     gate = world.gate()
@@ -138,6 +138,8 @@ def test_a_second_signal_ends_it_at_once_and_the_next_start_tidies_up(
     gate.reached()
     server.process.send_signal(signal.SIGINT)
     server.until(lambda: "Waiting for in-flight requests to complete" in server.log, "the first signal")
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: "a third signal ends the server" in server.log, "the second signal")
     assert server.stop() == 1
     assert world.leftovers(server)
     after = world.serve("--load-model=plain")
