@@ -145,9 +145,9 @@ class CountingSession:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
-    def run_with_iobinding(self, binding: Any) -> None:
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         self.runs += 1
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, options)
 
 
 @pytest.fixture
