@@ -71,10 +71,10 @@ class Meter:
 
         return draw
 
-    def run_with_iobinding(self, binding: Any) -> None:
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         """In the session's place."""
         began = time.thread_time()
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, options)
         self._model += time.thread_time() - began
 
     def __getattr__(self, name: str) -> Any:
