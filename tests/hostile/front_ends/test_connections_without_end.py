@@ -49,8 +49,11 @@ def _serves(server: Server) -> None:
         assert ready(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready
 
 
-@pytest.mark.parametrize("port", _PORTS)
-@pytest.mark.parametrize("sent", [b"", b"GET /v2/health", _REQUEST], ids=["nothing", "half a request", "a request"])
+@pytest.mark.parametrize(
+    ("port", "sent"),
+    [*((port, b"") for port in _PORTS), ("http", b"GET /v2/health"), ("http", _REQUEST)],
+    ids=[*(f"nothing to {port}" for port in _PORTS), "half a request", "a request"],
+)
 def test_others_are_served_while_connections_are_held(server: Server, port: str, sent: bytes) -> None:
     with ExitStack() as stack:
         used = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", server.port("http"))))
