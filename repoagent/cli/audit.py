@@ -95,6 +95,6 @@ def head(file: Path) -> None:
 def _key(reference: str | None) -> bytes | None:
     if reference is None:
         return None
-    from repoagent.audit.keys import audit_key
+    from repoagent.audit.log import audit_key
 
     return audit_key(reference)

@@ -182,7 +182,7 @@ def test_denied_requests_without_a_line_are_counted_though_nothing_follows_them(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is killed afterwards must have written how many there were."""
-    monkeypatch.setattr("repoagent.audit.note_writer._PER_SECOND", 0)
+    monkeypatch.setattr("repoagent.audit.log._PER_SECOND", 0)
     written = threading.Event()
 
     class Noting(AuditLog):

@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 
-from repoagent.server.json_logs import JsonFormatter
+from repoagent.server.logs import JsonFormatter
 
 
 def record(message: str, *args: object, exc_info: object = None) -> logging.LogRecord:

@@ -11,8 +11,7 @@ from repoagent_server.shared.request_log import RequestLog
 
 import repoagent
 from repoagent.audit import NO_AUDIT, Audit
-from repoagent.audit.keys import audit_key
-from repoagent.audit.log import AuditLog
+from repoagent.audit.log import AuditLog, audit_key
 from repoagent.errors import UnavailableError
 from repoagent_ray.settings import Settings
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
-from repoagent.converters.onnx.processor import processor
-from repoagent.converters.onnx.runtime import public_error, runtime_version
-from repoagent.converters.onnx.serving import refuse_other_backend, serve_with_onnx_runtime
+from repoagent.converters.onnx.runtime import (
+    processor,
+    public_error,
+    refuse_other_backend,
+    runtime_version,
+    serve_with_onnx_runtime,
+)
 from repoagent.converters.onnx.source import OnnxModel
 from repoagent.converters.option_values import choice, file_name
 from repoagent.errors import InvalidArgumentError, UnavailableError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from repoagent.api.converters import ConversionJob, ConversionPlan, ConversionSource, ConverterOption, Product
 from repoagent.converters.onnx.plan_settings import plan_settings
-from repoagent.converters.onnx.serving import refuse_other_backend
+from repoagent.converters.onnx.runtime import refuse_other_backend
 from repoagent.converters.onnx.source import OnnxModel
 from repoagent.converters.option_values import file_name
 from repoagent.converters.plans import (

@@ -1,15 +1,66 @@
 """A GPU: memory, streams, events, graphs."""
 
 import ctypes
+import logging
 from typing import Any, Final
 
 import numpy as np
+from cuda.bindings import runtime
 
-from repoagent.engines.cuda.calls import checked, released, runtime
 from repoagent.engines.protocol import Bytes, Event, Graph, Stream
-from repoagent.errors import UnavailableError, UnsupportedError
+from repoagent.errors import InternalError, UnavailableError, UnsupportedError
 
-__all__ = ["CudaDevice"]
+__all__ = ["LASTING", "CudaDevice", "checked", "released", "runtime"]
+
+
+logger = logging.getLogger(__name__)
+
+LASTING: Final = frozenset(
+    {
+        "cudaErrorAssert",
+        "cudaErrorECCUncorrectable",
+        "cudaErrorHardwareStackError",
+        "cudaErrorIllegalAddress",
+        "cudaErrorIllegalInstruction",
+        "cudaErrorInvalidAddressSpace",
+        "cudaErrorInvalidPc",
+        "cudaErrorLaunchFailure",
+        "cudaErrorLaunchTimeout",
+        "cudaErrorMisalignedAddress",
+    }
+)
+"""After one of these every later call of the process fails."""
+
+
+def checked(result: tuple[Any, ...], what: str) -> Any:
+    """What a call returned beside its error: a value, or None.
+
+    Args:
+        what: What the call was for, for the message.
+
+    Raises:
+        UnavailableError: there is not enough memory.
+        InternalError: it failed otherwise.
+    """
+    status = result[0]
+    if int(status) != 0:
+        runtime.cudaGetLastError()  # Else whoever asks for the last error next takes this one for its own.
+        message = f"CUDA cannot {what}: {status.name}"
+        if status == runtime.cudaError_t.cudaErrorMemoryAllocation:
+            raise UnavailableError(f"{message}; unload other models, or lower the number of instances")
+        if status.name in LASTING:
+            message += "; no plan can run in this process any more: restart the server"
+        raise InternalError(message)
+    return result[1] if len(result) > 1 else None
+
+
+def released(result: tuple[Any, ...], what: str) -> None:
+    """As :func:`checked` of a call that gives something back: a failure is logged, as nobody can do more about it."""
+    try:
+        checked(result, what)
+    except (InternalError, UnavailableError) as error:
+        logger.warning("%s", error)
+
 
 _MOST_BYTES: Final = 1 << 62
 """CUDA takes sizes of 64 bits; the sizes of a plan may have any product."""

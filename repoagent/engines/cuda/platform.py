@@ -1,8 +1,11 @@
 """The GPUs of this machine with the TensorRT that is installed."""
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from repoagent.atomic_file import replace_file
 from repoagent.engines.bindings import FLAVOUR, trt
 from repoagent.engines.cuda.device import CudaDevice
 from repoagent.engines.cuda.engine import TensorRtEngine
@@ -13,7 +16,55 @@ from repoagent.engines.probing import Findings
 from repoagent.engines.protocol import EngineOptions
 from repoagent.errors import InternalError, InvalidArgumentError
 
-__all__ = ["CudaPlatform"]
+__all__ = ["CudaPlatform", "with_runtime_cache"]
+
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 30
+
+
+def with_runtime_cache(
+    engine: trt.ICudaEngine, path: Path
+) -> tuple[Callable[[trt.ICudaEngine], trt.IExecutionContext | None], Callable[[], None]]:
+    """How contexts are made that use the cache in ``path``, and what writes it back.
+
+    A cache that cannot be read, or that was made by another version or on another GPU, is made again.
+    """
+    config = engine.create_runtime_config()
+    cache = config.create_runtime_cache()
+    kept = _read(path)
+    if kept and not cache.deserialize(kept):
+        logger.info("the runtime cache %s is of another version or GPU, and is made again", path)
+    if not config.set_runtime_cache(cache):
+        logger.warning("TensorRT for RTX takes no runtime cache: what it compiles is not kept")
+
+    def make(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:
+        return engine.create_execution_context(config)
+
+    def write() -> None:
+        data = cache.serialize()
+        try:
+            if data is not None:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                replace_file(path, bytes(data), private=True)
+        except OSError as error:
+            logger.warning("the runtime cache %s cannot be written: %s", path, error)
+
+    return make, write
+
+
+def _read(path: Path) -> bytes:
+    """What was kept; nothing if that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        logger.warning("the runtime cache %s cannot be read: %s", path, error)
+        return b""
+    return data if len(data) <= _MOST_BYTES else b""
 
 
 class CudaPlatform:
@@ -52,7 +103,7 @@ class CudaPlatform:
         if engine is None:
             raise InternalError(f"TensorRT cannot open the plan: {self._log.reason()}{_judgement(runtime, plan)}")
         if FLAVOUR is Flavour.RTX and options.runtime_cache:
-            from repoagent.engines.cuda.runtime_cache import with_runtime_cache
+            from repoagent.engines.cuda.platform import with_runtime_cache
 
             make, write = with_runtime_cache(engine, Path(options.runtime_cache))
             return TensorRtEngine(engine, device, self._log, make, write)

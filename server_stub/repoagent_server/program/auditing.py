@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from repoagent.audit import OPERATOR, Audit
-from repoagent.audit.keys import audit_key
 from repoagent.audit.lines import canonical
-from repoagent.audit.log import AuditLog
+from repoagent.audit.log import AuditLog, audit_key
 from repoagent_server.access.access_file import AccessChange
 from repoagent_server.program.options import ServeOptions
 

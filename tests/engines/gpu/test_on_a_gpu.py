@@ -295,7 +295,7 @@ def test_damaged_plans_are_refused(platform: Platform, damage: str) -> None:
 
 
 def test_memory_is_given_back(platform: Platform) -> None:
-    from repoagent.engines.cuda.calls import checked, runtime
+    from repoagent.engines.cuda.device import checked, runtime
 
     content = build(matmul(1024), (1, 8), width=1024)
 

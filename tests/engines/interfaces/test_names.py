@@ -55,7 +55,7 @@ def test_cuda_has_every_value() -> None:
 
 def test_the_errors_that_last_are_known_to_cuda() -> None:
     runtime: Any = pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
-    calls = importlib.import_module("repoagent.engines.cuda.calls")
+    calls = importlib.import_module("repoagent.engines.cuda.device")
     assert set(runtime.cudaError_t.__members__) >= calls.LASTING
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.repositories.mapped_repository import MappedRepository
+from repoagent.serving.repositories.repository_set import MappedRepository
 from repoagent.storage import Repository
 
 

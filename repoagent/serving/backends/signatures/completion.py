@@ -4,14 +4,42 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.config.model_config_pb2 import ModelInput, ModelOutput
 from repoagent.errors import InvalidArgumentError
-from repoagent.serving.backends.signatures.signature import Signature, TensorInfo
 from repoagent.serving.requests.request_checker import dims_text
 from repoagent.serving.requests.tensor import DataType
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+from dataclasses import dataclass
 
-__all__ = ["complete", "validate"]
+__all__ = ["Signature", "TensorInfo", "complete", "validate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One input or output of a model. A variable dimension is -1."""
+
+    name: str
+    data_type: DataType
+    dims: tuple[int, ...]
+
+    @property
+    def batchable(self) -> bool:
+        """The first dimension is variable."""
+        return bool(self.dims) and self.dims[0] == -1
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """All inputs, outputs and overridable initialisers of a model, in the model's order."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    optional: tuple[TensorInfo, ...] = ()
+
+    @property
+    def batchable(self) -> bool:
+        """Every input and output has a variable first dimension, so it can be a batch."""
+        return all(info.batchable for info in (*self.inputs, *self.outputs))
 
 
 def complete(config: "ModelConfig", signature: Signature, *, default_max_batch_size: int) -> None:

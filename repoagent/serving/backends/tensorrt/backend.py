@@ -12,8 +12,6 @@ from repoagent.engines.provenance import MOST_BYTES, STATEMENT_SUFFIX, check_dig
 from repoagent.errors import InvalidArgumentError, UnavailableError, UnsupportedError
 from repoagent.serving.backends.registry import warn_of_unknown
 from repoagent.serving.backends.signatures import complete, validate
-from repoagent.serving.backends.tensorrt.model import TensorRtModel
-from repoagent.serving.backends.tensorrt.platforms import Settings, find_platform
 from repoagent.serving.backends.tensorrt.signature import (
     Describing,
     batchable,
@@ -27,10 +25,135 @@ from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["TensorRtBackend"]
+from repoagent.engines.cuda import finding
+from repoagent.serving.backends.tensorrt.graphs import GraphRule
+from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
+from repoagent.serving.instances.backend import InstanceSpec
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["Settings", "TensorRtBackend", "TensorRtModel", "find_platform"]
+
+
+class TensorRtModel:
+    """See :class:`~repoagent.serving.instances.backend.BackendModel`."""
+
+    def __init__(self, config: "ModelConfig", platform: Platform, open_on: Callable[[int], Engine]) -> None:
+        """``open_on`` opens the plan on a device that no instance was on when the model was loaded."""
+        self._platform = platform
+        self._open_on = open_on
+        self._outputs = [item.name for item in config.output]
+        self._graphs = GraphRule.of(config)
+        # Only a batcher has a next batch while one is computed; a direct caller waits for its own.
+        self._depth = 2 if config.HasField("dynamic_batching") and config.max_batch_size else 1
+        self._max_rows = config.max_batch_size
+        self._engines: dict[int, Engine] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def add(self, device: int, engine: Engine) -> None:
+        """The plan is open on ``device``."""
+        self._engines[device] = engine
+
+    def engine(self, device: int) -> Engine:
+        """The engine on ``device``; opened if need be, which reads the plan again.
+
+        Raises:
+            UnavailableError: the model has been unloaded.
+        """
+        with self._lock:
+            if self._closed:
+                raise UnavailableError("the model has been unloaded")
+            engine = self._engines.get(device)
+            if engine is None:
+                engine = self._engines[device] = self._open_on(device)
+            return engine
+
+    def create_instance(self, spec: InstanceSpec) -> TensorRtRunner:
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
+
+        Raises:
+            UnsupportedError: the instance is not to run on a GPU.
+            InvalidArgumentError: the plan has no profile that the instance's group names.
+            UnavailableError: the device has not enough memory.
+        """
+        if spec.kind != "GPU":
+            raise UnsupportedError(f"instance '{spec.name}' has kind {spec.kind}, and a TensorRT plan runs on a GPU")
+        engine = self.engine(spec.device_id)
+        return TensorRtRunner(
+            engine,
+            self._platform.device(spec.device_id),
+            Profiles(engine, spec.profiles),
+            self._outputs,
+            depth=self._depth,
+            graphs=self._graphs,
+            max_rows=self._max_rows,
+        )
+
+    def close(self) -> None:
+        """Close every engine; their instances are closed."""
+        with self._lock:
+            self._closed = True
+            engines, self._engines = list(self._engines.values()), {}
+        for engine in engines:
+            engine.close()
+
 
 logger = logging.getLogger(__name__)
+
+_ENGINES: Final = ("tensorrt", "stand-in")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``--backend-config=tensorrt,...`` sets."""
+
+    allow_host_code: bool = False
+    engine: str = "tensorrt"
+    runtime_cache_directory: str = ""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> "Settings":
+        """Read them.
+
+        Raises:
+            InvalidArgumentError: a value makes no sense.
+        """
+        host_code = str(settings.get("allow-host-code", "false")).lower()
+        if host_code not in ("true", "false"):
+            raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
+        engine = settings.get("engine", "tensorrt")
+        if engine not in _ENGINES:
+            raise InvalidArgumentError(f"engine must be one of {', '.join(_ENGINES)}, not '{engine}'")
+        return cls(host_code == "true", engine, str(settings.get("runtime-cache-directory", "")))
+
+    def runtime_cache(self, plan: Any) -> str:
+        """The file that keeps what was compiled for ``plan``; empty for none. Its name is the plan's digest."""
+        if not self.runtime_cache_directory:
+            return ""
+        return str(Path(self.runtime_cache_directory) / f"{hashlib.sha256(plan).hexdigest()}.runtime-cache")
+
+
+def find_platform(settings: Settings) -> Platform:
+    """The place that ``settings`` ask for.
+
+    Raises:
+        UnsupportedError: TensorRT cannot be used here; the message is the probe's.
+    """
+    if settings.engine == "stand-in":
+        from repoagent.engines.standin import StandInPlatform
+
+        logger.warning("TensorRT plans run on the stand-in, which is for development: it opens no real plan")
+        return StandInPlatform()
+    return finding.find_platform()
+
 
 _SETTINGS: Final = ("allow-host-code", "engine", "runtime-cache-directory")
 

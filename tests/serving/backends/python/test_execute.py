@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from repoagent.errors import NotFoundError
-from repoagent.serving.backends.python.model import event_loop
+from repoagent.serving.backends.python.model import instance
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
@@ -203,7 +203,7 @@ def test_what_a_decoupled_model_has_not_answered_is_answered_when_it_is_unloaded
 def test_a_coroutine_that_does_not_end_is_cancelled_when_the_model_is_unloaded(
     run_model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_loop, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(instance, "_PATIENCE_SECONDS", 0.01)
     model = run_model(failing("await __import__('asyncio').Event().wait()").replace("def", "async def"), DECOUPLED)
     (answers,) = model.ask([1.0])
     model.close()

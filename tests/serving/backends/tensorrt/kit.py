@@ -9,7 +9,7 @@ from repoagent.engines.protocol import Profile, ShapeRange
 from repoagent.engines.standin import StandInPlan
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.tensorrt import TensorRtBackend
-from repoagent.serving.backends.tensorrt.model import TensorRtModel
+from repoagent.serving.backends.tensorrt.backend import TensorRtModel
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.storage import MemoryFiles

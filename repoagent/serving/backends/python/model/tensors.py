@@ -1,24 +1,62 @@
 """Tensors and data types as a ``model.py`` sees them through ``triton_python_backend_utils``."""
 
+import ctypes
 import struct
 from typing import Any, Final
 
 import numpy as np
 
-from repoagent.serving.backends.python.model.dlpack import BFLOAT16, BITS, exchange_type
 from repoagent.serving.backends.python.model.errors import TritonModelException
 from repoagent.serving.requests.tensor import NUMPY_TYPES, Array, DataType, data_type_of
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
 
 __all__ = [
+    "BFLOAT16",
+    "BITS",
     "TRITON_STRING_TO_NUMPY",
     "Tensor",
     "deserialize_bytes_tensor",
+    "exchange_type",
     "numpy_to_triton_type",
     "serialize_byte_tensor",
     "triton_string_to_numpy",
     "triton_to_numpy_type",
 ]
+
+
+BFLOAT16: Final = (4, 16, 1)
+"""DLPack's code, bits and lanes of bfloat16."""
+BITS: Final = (1, 16, 1)
+"""The same of uint16."""
+
+_TYPE_OFFSET: Final = 20
+"""Where the type stands in a DLTensor: after the address, the device and the number of dimensions."""
+_HEADER_OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Where the DLTensor stands in what a capsule of that name holds."""
+
+_pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_is_valid: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+def exchange_type(capsule: Any, old: tuple[int, int, int], new: tuple[int, int, int]) -> bool:
+    """Write ``new`` into an unused capsule whose elements have the type ``old``; False if they have another one."""
+    for name, header in _HEADER_OFFSETS.items():
+        if _is_valid(capsule, name):
+            found = _Type.from_address(_pointer_of(capsule, name) + header + _TYPE_OFFSET)
+            if (found.code, found.bits, found.lanes) != old:
+                return False
+            found.code, found.bits, found.lanes = new
+            return True
+    return False
+
 
 _CONFIG_NAMES: Final = {f"TYPE_{kind.name}": kind for kind in DataType} | {"TYPE_STRING": DataType.BYTES}
 _LENGTH: Final = struct.Struct("<I")

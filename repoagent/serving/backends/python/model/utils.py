@@ -4,15 +4,16 @@ Every model gets a module of its own (:func:`bound_utils`) that knows its model,
 names and their meanings are those of Triton's Python backend.
 """
 
+import enum
+import logging
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from repoagent.errors import ErrorCode
 from repoagent.serving.backends.python.model.calls import ResponseIterator
 from repoagent.serving.backends.python.model.context import ModelContext, current
 from repoagent.serving.backends.python.model.errors import TritonError, TritonModelException, raising_tritons
-from repoagent.serving.backends.python.model.logger import Logger, LogLevel
 from repoagent.serving.backends.python.model.metrics import Metric, MetricFamily
 from repoagent.serving.backends.python.model.model_config import ModelConfig
 from repoagent.serving.backends.python.model.request import InferenceRequest
@@ -29,7 +30,51 @@ from repoagent.serving.backends.python.model.tensors import (
 )
 from repoagent.serving.measuring.custom_metrics import MetricKind
 
-__all__ = ["UTILS_NAME", "bound_utils"]
+__all__ = ["UTILS_NAME", "LogLevel", "Logger", "bound_utils"]
+
+
+logger = logging.getLogger("repoagent.models")
+
+
+class LogLevel(enum.Enum):
+    """Levels by Triton's names; VERBOSE is Python's DEBUG."""
+
+    INFO = logging.INFO
+    WARNING = logging.WARNING
+    ERROR = logging.ERROR
+    VERBOSE = logging.DEBUG
+
+
+class Logger:
+    """Static methods that write to the server's log."""
+
+    INFO: ClassVar[LogLevel] = LogLevel.INFO
+    WARNING: ClassVar[LogLevel] = LogLevel.WARNING
+    ERROR: ClassVar[LogLevel] = LogLevel.ERROR
+    VERBOSE: ClassVar[LogLevel] = LogLevel.VERBOSE
+
+    @staticmethod
+    def log(message: Any, level: LogLevel = LogLevel.INFO) -> None:
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"level must be a pb_utils.Logger level such as Logger.INFO, not {type(level).__name__}")
+        logger.log(level.value, "%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_info(message: Any) -> None:
+        logger.info("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_warn(message: Any) -> None:
+        logger.warning("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_error(message: Any) -> None:
+        logger.error("%s", message, stacklevel=2)
+
+    @staticmethod
+    def log_verbose(message: Any) -> None:
+        logger.debug("%s", message, stacklevel=2)
+
 
 UTILS_NAME: Final = "triton_python_backend_utils"
 

@@ -10,7 +10,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import abc
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,15 +23,68 @@ from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.metrics import MetricFamily
 from repoagent.serving.backends.python.process.allowance import Allowance
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
-from repoagent.serving.backends.python.process.child_metrics import RemoteRegistry
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.executions import Batch, Executions, Response
 from repoagent.serving.backends.python.process.memory import Arena, Mapping, Memory
 from repoagent.serving.backends.python.process.packets import encoded
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, Stream
+from repoagent.serving.measuring import custom_metrics as metrics
+from repoagent.serving.measuring.custom_metrics import MetricKind
 from repoagent.serving.requests.request import InferResponse
 
-__all__ = ["main"]
+__all__ = ["RemoteRegistry", "main"]
+
+
+class _RemoteMetric(metrics.Metric):
+    """A series of the server. What makes no sense for its kind is refused before it is sent."""
+
+    def __init__(
+        self, core: RemoteCore, number: int, kind: MetricKind, labels: abc.Mapping[str, str], buckets: Sequence[float]
+    ) -> None:
+        super().__init__(kind, labels, buckets)
+        self._core = core
+        self._number = number
+
+    @property
+    def value(self) -> float:
+        assert super().value is not None  # Refuses kinds that have none.
+        return float(self._core.ask("metric_value", [self._number]))
+
+    def increment(self, amount: float) -> None:
+        super().increment(amount)
+        self._core.tell_metric(self._number, "increment", float(amount))
+
+    def set(self, value: float) -> None:
+        super().set(value)
+        self._core.tell_metric(self._number, "set", float(value))
+
+    def observe(self, value: float) -> None:
+        super().observe(value)
+        self._core.tell_metric(self._number, "observe", float(value))
+
+
+class _RemoteFamily(metrics.MetricFamily):
+    def __init__(self, core: RemoteCore, number: int, name: str, description: str, kind: MetricKind) -> None:
+        super().__init__(name, description, kind)
+        self._core = core
+        self._number = number
+
+    def add(self, labels: abc.Mapping[str, str], buckets: Sequence[float] = ()) -> metrics.Metric:
+        number = self._core.ask("metric", [self._number, dict(labels), list(buckets)])
+        return _RemoteMetric(self._core, number, self.kind, labels, buckets)
+
+
+class RemoteRegistry(metrics.MetricRegistry):
+    """The families of the server's process."""
+
+    def __init__(self, core: RemoteCore) -> None:
+        super().__init__()
+        self._core = core
+
+    def family(self, name: str, description: str, kind: MetricKind) -> metrics.MetricFamily:
+        number = self._core.ask("metric_family", [name, description, int(kind)])
+        return _RemoteFamily(self._core, number, name, description, kind)
+
 
 _PR_SET_PDEATHSIG: Final = 1
 _models: Final = logging.getLogger("repoagent.models")

@@ -1,24 +1,122 @@
 """What the server does for a child process: other models' answers, questions, logs, metrics."""
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.public_text import writable
 from repoagent.serving.backends.python.model.context import CoreAccess
 from repoagent.serving.backends.python.process.channel import Kind, Message
-from repoagent.serving.backends.python.process.child_log import log_record
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body, tensors_of
-from repoagent.serving.backends.python.process.errands import Errands
 from repoagent.serving.backends.python.process.memory import ProtocolError
 from repoagent.serving.backends.python.process.reported_metrics import ReportedMetrics
 from repoagent.serving.instances.base import as_repoagent_error
 from repoagent.serving.measuring import custom_metrics as metrics
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
-__all__ = ["Requests", "Services"]
+__all__ = ["Errands", "Requests", "Services", "log_record"]
+
+
+class Errands:
+    """The errands of one process. Its threads live as long as there is something to do."""
+
+    def __init__(self, model_name: str, limits: Limits) -> None:
+        self._model_name = model_name
+        self._most_threads: Final = limits.python_threads
+        self._most_waiting: Final = limits.python_calls
+        self._lock: Final = threading.Lock()
+        self._threads = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def run(self, errand: Callable[[], None]) -> None:
+        """Have ``errand``, which raises nothing, called on some thread, perhaps later.
+
+        Raises:
+            UnavailableError: too many wait, or the machine has no thread left.
+        """
+        with self._lock:
+            if self._threads >= self._most_threads:
+                self._let_wait(errand)
+                return
+            self._threads += 1
+        thread = threading.Thread(
+            target=self._work, args=(errand,), name=f"repoagent-{self._model_name}-errands", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            with self._lock:
+                self._threads -= 1
+            raise UnavailableError(f"the server has no thread for what model '{self._model_name}' asks") from error
+
+    def forget(self) -> None:
+        """Begin nothing of what waits: there is no one left to answer."""
+        with self._lock:
+            self._waiting.clear()
+
+    def _let_wait(self, errand: Callable[[], None]) -> None:
+        if len(self._waiting) >= self._most_waiting:
+            raise UnavailableError(
+                f"a process of model '{self._model_name}' waits for {self._most_waiting} loads, unloads and answers "
+                f"about models already ({Limits.flag('python_calls')})"
+            )
+        self._waiting.append(errand)
+
+    def _work(self, errand: Callable[[], None]) -> None:
+        following: Callable[[], None] | None = errand
+        while following is not None:
+            following()
+            with self._lock:
+                following = self._waiting.popleft() if self._waiting else None
+                self._threads -= following is None
+
+
+_models: Final = logging.getLogger("repoagent.models")
+_LONGEST_NAME: Final = 200
+_LONGEST_PATH: Final = 4096
+_LONGEST_TEXT: Final = 1 << 16
+_MOST_LINES: Final = 1 << 31
+
+
+def log_record(model_name: str, body: Any) -> None:
+    """Log what the process says.
+
+    All goes to the logger of models: a logger is kept for good, and another one would write as someone else.
+
+    Raises:
+        ProtocolError: it is not a log record.
+    """
+    try:
+        name, level, path, line, text = body
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"a log record cannot be read: {error}") from error
+    if not (
+        all(type(number) is int for number in (level, line)) and all(type(one) is str for one in (name, path, text))
+    ):
+        raise ProtocolError("a log record is made of two numbers and three texts")
+    level = max(logging.NOTSET, min(level, logging.CRITICAL))  # Each level that is asked for is kept, too.
+    if not _models.isEnabledFor(level):
+        return
+    text = _plain(text, _LONGEST_TEXT)
+    if name != _models.name:
+        if not logging.getLogger().isEnabledFor(level):
+            return
+        name = f"{_models.name}.{_plain(name, _LONGEST_NAME)}"
+        text = f"model '{model_name}', {name.removeprefix(_models.name + '.')}: {text}"
+    line = max(0, min(line, _MOST_LINES))
+    _models.handle(_models.makeRecord(name, level, _plain(path, _LONGEST_PATH), line, "%s", (text,), None))
+
+
+def _plain(text: str, longest: int) -> str:
+    """``text`` as any log file can hold it."""
+    cut = text if len(text) <= longest else f"{text[:longest]} ..."
+    return writable(cut)
 
 
 class Requests(Protocol):
