@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import repoagent_capi
-
-from repoagent.server import _c
+from repoagent_capi import triton_bindings as tb
 
 ROUNDS = 5000
 CONFIG = """backend: "identity"
@@ -25,15 +24,15 @@ output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }
 
 def python_round_trip(repository: Path) -> float:
     """Microseconds of one request through the binding layer, made, submitted and answered."""
-    options = _c.TRITONSERVER_ServerOptions()
+    options = tb.TRITONSERVER_ServerOptions()
     options.set_model_repository_path(str(repository))
-    server = _c.TRITONSERVER_Server(options)
+    server = tb.TRITONSERVER_Server(options)
     values = np.zeros(16, np.float32)
 
     def once() -> None:
-        request = _c.TRITONSERVER_InferenceRequest(server, "identity", -1)
-        request.add_input("INPUT0", _c.TRITONSERVER_DataType.FP32, [16])
-        request.append_input_data("INPUT0", values.ctypes.data, values.nbytes, _c.TRITONSERVER_MemoryType.CPU, 0)
+        request = tb.TRITONSERVER_InferenceRequest(server, "identity", -1)
+        request.add_input("INPUT0", tb.TRITONSERVER_DataType.FP32, [16])
+        request.append_input_data("INPUT0", values.ctypes.data, values.nbytes, tb.TRITONSERVER_MemoryType.CPU, 0)
         answer: Future[Any] = Future()
         request.get_next_response(answer)
         server.infer_async(request)

@@ -3,11 +3,11 @@
 from pathlib import PurePath
 from typing import Any
 
-from repoagent.server import _c
 from repoagent.server.enums import LogFormat, LogLevel
 from repoagent.server.logs import log_message as write
 from repoagent.server.logs import server_log
 from repoagent_capi.errors import as_text, crossing
+from repoagent_capi.triton_bindings.options import ServerOptions
 
 
 @crossing
@@ -22,7 +22,7 @@ def log_is_enabled(level: int, enabled: Any) -> None:
 
 @crossing
 def log_set(setting: Any, text: Any, number: int) -> None:
-    options = _c.TRITONSERVER_ServerOptions()
+    options = ServerOptions()
     match as_text(setting):
         case "set_log_file":
             options.set_log_file(as_text(text))

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from repoagent.server._c import TRITONSERVER_Parameter as Parameter
 from repoagent.server.enums import ParameterType
 from repoagent.serving.requests.request import ParameterValue
 from repoagent_capi._crossing import ffi
 from repoagent_capi.errors import as_bytes, as_text
+from repoagent_capi.triton_bindings.values import Parameter
 
 __all__ = ["parameters_in", "parameters_out", "value_of"]
 
@@ -27,7 +27,7 @@ def value_of(item: Any) -> Any:
 
 
 def parameters_in(items: Any, count: int) -> list[Parameter]:
-    """``count`` of them, as the lower layer takes them."""
+    """``count`` of them, as servers take them."""
     return [Parameter(as_text(items[index].name), value_of(items[index])) for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Servers of C programs: the lower layer of :mod:`repoagent.server`, by number."""
+"""Servers of C programs: those of :mod:`repoagent_capi.triton_bindings`, by number."""
 
 import json
 import logging
@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.nested_text import read_json
-from repoagent.server._c import TRITONSERVER_Server as Server
-from repoagent.server._c import TRITONSERVER_ServerOptions as ServerOptions
 from repoagent.server.enums import InstanceGroupKind, LogFormat, LogLevel, MetricFormat, ModelControlMode, RateLimitMode
 from repoagent.server.logs import server_log
 from repoagent.serving.requests.request import Asked, InferRequest
@@ -17,6 +15,8 @@ from repoagent_capi.agents import set_text
 from repoagent_capi.errors import as_text, crossing
 from repoagent_capi.objects import Objects
 from repoagent_capi.parameters import parameters_in
+from repoagent_capi.triton_bindings.options import ServerOptions
+from repoagent_capi.triton_bindings.server import Server
 
 __all__ = ["SERVERS", "request_to"]
 

@@ -38,7 +38,6 @@ from repoagent.executor.types.serialization import MAGIC, deserialize_result
 from repoagent.loader.converting.messages import parse
 from repoagent.loader.policy.policy_file import read_policy
 from repoagent.nested_text import DEEPEST, check_depth, read_json, read_toml
-from repoagent.server._c.messages import Message
 from repoagent.serving.backends.llm.row_parameters import _sampling_parameters
 from repoagent.serving.backends.python.process.packets import decoded
 
@@ -60,7 +59,6 @@ READERS: dict[str, Callable[[str], object]] = {
     "license": lambda text: license_json(text.encode(), "x"),
     "license endpoint": lambda text: _grant(text.encode()),
     "listing": lambda text: parse_listing(text.encode(), "x"),
-    "message": Message,
     "packet": decoded,
     "plan": lambda text: read_subject(text.encode(), "x"),
     "probe": Findings.from_json,

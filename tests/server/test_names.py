@@ -8,8 +8,7 @@ import pytest
 
 import repoagent.server as tritonserver
 from repoagent import errors
-from repoagent.server import _c
-from repoagent.server._c import triton_bindings
+from repoagent.server import enums
 
 EXPORTED = [
     "DLDeviceType",
@@ -131,61 +130,6 @@ ENUMS = {
     "MetricKind": "COUNTER 0, GAUGE 1",
 }
 
-BARE = [
-    "InferenceTraceLevel",
-    "InferenceTraceActivity",
-    "RequestFlag",
-    "RequestReleaseFlag",
-    "ResponseCompleteFlag",
-    "ModelBatchFlag",
-    "ModelIndexFlag",
-    "ModelTxnPropertyFlag",
-]
-
-FUNCTIONS = [
-    "DataTypeString",
-    "StringToDataType",
-    "DataTypeByteSize",
-    "MemoryTypeString",
-    "ParameterTypeString",
-    "InstanceGroupKindString",
-    "InferenceTraceLevelString",
-    "InferenceTraceActivityString",
-    "LogIsEnabled",
-    "LogMessage",
-]
-
-CLASSES = {
-    "Parameter": "",
-    "BufferAttributes": "memory_type_id memory_type cuda_ipc_handle byte_size",
-    "ResponseAllocator": "set_buffer_attributes_function set_query_function",
-    "Message": "serialize_to_json",
-    "Metrics": "formatted",
-    "InferenceTrace": "id parent_id model_name model_version request_id",
-    "InferenceRequest": "id flags correlation_id correlation_id_string priority priority_uint64 timeout_microseconds "
-    "add_input add_raw_input remove_input remove_all_inputs append_input_data append_input_data_with_host_policy "
-    "append_input_data_with_buffer_attributes remove_all_input_data add_requested_output remove_requested_output "
-    "remove_all_requested_outputs set_string_parameter set_int_parameter set_bool_parameter set_double_parameter "
-    "cancel get_next_response",
-    "InferenceResponse": "throw_if_response_error model id parameter_count output_count parameter output "
-    "output_classification_label",
-    "ServerOptions": "set_server_id set_model_repository_path set_model_control_mode set_startup_model "
-    "set_strict_model_config set_rate_limiter_mode add_rate_limiter_resource set_pinned_memory_pool_byte_size "
-    "set_cuda_memory_pool_byte_size set_response_cache_byte_size set_cache_config set_cache_directory "
-    "set_min_supported_compute_capability set_exit_on_error set_strict_readiness set_exit_timeout "
-    "set_buffer_manager_thread_count set_model_load_thread_count set_model_load_retry_count set_model_namespacing "
-    "set_enable_peer_access set_log_file set_log_callback set_log_info set_log_warn set_log_error set_log_format "
-    "set_log_verbose "
-    "set_metrics set_gpu_metrics set_cpu_metrics set_metrics_interval set_backend_directory set_repo_agent_directory "
-    "set_model_load_device_limit set_backend_config set_host_policy set_metrics_config",
-    "Server": "_ptr stop register_model_repository unregister_model_repository poll_model_repository is_live is_ready "
-    "model_is_ready model_batch_properties model_transaction_properties metadata model_metadata model_statistics "
-    "model_config model_index load_model load_model_with_parameters unload_model unload_model_and_dependents metrics "
-    "infer_async",
-    "MetricFamily": "",
-    "Metric": "value kind increment set_value",
-}
-
 
 def _defaults(kind: type, count: int) -> dict[str, Any]:
     values = {}
@@ -263,25 +207,18 @@ def test_methods_have_the_defaults(function: Any, defaults: dict[str, Any]) -> N
     assert all(it.kind is inspect.Parameter.KEYWORD_ONLY for it in parameters if it.name in ours)
 
 
-def test_the_lower_package_has_the_names_of_its_binding_module() -> None:
-    names = [name for name in vars(triton_bindings) if not name.startswith("_")]
-    assert names
-    assert all(getattr(_c, name) is getattr(triton_bindings, name) for name in names)
-
-
 def test_errors_are_those_of_the_project_under_one_base() -> None:
     assert tritonserver.TritonError is errors.RepoAgentError
     for name in EXPORTED:
         if name.endswith("Error"):
             kind = getattr(tritonserver, name)
             assert issubclass(kind, tritonserver.TritonError)
-            assert getattr(triton_bindings, name) is kind
     assert issubclass(errors.CancelledError, tritonserver.UnknownError)
 
 
 @pytest.mark.parametrize(("name", "members"), ENUMS.items())
 def test_enumerations_have_the_members_and_the_numbers(name: str, members: str) -> None:
-    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
+    kind = getattr(enums, name)
     expected = {pair.split()[0]: int(pair.split()[1]) for pair in members.split(", ")}
     assert {member: int(value) for member, value in kind.__members__.items()} == expected
     if hasattr(tritonserver, name):
@@ -290,35 +227,8 @@ def test_enumerations_have_the_members_and_the_numbers(name: str, members: str) 
 
 def test_members_are_no_numbers_and_print_as_in_triton() -> None:
     member = tritonserver.DataType.INT8
-    others: list[object] = [6, tritonserver.ModelTxnPropertyFlag.ONE_TO_ONE, triton_bindings.REQUEST_END]
+    others: list[object] = [6, tritonserver.ModelTxnPropertyFlag.ONE_TO_ONE, enums.InferenceTraceActivity.REQUEST_END]
     assert member not in others
     assert repr(member) == "<TRITONSERVER_DataType.INT8: 6>"
     assert str(member) == "TRITONSERVER_DataType.INT8"
     assert (member.name, member.value, tritonserver.DataType(6)) == ("INT8", 6, member)
-
-
-@pytest.mark.parametrize("name", BARE)
-def test_the_binding_module_has_the_bare_members(name: str) -> None:
-    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
-    for member in kind:
-        assert getattr(triton_bindings, member.name) is member
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_binding_module_has_every_function(name: str) -> None:
-    assert callable(getattr(triton_bindings, f"TRITONSERVER_{name}"))
-
-
-@pytest.mark.parametrize(("name", "members"), CLASSES.items())
-def test_the_binding_module_has_every_class_and_its_members(name: str, members: str) -> None:
-    kind = getattr(triton_bindings, f"TRITONSERVER_{name}")
-    source = inspect.getsource(kind) + "".join(inspect.getsource(base) for base in kind.__mro__[1:-1])
-    missing = [it for it in members.split() if not hasattr(kind, it) and f"self.{it} = " not in source]
-    assert not missing
-
-
-def test_the_version_of_the_c_interface_is_two_numbers() -> None:
-    major, minor = triton_bindings.api_version()
-    assert major == 1
-    assert minor > 0
-    assert _c.__doc__

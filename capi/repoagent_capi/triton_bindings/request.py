@@ -1,4 +1,4 @@
-"""Requests of the lower layer: inputs as addresses, one call per field."""
+"""Requests: inputs as addresses, one call per field."""
 
 import math
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from repoagent.errors import AlreadyExistsError, InvalidArgumentError, UnsupportedError
-from repoagent.server._c.buffers import BufferAttributes
-from repoagent.server._c.delivery import Delivery
 from repoagent.server.enums import DataType, MemoryType, RequestFlag
 from repoagent.server.memory import MemoryBuffer, view
 from repoagent.server.tensor import Tensor, to_core
 from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue, ResponseSender
 from repoagent.serving.requests.tensor import NUMPY_TYPES
 from repoagent.serving.requests.tensor import Tensor as CoreTensor
+from repoagent_capi.triton_bindings.response import Delivery
+from repoagent_capi.triton_bindings.values import BufferAttributes
 
 if TYPE_CHECKING:
-    from repoagent.server._c.server import Server
+    from repoagent_capi.triton_bindings.server import Server
 
 __all__ = ["InferenceRequest"]
 

@@ -1,18 +1,22 @@
-"""Every name of Triton's binding module, from the parts of this package."""
+"""Triton's C interface as Python classes: every name of ``tritonserver._c.triton_bindings``.
+
+Programs should use :mod:`repoagent.server`. This is for those that were written against the binding module, and for the
+C layer, whose servers these are.
+"""
+
+from enum import Enum as _Enum
 
 from repoagent import errors as _errors
 from repoagent.server import enums as _enums
 from repoagent.server import logs as _logs
 from repoagent.server import metrics as _upper_metrics
-from repoagent.server._c import buffers as _buffers
-from repoagent.server._c import functions as _functions
-from repoagent.server._c import messages as _messages
-from repoagent.server._c import metrics as _metrics
-from repoagent.server._c import options as _options
-from repoagent.server._c import request as _request
-from repoagent.server._c import response as _response
-from repoagent.server._c import server as _server
-from repoagent.server._c import trace as _trace
+from repoagent.serving.requests.tensor import NUMPY_TYPES as _NUMPY_TYPES
+from repoagent_capi.triton_bindings import options as _options
+from repoagent_capi.triton_bindings import request as _request
+from repoagent_capi.triton_bindings import response as _response
+from repoagent_capi.triton_bindings import server as _server
+from repoagent_capi.triton_bindings import trace as _trace
+from repoagent_capi.triton_bindings import values as _values
 
 AlreadyExistsError = _errors.AlreadyExistsError
 InternalError = _errors.InternalError
@@ -42,29 +46,19 @@ TRITONSERVER_RequestFlag = _enums.RequestFlag
 TRITONSERVER_RequestReleaseFlag = _enums.RequestReleaseFlag
 TRITONSERVER_ResponseCompleteFlag = _enums.ResponseCompleteFlag
 
-TRITONSERVER_BufferAttributes = _buffers.BufferAttributes
-TRITONSERVER_DataTypeByteSize = _functions.byte_size
-TRITONSERVER_DataTypeString = _functions.data_type_text
+TRITONSERVER_BufferAttributes = _values.BufferAttributes
 TRITONSERVER_InferenceRequest = _request.InferenceRequest
 TRITONSERVER_InferenceResponse = _response.InferenceResponse
 TRITONSERVER_InferenceTrace = _trace.InferenceTrace
-TRITONSERVER_InferenceTraceActivityString = _functions.activity_text
-TRITONSERVER_InferenceTraceLevelString = _functions.trace_level_text
-TRITONSERVER_InstanceGroupKindString = _functions.instance_group_kind_text
-TRITONSERVER_LogIsEnabled = _functions.log_is_enabled
 TRITONSERVER_LogMessage = _logs.log_message
-TRITONSERVER_MemoryTypeString = _functions.memory_type_text
-TRITONSERVER_Message = _messages.Message
-TRITONSERVER_Metric = _metrics.Metric
+TRITONSERVER_Message = _values.Message
+TRITONSERVER_Metric = _values.Metric
 TRITONSERVER_MetricFamily = _upper_metrics.MetricFamily
-TRITONSERVER_Metrics = _messages.Metrics
-TRITONSERVER_Parameter = _messages.Parameter
-TRITONSERVER_ParameterTypeString = _functions.parameter_type_text
-TRITONSERVER_ResponseAllocator = _buffers.ResponseAllocator
+TRITONSERVER_Metrics = _values.Metrics
+TRITONSERVER_Parameter = _values.Parameter
+TRITONSERVER_ResponseAllocator = _values.ResponseAllocator
 TRITONSERVER_Server = _server.Server
 TRITONSERVER_ServerOptions = _options.ServerOptions
-TRITONSERVER_StringToDataType = _functions.text_to_data_type
-api_version = _functions.api_version
 
 # Members that Triton's module also has under their bare names.
 DISABLED = TRITONSERVER_InferenceTraceLevel.DISABLED
@@ -91,3 +85,45 @@ FIRST_DIM = TRITONSERVER_ModelBatchFlag.FIRST_DIM
 READY = TRITONSERVER_ModelIndexFlag.READY
 ONE_TO_ONE = TRITONSERVER_ModelTxnPropertyFlag.ONE_TO_ONE
 DECOUPLED = TRITONSERVER_ModelTxnPropertyFlag.DECOUPLED
+
+
+def api_version() -> tuple[int, int]:
+    """The version of Triton's C interface whose names these are."""
+    return 1, 43
+
+
+def _data_type_text(data_type: _enums.DataType) -> str:
+    """``"FP32"``; ``"<invalid>"`` for INVALID."""
+    return "<invalid>" if data_type is _enums.DataType.INVALID else data_type.name
+
+
+def _text_to_data_type(text: str) -> _enums.DataType:
+    """The data type of that name; INVALID if there is none."""
+    return _enums.DataType.__members__.get(text, _enums.DataType.INVALID)
+
+
+def _byte_size(data_type: _enums.DataType) -> int:
+    """The size of one element; 0 where it varies."""
+    varies = data_type in (_enums.DataType.BYTES, _enums.DataType.INVALID)
+    return 0 if varies else _NUMPY_TYPES[data_type].itemsize
+
+
+def _name(member: _Enum) -> str:
+    """``"CPU"``, ``"TIMESTAMPS"``, ``"REQUEST_START"``."""
+    return member.name
+
+
+def _log_is_enabled(level: _enums.LogLevel) -> bool:
+    """Whether messages of ``level`` are written."""
+    return _logs.server_log().enabled(level)
+
+
+TRITONSERVER_DataTypeByteSize = _byte_size
+TRITONSERVER_DataTypeString = _data_type_text
+TRITONSERVER_InferenceTraceActivityString = _name
+TRITONSERVER_InferenceTraceLevelString = _name
+TRITONSERVER_InstanceGroupKindString = _name
+TRITONSERVER_LogIsEnabled = _log_is_enabled
+TRITONSERVER_MemoryTypeString = _name
+TRITONSERVER_ParameterTypeString = _name
+TRITONSERVER_StringToDataType = _text_to_data_type

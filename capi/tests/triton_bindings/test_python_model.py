@@ -1,4 +1,4 @@
-"""The lower layer over a Python model without a configuration file, found by polling."""
+"""The binding module over a Python model without a configuration file, found by polling."""
 
 import concurrent.futures
 import ctypes
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repoagent.server._c import triton_bindings as tb
+tb: Any = pytest.importorskip("repoagent_capi.triton_bindings", reason="repoagent-capi is not installed")
 
 MODEL = """
 import numpy as np

@@ -1,19 +1,19 @@
-"""The server of the lower layer."""
+"""The server: a :class:`repoagent.server.Server` with Triton's calls."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from repoagent.errors import InvalidArgumentError
-from repoagent.server._c.delivery import DeliverySender
-from repoagent.server._c.messages import Message, Metrics, Parameter
-from repoagent.server._c.options import ServerOptions
-from repoagent.server._c.request import InferenceRequest
-from repoagent.server._c.trace import InferenceTrace
 from repoagent.server.at_exit import forget
 from repoagent.server.enums import ModelIndexFlag
 from repoagent.server.model import Model
 from repoagent.server.server import Server as UpperServer
+from repoagent_capi.triton_bindings.options import ServerOptions
+from repoagent_capi.triton_bindings.request import InferenceRequest
+from repoagent_capi.triton_bindings.response import DeliverySender
+from repoagent_capi.triton_bindings.trace import InferenceTrace
+from repoagent_capi.triton_bindings.values import Message, Metrics, Parameter
 
 __all__ = ["Server"]
 
