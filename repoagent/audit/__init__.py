@@ -4,7 +4,6 @@ What acts records it through the :class:`Audit` protocol; :class:`AuditLog` writ
 is the contract of docs/reference/audit.md.
 """
 
-from repoagent.audit.actors import OPERATOR, Actor, acting_as, current_actor
-from repoagent.audit.sink import NO_AUDIT, Audit, AuditError
+from repoagent.audit.sink import NO_AUDIT, OPERATOR, Actor, Audit, AuditError, acting_as, current_actor
 
 __all__ = ["NO_AUDIT", "OPERATOR", "Actor", "Audit", "AuditError", "acting_as", "current_actor"]

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from repoagent.audit.lines import BEGINNING, Head, LineError, digest
-from repoagent.audit.tail import Tail, first_number, read_tail
+from repoagent.audit.lines import BEGINNING, Head, LineError, Tail, digest, first_number, read_tail
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from repoagent.storage.workspaces.locks import FileLock
 

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,21 @@ from typing import Any, Final
 from repoagent.nested_text import read_json
 from repoagent.public_text import writable
 
-__all__ = ["BEGINNING", "Head", "LineError", "canonical", "digest", "make_line", "may_begin_line", "plain", "read_line"]
+__all__ = [
+    "BEGINNING",
+    "Head",
+    "LineError",
+    "Tail",
+    "canonical",
+    "digest",
+    "first_number",
+    "make_line",
+    "may_begin_line",
+    "plain",
+    "read_line",
+    "read_tail",
+]
+
 
 VERSION: Final = 1
 LONGEST_LINE: Final = 1 << 18
@@ -134,3 +149,46 @@ def _text(value: object) -> str:
         text = f"{text[:_LONGEST_TEXT]}... ({len(text)} characters)"
     # Names of files may hold bytes that are not text: half of a pair that no reader of JSON takes.
     return writable(text).replace("\x7f", "\\x7f")
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """``head`` is that of the last whole line, None if there is none; ``size`` where that line ends."""
+
+    head: Head | None
+    size: int
+    torn: bytes
+    """What follows: the beginning of a line whose write was cut short."""
+
+
+def read_tail(fd: int) -> Tail:
+    """Read the end of the file ``fd``.
+
+    Raises:
+        LineError: it does not end like an audit log.
+    """
+    size = os.fstat(fd).st_size
+    start = max(0, size - 2 * (LONGEST_LINE + 1))
+    data = os.pread(fd, size - start, start)
+    whole, newline, torn = data.rpartition(b"\n")
+    if len(torn) > LONGEST_LINE:
+        raise LineError("its last line is too long for an audit log")
+    if not newline:
+        if not may_begin_line(torn):
+            raise LineError("it has no line, and what it has is not the beginning of one")
+        return Tail(None, 0, torn)
+    line = whole.rpartition(b"\n")[2]
+    fields = read_line(line)
+    return Tail(Head(fields["seq"], digest(line + b"\n")), size - len(torn), torn)
+
+
+def first_number(fd: int) -> int:
+    """The sequence number of the first line of the file ``fd``; 0 if it has none."""
+    line, newline, _ = os.pread(fd, LONGEST_LINE + 1, 0).partition(b"\n")
+    if not newline:
+        return 0
+    try:
+        number: int = read_line(line)["seq"]
+    except LineError:
+        return 0
+    return number

@@ -8,10 +8,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from repoagent.audit.actors import Actor, current_actor
 from repoagent.audit.file import AuditFile
 from repoagent.audit.lines import Head, make_line, plain
-from repoagent.audit.sink import AuditError, What
+from repoagent.audit.sink import Actor, AuditError, What, current_actor
 from repoagent.errors import InvalidArgumentError, RepoAgentError
 from repoagent.storage.secrets.keys import builtin_providers, resolve_key
 

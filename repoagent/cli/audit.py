@@ -35,7 +35,7 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
     Prints the first broken line and exits 1 if a line was changed, removed, added or moved. Lines that are missing at
     the end are found only with a --head. A last line that a kill cut short is reported, and is not a fault.
     """
-    from repoagent.audit import verifying
+    from repoagent.audit import verification
     from repoagent.audit.file import noted_losses
 
     for head in heads:
@@ -44,8 +44,8 @@ def verify(files: tuple[Path, ...], heads: tuple[str, ...], key: str | None) -> 
                 f"'{head}' is not a SHA-256 in 64 lower-case hexadecimal digits", param_hint="--head"
             )
     try:
-        verdict = verifying.verify(files, heads, _key(key))
-    except verifying.BrokenChain as error:
+        verdict = verification.verify(files, heads, _key(key))
+    except verification.BrokenChain as error:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None
     for path, size in verdict.torn.items():
@@ -75,8 +75,7 @@ def head(file: Path) -> None:
     """
     import os
 
-    from repoagent.audit.lines import LineError
-    from repoagent.audit.tail import read_tail
+    from repoagent.audit.lines import LineError, read_tail
 
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.server.enums import ModelBatchFlag, ModelTxnPropertyFlag
-from repoagent.server.inference import infer, infer_async
 from repoagent.server.inputs import core_input
 from repoagent.server.iterators import AsyncResponseIterator, ResponseIterator
 from repoagent.server.request import InferenceRequest
@@ -15,8 +14,74 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.server.datatypes import Array
     from repoagent.server.server import Server
+import asyncio
+import queue
+from typing import TYPE_CHECKING
 
-__all__ = ["Model", "ModelDictionary"]
+from repoagent.server.callers import CALLER
+from repoagent.server.iterators import AsyncQueueSender, QueueSender
+from repoagent.server.request import core_request
+from repoagent.server.response import InferenceResponse, error_response, make_response
+
+if TYPE_CHECKING:
+    from repoagent.serving.core import ServingCore
+
+__all__ = ["Model", "ModelDictionary", "infer", "infer_async"]
+
+
+def infer(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) -> ResponseIterator:
+    """Send ``request`` and return its responses.
+
+    Raises:
+        RepoAgentError: the request does not fit the model, or there is no such model. Failures of the model itself
+            come with the response.
+        TypeError: a field of the request has a value of the wrong type.
+    """
+    prepared = core_request(request)
+    if request.response_queue is not None and isinstance(request.response_queue, asyncio.Queue):
+        raise TypeError("infer cannot fill an asyncio.Queue: give it a queue.SimpleQueue, or use async_infer")
+    serial = CALLER.ask()
+    response = _execute_here(core, request, prepared)
+    if response is not None:
+        return ResponseIterator(prepared, [response].pop, raise_on_error, serial)
+    responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+    prepared.redirect(QueueSender(request, responses))
+    core.check(prepared)
+    core.submit(prepared)
+    return ResponseIterator(prepared, responses.get, raise_on_error, serial)
+
+
+def _execute_here(core: "ServingCore", request: InferenceRequest, prepared: InferRequest) -> InferenceResponse | None:
+    """The response to a request that this thread executes by itself; None if it should not."""
+    try:
+        answer = core.infer_here(prepared, CALLER.patient)
+        if answer is None:
+            return None
+        response = make_response(request, answer, True)
+    except RepoAgentError as error:
+        # Faults of the request itself are raised at once, as in Triton, all others come with the response.
+        core.check(prepared)
+        response = error_response(request, error)
+    if request.response_queue is not None:
+        user_queue: Any = request.response_queue
+        user_queue.put(response)
+    return response
+
+
+def infer_async(core: "ServingCore", request: InferenceRequest, raise_on_error: bool) -> AsyncResponseIterator:
+    """The same for the running event loop, which is never blocked.
+
+    Raises:
+        RepoAgentError: the request does not fit the model, or there is no such model.
+        RuntimeError: no event loop is running.
+    """
+    if not isinstance(request.response_queue, asyncio.Queue | None):
+        raise TypeError(f"async_infer fills an asyncio.Queue, not {type(request.response_queue).__name__}")
+    responses: asyncio.Queue[InferenceResponse] = asyncio.Queue()
+    prepared = core_request(request, AsyncQueueSender(request, responses))
+    core.check(prepared)
+    core.submit(prepared)
+    return AsyncResponseIterator(prepared, responses, raise_on_error)
 
 
 class Model:

@@ -16,7 +16,7 @@ import pytest
 from repoagent.audit import Actor, acting_as
 from repoagent.audit.log import AuditLog
 from repoagent.audit.sink import AuditError
-from repoagent.audit.verifying import verify
+from repoagent.audit.verification import verify
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnavailableError
 from tests.audit.conftest import NewLog, documents
 from tests.descriptors import no_descriptors

@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.audit import AuditError
 from repoagent.audit.log import AuditLog
-from repoagent.audit.verifying import verify
+from repoagent.audit.verification import verify
 from repoagent.errors import RepoAgentError, UnavailableError
 from tests.hostile.conftest import SECRET, NewCore
 

@@ -9,7 +9,7 @@ import pytest
 
 from repoagent.audit.lines import canonical
 from repoagent.audit.log import AuditLog
-from repoagent.audit.verifying import BrokenChain, verify
+from repoagent.audit.verification import BrokenChain, verify
 from repoagent.errors import InvalidArgumentError, UnavailableError
 
 KEY: Final = b"k" * 32

@@ -1,14 +1,37 @@
 """Tensors as they travel through the core: a data type, and a NumPy array that carries shape and memory."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NewType
+from typing import TYPE_CHECKING, Any, Final, NewType
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NUMPY_TYPES", "Array", "DataType", "ModelName", "ServerEnum", "Tensor", "data_type_of"]
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["NUMPY_TYPES", "Array", "DataType", "ModelName", "ServerEnum", "Tensor", "data_type_of", "model_metadata"]
+
+
+def _tensor(item: Any, batching: bool) -> dict[str, Any]:
+    shape = list(item.dims)
+    if batching and not item.is_shape_tensor:
+        shape.insert(0, -1)
+    return {"name": item.name, "datatype": DataType(item.data_type).name, "shape": shape}
+
+
+def model_metadata(name: str, config: "ModelConfig", versions: Iterable[int]) -> dict[str, Any]:
+    """The body of ``GET v2/models/NAME``: ``versions`` are those that are ready."""
+    batching = config.max_batch_size > 0
+    return {
+        "name": name,
+        "versions": [str(version) for version in sorted(versions)],
+        "platform": config.platform or config.backend,
+        "inputs": [_tensor(item, batching) for item in config.input],
+        "outputs": [_tensor(item, batching) for item in config.output],
+    }
+
 
 Array = npt.NDArray[Any]
 ModelName = NewType("ModelName", str)

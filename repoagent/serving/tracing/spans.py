@@ -82,7 +82,7 @@ class SpanTraces:
         return context if get_current_span(context).get_span_context().is_valid else None
 
     def trace(self, next_id: Callable[[], int], parent: Context | None, *, held: bool) -> "SpanTrace":
-        """A trace for one request. ``held``: see :class:`~repoagent.serving.tracing.trace.FileTrace`."""
+        """A trace for one request. ``held``: see :class:`~repoagent.serving.tracing.tracer.FileTrace`."""
         pen = _Pen(self._tracer)
         return SpanTrace(pen, next_id, pen.start(_ROOT, parent, time.monotonic_ns()), held=held)
 

@@ -11,10 +11,10 @@ from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedEr
 from repoagent.serving.instances.backend import AskingModel, BackendModel, FragileModel
 from repoagent.serving.instances.version_context import VersionContext
 from repoagent.serving.requests.class_labels import NO_LABELS, Labels, OutputClasses
-from repoagent.serving.requests.metadata import model_metadata
 from repoagent.serving.requests.request import InferRequest, InferResponse, RequestTrace
 from repoagent.serving.requests.request_checker import RequestChecker
 from repoagent.serving.requests.senders import TracingSender, TrackedSender, answer_error
+from repoagent.serving.requests.tensor import model_metadata
 from repoagent.serving.scheduling.direct import ModelScheduler, ResizableScheduler
 from repoagent.serving.versions.gate import Gate
 from repoagent.serving.versions.instance_set import InstanceChange, InstanceSet

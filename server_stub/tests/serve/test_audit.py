@@ -19,7 +19,7 @@ import tritonclient.grpc
 from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
-from repoagent.audit.verifying import verify
+from repoagent.audit.verification import verify
 from repoagent.cli.audit import audit
 
 ROOT: Final = Path(__file__).resolve().parents[3]

@@ -1,5 +1,5 @@
 from repoagent.config import read_text
-from repoagent.serving.requests.metadata import model_metadata
+from repoagent.serving.requests.tensor import model_metadata
 
 CONFIG = """
 platform: "onnxruntime_onnx" max_batch_size: 4

@@ -10,7 +10,7 @@ import pytest
 
 from repoagent.errors import InvalidArgumentError
 from repoagent.serving.backends.python import PythonBackend
-from repoagent.serving.backends.python.readiness import Readiness
+from repoagent.serving.backends.python.backend import Readiness
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 

@@ -10,10 +10,9 @@ from types import CoroutineType
 from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError, UnavailableError
-from repoagent.serving.backends.python.model.context import ModelContext, entered, running
+from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text, running
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
-from repoagent.serving.backends.python.model.fault_text import fault_text
-from repoagent.serving.backends.python.model.importing import ImportedModel
+from repoagent.serving.backends.python.model.model_module import ImportedModel
 from repoagent.serving.backends.python.model.request import InferenceRequest
 from repoagent.serving.backends.python.model.response import InferenceResponse
 from repoagent.serving.backends.python.model.response_sender import FINAL, InferenceResponseSender

@@ -18,14 +18,13 @@ from typing import Any, Final
 
 from repoagent.errors import InternalError, RepoAgentError
 from repoagent.serving.backends.python.model.context import ModelContext
-from repoagent.serving.backends.python.model.initializing import completed, started
 from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.metrics import MetricFamily
-from repoagent.serving.backends.python.process.allowance import Allowance
+from repoagent.serving.backends.python.model.model_start import completed, started
 from repoagent.serving.backends.python.process.channel import Channel, Kind, Message, PeerGoneError
 from repoagent.serving.backends.python.process.codec import Packer, error_body, request_of, response_body
 from repoagent.serving.backends.python.process.executions import Batch, Executions, Response
-from repoagent.serving.backends.python.process.memory import Arena, Mapping, Memory
+from repoagent.serving.backends.python.process.memory import Allowance, Arena, Mapping, Memory
 from repoagent.serving.backends.python.process.packets import encoded
 from repoagent.serving.backends.python.process.remote import RemoteCore, RemoteRequest, Stream
 from repoagent.serving.measuring import custom_metrics as metrics

@@ -15,9 +15,8 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from repoagent.limits import DEFAULT_LIMITS, Limits
-from repoagent.serving.backends.python.process.allowance import Allowance
 from repoagent.serving.backends.python.process.channel import Kind, Message, Payload, PeerGoneError
-from repoagent.serving.backends.python.process.memory import Arena, ProtocolError, sealed_file
+from repoagent.serving.backends.python.process.memory import Allowance, Arena, ProtocolError, sealed_file
 from repoagent.serving.backends.python.process.memory import Mapping as SharedMapping
 from repoagent.serving.backends.python.process.patient_channel import PatientChannel
 from repoagent.serving.backends.python.process.work_channel import WorkChannel

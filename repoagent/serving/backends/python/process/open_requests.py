@@ -9,7 +9,7 @@ from repoagent.errors import InternalError, RepoAgentError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Message
 from repoagent.serving.backends.python.process.codec import response_of
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.outstanding import Outstanding
+from repoagent.serving.backends.python.process.open_executions import Outstanding
 from repoagent.serving.backends.python.process.work_item import UnsentAnswer, WorkItem
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error

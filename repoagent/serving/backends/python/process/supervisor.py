@@ -8,8 +8,8 @@ from repoagent.errors import InternalError, UnavailableError
 from repoagent.serving.backends.python.process.channel import Kind
 from repoagent.serving.backends.python.process.child_process import ChildProcess
 from repoagent.serving.backends.python.process.open_requests import OpenRequests
+from repoagent.serving.backends.python.process.process_spec import ProcessSpec, first_answer, new_child
 from repoagent.serving.backends.python.process.services import Services
-from repoagent.serving.backends.python.process.starting import ProcessSpec, first_answer, new_child
 
 __all__ = ["Supervisor"]
 

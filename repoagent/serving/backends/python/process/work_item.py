@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from repoagent.serving.backends.python.process.channel import Kind, Message
 from repoagent.serving.backends.python.process.codec import RESCHEDULED, Packer, request_body
-from repoagent.serving.backends.python.process.outstanding import Executed, Outstanding, Returned
+from repoagent.serving.backends.python.process.open_executions import Executed, Outstanding, Returned
 from repoagent.serving.requests.request import InferRequest, InferResponse
 
 __all__ = ["UnsentAnswer", "WorkItem", "is_last"]

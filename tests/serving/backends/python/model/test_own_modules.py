@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repoagent.serving.backends.python.model.own_modules import OwnModules
+from repoagent.serving.backends.python.model.model_module import OwnModules
 
 EXECUTE = """
 class TritonPythonModel:

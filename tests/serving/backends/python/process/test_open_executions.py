@@ -3,7 +3,7 @@
 import pytest
 
 from repoagent.serving.backends.python.process.memory import ProtocolError
-from repoagent.serving.backends.python.process.outstanding import Outstanding, RequestsAhead
+from repoagent.serving.backends.python.process.open_executions import Outstanding, RequestsAhead
 
 pytestmark = pytest.mark.slow
 

@@ -5,12 +5,11 @@ from typing import Any
 
 from repoagent.errors import InternalError
 from repoagent.nested_text import read_json
-from repoagent.serving.backends.python.model.context import ModelContext, entered
+from repoagent.serving.backends.python.model.context import ModelContext, entered, fault_text
 from repoagent.serving.backends.python.model.errors import let_interrupt_pass
-from repoagent.serving.backends.python.model.fault_text import fault_text
-from repoagent.serving.backends.python.model.importing import ImportedModel, import_model
 from repoagent.serving.backends.python.model.instance import PythonInstance
 from repoagent.serving.backends.python.model.model_config import ModelConfig
+from repoagent.serving.backends.python.model.model_module import ImportedModel, import_model
 
 __all__ = ["completed", "started"]
 
