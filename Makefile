@@ -13,7 +13,7 @@ PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) serv
 # Packages that are not installed here: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
 
-.PHONY: demo measure serve test test-starved check lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
+.PHONY: demo measure serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
@@ -101,6 +101,10 @@ check: $(STAMP) $(CAPI)
 	cd capi && $(abspath $(BIN))/lint-imports
 	$(BIN)/python tests/folders.py
 	$(PYTEST) -m "not slow"
+
+# The tests that mirror files or folders, without those that take a while: make quick repoagent/loader/chain.py
+quick: $(STAMP) $(CAPI)
+	@paths=$$($(BIN)/python tests/mirror.py $(filter-out quick,$(MAKECMDGOALS))) && $(PYTEST) -m "not slow" $$paths
 
 lint: $(STAMP) $(CAPI)
 	$(BIN)/ruff check .
