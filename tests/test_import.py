@@ -1,12 +1,16 @@
-"""What importing the package may cost, and what it may not pull in (docs/structure.md)."""
+"""What importing the package may cost, and what it may not pull in or name (docs/structure.md)."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[1]
 HEAVY = ("onnxruntime", "grpc", "tensorrt", "s3fs", "fsspec", "google.protobuf", "numpy")
 
 
@@ -31,3 +35,24 @@ def test_the_server_pulls_in_nothing_of_tensorrt_or_cuda_before_a_model_needs_it
     everything = "import repoagent.server, repoagent.executor, repoagent_server, repoagent.serving.backends.tensorrt"
     roots = {name.partition(".")[0].partition("_")[0] for name in _modules_after(everything)}
     assert not roots & {"tensorrt", "cuda"}
+
+
+def _texts_of_the_core() -> Iterator[tuple[str, str]]:
+    """Each string literal of ``repoagent``, after the file that it stands in."""
+    for path in sorted((ROOT / "repoagent").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield str(path.relative_to(ROOT)), node.value
+
+
+def test_the_core_reaches_no_extension_by_a_string() -> None:
+    extensions = [path.parent.name for path in ROOT.glob("*/repoagent_*/__init__.py")]
+    extensions += [path.parent.name for path in ROOT.glob("agents/*/repoagent_*/__init__.py")]
+    assert {"repoagent_capi", "repoagent_checksum", "repoagent_server"} <= set(extensions)
+    named = [(file, text) for file, text in _texts_of_the_core() for name in extensions if name in text]
+    assert named == []
+
+
+def test_the_core_names_the_c_part_only_where_it_states_how_to_install_it() -> None:
+    files = {file for file, text in _texts_of_the_core() if "repoagent-capi" in text}
+    assert files == {"repoagent/cli/main.py", "repoagent/installing.py", "repoagent/loader/agent_directory.py"}

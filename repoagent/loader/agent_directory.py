@@ -4,20 +4,24 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from repoagent.api.agent import Agent
-from repoagent.errors import AgentError, UnavailableError
+from repoagent.errors import AgentError, AgentUnsupportedError, UnavailableError
+from repoagent.installing import install_hint
 from repoagent.loader.candidates import Candidate
-from repoagent.loader.native_agents import native_agent
 from repoagent.loader.pinned_code import PINNED_CODE
 from repoagent.storage.paths.names import is_text
 
-__all__ = ["DEFAULT_DIRECTORY", "directory_candidates", "module_name"]
+__all__ = ["DEFAULT_DIRECTORY", "NATIVE_GROUP", "directory_candidates", "module_name"]
 
 DEFAULT_DIRECTORY: Final = Path("/opt/tritonserver/repoagents")
+NATIVE_GROUP: Final = "repoagent.native_agents"
+"""One entry point: a callable ``(name, library)`` that gives the agent in a library built for Triton."""
+
 _MODULE_PREFIX = "_repoagent_directory_agent_"
 
 
@@ -66,7 +70,25 @@ def _python_candidate(entry: Path) -> Candidate:
 
 def _native_candidate(entry: Path) -> Candidate:
     library = native_library(entry)
-    return Candidate(entry.name, "native", str(library), partial(native_agent, entry.name, library))
+    return Candidate(entry.name, "native", str(library), partial(_open_library, entry.name, library))
+
+
+def _open_library(name: str, library: Path) -> object:
+    points = list(entry_points(group=NATIVE_GROUP))
+    if not points:
+        raise AgentUnsupportedError(
+            name,
+            f"{library} is a native agent, which needs the package repoagent-capi and a C compiler to build it; "
+            f"{install_hint('repoagent-capi')}",
+        )
+    if len(points) > 1:
+        raise AgentError(name, f"native agents are opened by {' and by '.join(point.value for point in points)}")
+    try:
+        open_library: Any = points[0].load()
+    except ImportError as error:
+        reason = f"{points[0].value} does not fit this program ({error}); build it again, "
+        raise AgentUnsupportedError(name, reason + install_hint("repoagent-capi")) from error
+    return open_library(name, library)
 
 
 def _load_file(name: str, file: Path) -> object:

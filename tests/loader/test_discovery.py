@@ -5,10 +5,13 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +24,7 @@ from repoagent.errors import (
     NotFoundError,
     UnavailableError,
 )
-from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
+from repoagent.loader.agent_directory import DEFAULT_DIRECTORY, NATIVE_GROUP
 from repoagent.loader.discovery import OFFICIAL_AGENTS, AgentRegistry
 
 GROUP = "repoagent.test_agents"
@@ -354,12 +357,18 @@ def test_a_name_from_two_packages_is_an_error_that_names_both(
     assert "zeta:Z of package zeta-stamp 9" in str(caught.value)
 
 
+def open_with(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
+    """What opens native agents is ``points``, and nothing that is installed here."""
+    own = [EntryPoint(name, target, NATIVE_GROUP) for name, target in points.items()]
+    monkeypatch.setattr("repoagent.loader.agent_directory.entry_points", lambda *, group: own)
+
+
 def test_a_native_agent_without_the_c_part_is_listed_and_the_error_states_how_to_get_it(
     directory: Path, registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "repoagent_capi", None)
-    monkeypatch.delitem(sys.modules, "repoagent_capi.native", raising=False)
+    open_with(monkeypatch)
     library = put_native(directory, "old")
+    assert [(info.name, info.origin) for info in registry.list()] == [("old", "native")]
     with pytest.raises(AgentUnsupportedError) as caught:
         registry.load("old")
     assert caught.value.code is ErrorCode.UNSUPPORTED
@@ -370,22 +379,46 @@ def test_a_native_agent_without_the_c_part_is_listed_and_the_error_states_how_to
 
 
 def test_a_c_part_of_another_program_is_an_error_that_names_the_remedy(
-    directory: Path, registry: AgentRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, registry: AgentRegistry, install_package: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "packages" / "repoagent_capi"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "native.py").write_text("from repoagent.api import NothingOfThatName\n")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "repoagent_capi"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(str(package.parent))
+    install_package("acme-c", {}, {"acme_c": "from repoagent.api import NothingOfThatName"})
+    open_with(monkeypatch, triton="acme_c:NativeAgent")
     put_native(directory, "old")
     with pytest.raises(
-        AgentUnsupportedError, match=r"does not fit this program .* build it again, from a checkout: pip"
+        AgentUnsupportedError, match=r"acme_c:NativeAgent does not fit this program .* from a checkout: pip"
     ):
         registry.load("old")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "repoagent_capi"]:
-        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_native_agent_is_opened_by_what_the_entry_point_names(
+    directory: Path, registry: AgentRegistry, install_package: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = """
+        from repoagent.api import Agent
+
+        class Opened(Agent):
+            api_version = 1
+
+            def __init__(self, name, library):
+                self.opened = name, library
+
+            def load(self, model):
+                pass
+    """
+    install_package("acme-c", {}, {"acme_c": textwrap.dedent(source)})
+    open_with(monkeypatch, triton="acme_c:Opened")
+    library = put_native(directory, "old")
+    opened: Any = registry.load("old")
+    assert opened.opened == ("old", library)
+
+
+def test_two_packages_that_open_native_agents_are_an_error_that_names_both(
+    directory: Path, registry: AgentRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_with(monkeypatch, triton="acme_c:Opened", other="zeta_c:Opened")
+    put_native(directory, "old")
+    with pytest.raises(AgentError, match="opened by acme_c:Opened and by zeta_c:Opened"):
+        registry.load("old")
 
 
 def test_a_misspelt_name_gets_a_suggestion_and_the_list(
