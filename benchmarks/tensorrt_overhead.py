@@ -7,8 +7,10 @@ machine does.
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -17,11 +19,14 @@ from onnx_models import onnx_model
 
 from repoagent.config import normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.engines.standin import StandInPlan, StandInPlatform
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.storage import MemoryFiles
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the stand-in of the tests
+
+from tests.engines.standin import StandInPlan, StandInPlatform
 
 WIDTH = 64
 

@@ -1,4 +1,4 @@
-"""TensorRT behind one door: which flavour is here, whether it is usable, plans, engines, and a stand-in for them.
+"""TensorRT behind one door: which flavour is here, whether it is usable, plans and engines.
 
 Nothing of TensorRT or CUDA is imported by importing this package.
 """

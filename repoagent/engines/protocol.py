@@ -2,7 +2,7 @@
 
 Memory is an address, on the device or on the host. Work is enqueued on a :class:`Stream` and done in the order of that
 stream; :class:`Event` orders streams among each other, and lets the host wait. Two implementations exist: CUDA with
-TensorRT, and the stand-in over ONNX Runtime. Both raise errors of :mod:`repoagent.errors` only.
+TensorRT, and the tests' stand-in over ONNX Runtime. Both raise errors of :mod:`repoagent.errors` only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -258,7 +258,7 @@ class Engine(Protocol):
 
 
 class Platform(Protocol):
-    """Where plans run: the GPUs of this machine with one flavour of TensorRT, or the stand-in."""
+    """Where plans run: the GPUs of this machine with one flavour of TensorRT, or the tests' stand-in."""
 
     @property
     def title(self) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from repoagent.engines.protocol import EngineOptions, Profile, ShapeRange
-from repoagent.engines.standin import StandInDevice, StandInPlan, StandInPlatform
 from repoagent.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError
 from tests.engines.models import make, matmul, nonzero, reshape, twice
+from tests.engines.standin import StandInDevice, StandInPlan, StandInPlatform
 
 ROWS = Profile({"x": ShapeRange((1, 4), (2, 4), (4, 4))})
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import onnx
 
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.engines.standin import StandInPlan
 from repoagent.executor.builder import Form, Precision, build
 from repoagent.executor.runner.decoder_spec import CONFIG_NAME, DecoderSpec, read_spec
 from tests.engines.platforms import content_of
+from tests.engines.standin import StandInPlan
 
 __all__ = ["plan_folder", "prefill_and_decode"]
 

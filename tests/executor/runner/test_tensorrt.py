@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from repoagent.engines.probing import Findings
-from repoagent.engines.standin import StandInPlan
 from repoagent.executor import Executor, ModelType, Request, SamplingConfig
 from repoagent.executor.builder import Form, Precision
 from repoagent.executor.loading import load_runner
@@ -22,6 +21,7 @@ from repoagent.executor.runner.tensorrt import TensorRtRunner
 from repoagent.executor.types.errors import CheckError, DecoderError, EngineError
 from repoagent.executor.types.executor_config import ExecutorConfig
 from tests.engines.platforms import allocations, content_of, new_platform, plan_of
+from tests.engines.standin import StandInPlan
 from tests.executor.plan_folders import prefill_and_decode
 
 PROMPTS = [[3, 5, 9, 17, 4, 22, 8], [11, 2], [40, 41, 42, 43, 44]]

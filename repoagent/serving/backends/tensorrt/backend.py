@@ -39,7 +39,7 @@ from repoagent.serving.instances.backend import InstanceSpec
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
 
-__all__ = ["Settings", "TensorRtBackend", "TensorRtModel", "find_platform"]
+__all__ = ["Settings", "TensorRtBackend", "TensorRtModel"]
 
 
 class TensorRtModel:
@@ -108,15 +108,12 @@ class TensorRtModel:
 
 logger = logging.getLogger(__name__)
 
-_ENGINES: Final = ("tensorrt", "stand-in")
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What ``--backend-config=tensorrt,...`` sets."""
 
     allow_host_code: bool = False
-    engine: str = "tensorrt"
     runtime_cache_directory: str = ""
 
     @classmethod
@@ -129,10 +126,7 @@ class Settings:
         host_code = str(settings.get("allow-host-code", "false")).lower()
         if host_code not in ("true", "false"):
             raise InvalidArgumentError(f"allow-host-code must be true or false, not '{host_code}'")
-        engine = settings.get("engine", "tensorrt")
-        if engine not in _ENGINES:
-            raise InvalidArgumentError(f"engine must be one of {', '.join(_ENGINES)}, not '{engine}'")
-        return cls(host_code == "true", engine, str(settings.get("runtime-cache-directory", "")))
+        return cls(host_code == "true", str(settings.get("runtime-cache-directory", "")))
 
     def runtime_cache(self, plan: Any) -> str:
         """The file that keeps what was compiled for ``plan``; empty for none. Its name is the plan's digest."""
@@ -141,21 +135,7 @@ class Settings:
         return str(Path(self.runtime_cache_directory) / f"{hashlib.sha256(plan).hexdigest()}.runtime-cache")
 
 
-def find_platform(settings: Settings) -> Platform:
-    """The place that ``settings`` ask for.
-
-    Raises:
-        UnsupportedError: TensorRT cannot be used here; the message is the probe's.
-    """
-    if settings.engine == "stand-in":
-        from repoagent.engines.standin import StandInPlatform
-
-        logger.warning("TensorRT plans run on the stand-in, which is for development: it opens no real plan")
-        return StandInPlatform()
-    return finding.find_platform()
-
-
-_SETTINGS: Final = ("allow-host-code", "engine", "runtime-cache-directory")
+_SETTINGS: Final = ("allow-host-code", "runtime-cache-directory")
 
 
 class TensorRtBackend:
@@ -164,7 +144,6 @@ class TensorRtBackend:
     ``settings`` are the backend's part of the server's ``backend_config``:
 
     - ``allow-host-code``: whether a plan may bring machine code for the host (``false``).
-    - ``engine``: ``tensorrt``, or ``stand-in`` for plans of the stand-in, which need no GPU.
     - ``runtime-cache-directory``: where TensorRT for RTX keeps what it compiles on this machine.
     """
 
@@ -233,7 +212,7 @@ class TensorRtBackend:
     def _found(self) -> Platform:
         with self._lock:
             if self._platform is None:
-                self._platform = find_platform(self._settings)
+                self._platform = finding.find_platform()
                 logger.info("TensorRT plans run on %s", self._platform.title)
             return self._platform
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.engines.protocol import Profile, ShapeRange
-from repoagent.engines.standin import StandInPlan
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.backends.tensorrt.backend import TensorRtModel
@@ -14,6 +13,7 @@ from repoagent.serving.backends.tensorrt.runner import TensorRtRunner
 from repoagent.serving.instances.backend import InstanceSpec
 from repoagent.storage import MemoryFiles
 from tests.engines.platforms import content_of, new_platform
+from tests.engines.standin import StandInPlan
 
 __all__ = ["GPU", "close_all", "files_of", "load", "plan", "rows", "runner", "through_onnxruntime"]
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from repoagent.engines.probing import Findings
-from repoagent.engines.standin import StandInPlatform
 from repoagent.errors import RepoAgentError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.core import ServingCore
@@ -21,6 +20,7 @@ from repoagent.serving.requests.request import DISCARD, Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 from repoagent.serving.versions.new_instances import new_instances
 from tests.engines.models import matmul, twice
+from tests.engines.standin import StandInPlatform
 from tests.serving.backends.tensorrt.kit import GPU, load, plan, rows
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -69,8 +69,9 @@ def new_server(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def server(new_server: Any) -> Server:
-    made: Server = new_server(engine="stand-in")
+def server(new_server: Any, monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr("repoagent.engines.cuda.finding.find_platform", StandInPlatform)
+    made: Server = new_server()
     return made
 
 
@@ -133,7 +134,7 @@ def test_runs_overlap_only_where_there_is_memory_for_two(config: str, overlaps: 
 
 def test_a_reload_changes_the_numbers_and_frees_the_old_plan(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     platform = StandInPlatform()
-    monkeypatch.setattr("repoagent.serving.backends.tensorrt.backend.find_platform", lambda _settings: platform)
+    monkeypatch.setattr("repoagent.engines.cuda.finding.find_platform", lambda: platform)
     server.write("m", plan(matmul(), rows(1, 4, x=(4,))))
     server.core.load("m")
     before = server.infer("m", [[1, 1, 1, 1]])
@@ -208,7 +209,7 @@ def test_a_real_probe_refuses_or_finds_a_gpu(new_server: Any) -> None:
 
 
 def test_a_setting_that_makes_no_sense_is_refused(new_server: Any) -> None:
-    server = new_server(engine="cudnn")
+    server = new_server(**{"allow-host-code": "perhaps"})
     server.write("m", b"")
-    with pytest.raises(RepoAgentError, match="engine must be one of tensorrt, stand-in, not 'cudnn'"):
+    with pytest.raises(RepoAgentError, match="allow-host-code must be true or false, not 'perhaps'"):
         server.core.load("m")

@@ -10,11 +10,11 @@ import pytest
 from repoagent.config import ModelConfig, normalize, read_text
 from repoagent.engines.probing import Findings
 from repoagent.engines.protocol import EngineOptions, TensorSpec
-from repoagent.engines.standin import StandInPlatform
 from repoagent.errors import InvalidArgumentError, UnsupportedError
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.storage import MemoryFiles
 from tests.engines.models import matmul
+from tests.engines.standin import StandInPlatform
 from tests.serving.backends.tensorrt.kit import load, plan, rows
 
 PROBLEM = "CUDA finds no usable driver"

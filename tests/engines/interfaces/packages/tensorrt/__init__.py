@@ -13,9 +13,9 @@ from typing import Any
 from cuda.bindings import runtime as cuda
 
 from repoagent.engines.protocol import EngineOptions, Profile, ShapeRange
-from repoagent.engines.standin.engine import StandInContext, StandInEngine
-from repoagent.engines.standin.plan import StandInPlan
 from repoagent.errors import RepoAgentError
+from tests.engines.standin.engine import StandInContext, StandInEngine
+from tests.engines.standin.plan import StandInPlan
 
 __version__ = "11.4.0.106"
 HEAD = b"ftrt".ljust(64, b"\0")

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from repoagent.engines.standin.device import StandInDevice, StandInEvent, StandInGraph, StandInHostMemory, StandInStream
 from repoagent.errors import RepoAgentError, UnavailableError
+from tests.engines.standin.device import StandInDevice, StandInEvent, StandInGraph, StandInHostMemory, StandInStream
 
 MEMORY = 1 << 28
 DEVICES = [StandInDevice(index, MEMORY) for index in range(2)]

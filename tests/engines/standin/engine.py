@@ -9,9 +9,9 @@ import numpy as np
 
 from repoagent.engines.element_type import ElementType
 from repoagent.engines.protocol import EngineOptions, GrowingOutput, Profile, Shape, Stream, TensorSpec
-from repoagent.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
-from repoagent.engines.standin.plan import StandInPlan
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
+from tests.engines.standin.device import ALIGNMENT, StandInDevice, StandInStream, view
+from tests.engines.standin.plan import StandInPlan
 
 __all__ = ["StandInContext", "StandInEngine"]
 

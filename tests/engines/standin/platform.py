@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from repoagent.engines.protocol import EngineOptions
-from repoagent.engines.standin.device import StandInDevice
-from repoagent.engines.standin.engine import StandInEngine
-from repoagent.engines.standin.plan import StandInPlan
+from tests.engines.standin.device import StandInDevice
+from tests.engines.standin.engine import StandInEngine
+from tests.engines.standin.plan import StandInPlan
 
 __all__ = ["StandInPlatform"]
 

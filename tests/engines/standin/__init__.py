@@ -4,9 +4,9 @@ It follows the engine protocol to the letter and is stricter than a GPU. Work th
 possible, so a missing wait gives wrong numbers. Memory that was not allocated, or was freed, is an error.
 """
 
-from repoagent.engines.standin.device import StandInDevice
-from repoagent.engines.standin.engine import StandInEngine
-from repoagent.engines.standin.plan import StandInPlan
-from repoagent.engines.standin.platform import StandInPlatform
+from tests.engines.standin.device import StandInDevice
+from tests.engines.standin.engine import StandInEngine
+from tests.engines.standin.plan import StandInPlan
+from tests.engines.standin.platform import StandInPlatform
 
 __all__ = ["StandInDevice", "StandInEngine", "StandInPlan", "StandInPlatform"]
