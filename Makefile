@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Every distribution of this tree. They are installed in ONE pip call, so that none is looked for on a package index.
 LOCAL := .[dev] $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml server_stub/pyproject.toml))
-EDITABLE := $(foreach d,$(LOCAL),-e ./$(d))
+EDITABLE := $(foreach d,$(LOCAL) examples/backends,-e ./$(d))
 # What mypy looks at: this distribution, and each of the others by itself, as all of them have a tests/conftest.py.
 SOURCES := conftest.py repoagent tests benchmarks examples/digits examples/chat
 PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) server_stub
-# Packages that are not installed here: they are found where they lie.
-EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml))
+# Packages of the examples: they are found where they lie.
+EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
 .PHONY: demo measure serve test test-starved check quick lint docs proto bench bench-peers bench-table bench-table-models bench-table-llm bridge-peers record-life-cycles h2spec capi-peers capi-sanitize soak clean lock deploy-tools image ray
 
@@ -28,7 +28,7 @@ $(RUN): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server
 	@$(PIP) $(foreach package,$(RUN_PACKAGES),-e $(package)) "tritonclient[http]"
 	@touch $@
 
-$(STAMP): $(RUN)
+$(STAMP): $(RUN) examples/backends/pyproject.toml
 	@echo "Installing what the tests need, 1.1 GB more: one to two minutes on two cores"
 	@$(PIP) $(EDITABLE)
 	@touch $@

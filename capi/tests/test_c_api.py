@@ -153,8 +153,6 @@ def test_handles_in_use_can_be_deleted(installed: Path, compile_c: Any, tmp_path
     model, pipe = tmp_path / "repository" / "held", tmp_path / "pipe"
     os.mkfifo(pipe)
     shutil.copytree(REPOSITORY / "echo", model)
-    config = model / "config.pbtxt"
-    config.write_text(config.read_text().replace("identity", "python"))
     (model / "1" / "model.py").write_text(HELD.format(pipe=str(pipe)))
     library = installed / "lib"
     flags = (f"-L{library}", "-lrepoagent", f"-Wl,-rpath,{library}", "-lpthread", f"-I{EXAMPLES / 'capi'}")

@@ -21,14 +21,9 @@ BackendFactory = Callable[[Mapping[str, str]], Backend]
 
 BUILTIN_BACKENDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "dyna_sequence": "repoagent.serving.backends.examples.sequences:DynaSequenceBackend",
-        "identity": "repoagent.serving.backends.examples.identity:IdentityBackend",
         "onnxruntime": "repoagent.serving.backends.onnxruntime:OnnxRuntimeBackend",
         "llm": "repoagent.serving.backends.llm:LlmBackend",
         "python": "repoagent.serving.backends.python:PythonBackend",
-        "repeat": "repoagent.serving.backends.examples.repeat:RepeatBackend",
-        "sequence": "repoagent.serving.backends.examples.sequences:SequenceBackend",
-        "square": "repoagent.serving.backends.examples.square:SquareBackend",
         "tensorrt": "repoagent.serving.backends.tensorrt:TensorRtBackend",
     }
 )

@@ -137,7 +137,7 @@ def test_a_backend_that_is_not_there_is_named_with_those_that_are(world: "World"
     _config('backend: "nosuch"')(world, "no-such-backend")
     reply = server.load("no-such-backend")
     assert reply.status_code == 400
-    assert "unable to find backend 'nosuch'; available are dyna_sequence, " in reply.json()["error"]
+    assert "unable to find backend 'nosuch'; available are " in reply.json()["error"]
     assert "unable to find backend 'nosuch'" in server.index()["no-such-backend"]["reason"]
 
 

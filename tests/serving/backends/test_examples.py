@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import repoagent_example_backends
 
 from repoagent.config import ModelConfig, read_text
 from repoagent.errors import InvalidArgumentError
@@ -19,7 +20,8 @@ _REPOSITORY = Path(__file__).resolve().parents[3] / "examples" / "backends" / "r
 
 
 def _load(config: ModelConfig) -> Any:
-    return BackendRegistry().get(config.backend).load(config, None, 1)  # type: ignore[arg-type]  # files are not read
+    registry = BackendRegistry(repoagent_example_backends.register_backends())
+    return registry.get(config.backend).load(config, None, 1)  # type: ignore[arg-type]  # files are not read
 
 
 def _config(model: str) -> ModelConfig:

@@ -17,7 +17,7 @@ def test_the_built_in_backend_is_there_and_made_once() -> None:
 def test_an_unknown_backend_is_told_with_those_that_there_are() -> None:
     with pytest.raises(
         InvalidArgumentError,
-        match="unable to find backend 'tensorflow'; available are dyna_sequence, identity, llm, onnxruntime, python",
+        match="unable to find backend 'tensorflow'; available are llm, onnxruntime, python, tensorrt",
     ):
         BackendRegistry().get("tensorflow")
 

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, UnsupportedError
-from repoagent.serving.backends.examples.common import (
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.base import batch_size
+from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
+from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
+from repoagent.storage.files.files import ModelFiles
+from repoagent_example_backends.common import (
     ExampleBackend,
     ExampleModel,
     number,
@@ -16,11 +21,6 @@ from repoagent.serving.backends.examples.common import (
     shape_text,
     type_name,
 )
-from repoagent.serving.instances.backend import InstanceSpec
-from repoagent.serving.instances.base import batch_size
-from repoagent.serving.requests.request import Asked, InferRequest, ParameterValue
-from repoagent.serving.requests.tensor import NUMPY_TYPES, DataType, Tensor
-from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import UnsupportedError
-from repoagent.serving.backends.examples.common import (
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
+from repoagent_example_backends.common import (
     ExampleBackend,
     ExampleModel,
     number,
@@ -16,9 +19,6 @@ from repoagent.serving.backends.examples.common import (
     respond,
     type_name,
 )
-from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig

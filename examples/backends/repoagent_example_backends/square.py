@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from repoagent.errors import InvalidArgumentError, RepoAgentError, UnknownError
-from repoagent.serving.backends.examples.common import (
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.requests.tensor import Tensor
+from repoagent.storage.files.files import ModelFiles
+from repoagent_example_backends.common import (
     ExampleBackend,
     ExampleModel,
     Workers,
@@ -21,10 +25,6 @@ from repoagent.serving.backends.examples.common import (
     respond,
     shape_text,
 )
-from repoagent.serving.requests.request import InferRequest
-from repoagent.serving.requests.senders import answer_error
-from repoagent.serving.requests.tensor import Tensor
-from repoagent.storage.files.files import ModelFiles
 
 if TYPE_CHECKING:
     from repoagent.config import ModelConfig
