@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
 from repoagent.limits import Limits
+from repoagent.serving.backends.onnxruntime import session
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.senders import CollectingSender
 from repoagent.serving.requests.tensor import DataType, Tensor
@@ -68,12 +69,15 @@ def folding(products: int = 4000, size: int = 1500) -> Any:
 
 
 @pytest.fixture
-def alone(request: pytest.FixtureRequest) -> bool:
+def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether this process may be left with what goes on opening a model, and takes memory for it; it ends soon.
+
+    There nothing bounds what opening computes, which stands for what has no bound yet.
 
     Elsewhere the test is run in such a process, and has nothing more to do.
     """
     if os.environ.get("REPOAGENT_TEST_ALONE"):
+        monkeypatch.setattr(session, "bound_folding", lambda options, model, name: None)
         return True
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
@@ -236,3 +240,18 @@ def test_a_batch_goes_on_for_those_that_have_not_been_cancelled(new_core: NewCor
     until(lambda: first.on_cancel is not None)
     first.cancel()
     assert collector.result("endless").outputs["y"].array[0] == 6.0
+
+
+def test_a_model_that_folds_for_hours_is_opened_at_once_and_its_runs_can_be_ended(
+    new_core: NewCore, write: Callable[..., None]
+) -> None:
+    core = new_core(drain_timeout_seconds=0.2)
+    write("folding", folding())
+    core.load("folding")
+    collector = CollectingSender()
+    sent = asking("folding", sender=collector)
+    core.submit(sent)
+    until(lambda: sent.on_cancel is not None)
+    sent.cancel()
+    with pytest.raises(CancelledError):
+        collector.result("folding")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from repoagent.api.converters import ConversionSource
-from repoagent.converters.onnx.files import external_files
 from repoagent.errors import InvalidArgumentError, UnsafePathError
+from repoagent.onnx_files.external_files import external_files
 
 __all__ = ["OnnxModel"]
 

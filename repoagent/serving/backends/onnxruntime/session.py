@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import onnxruntime
 
 from repoagent.errors import RepoAgentError, UnavailableError
+from repoagent.onnx_files.constant_folding import bound_folding
 from repoagent.serving.backends.onnxruntime.error_translation import translate
 from repoagent.serving.backends.onnxruntime.external_data import add_external_data, confine, walk
 from repoagent.serving.backends.onnxruntime.providers import Choice
@@ -35,11 +36,14 @@ def open_session(
     neighbours = [name for name in walk(files, directory) if f"{directory}/{name}" != path]
     if neighbours and not isinstance(files, MemoryFiles):
         with files.reading(directory) as place:
+            bound_folding(options, files.bytes(path), path)
             return _session(path, str(place / path.rpartition("/")[2]), options, choices)
     contents = {name: files.bytes(f"{directory}/{name}") for name in neighbours}
     add_external_data(options, contents)
     confine(options)
-    return _session(path, files.bytes(path), options, choices)
+    content = files.bytes(path)
+    bound_folding(options, content, path)
+    return _session(path, content, options, choices)
 
 
 def model_file(config: "ModelConfig", files: ModelFiles, version: int) -> tuple[str, str]:

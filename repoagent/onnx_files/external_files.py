@@ -1,4 +1,4 @@
-"""Just enough of the ONNX format to know which other files a model file needs.
+"""Just enough of the ONNX format to walk a file, and to know which other files it needs.
 
 The file is walked tag by tag, without decoding a tensor, so a model of any size costs little time and no memory.
 """
@@ -6,11 +6,11 @@ The file is walked tag by tag, without decoding a tensor, so a model of any size
 import mmap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal, overload
 
 from repoagent.errors import InvalidArgumentError
 
-__all__ = ["external_files"]
+__all__ = ["Buffer", "Span", "external_files", "fields", "varint"]
 
 # Message -> field number -> message of that field; only what leads to a tensor (onnx.proto).
 _FIELDS: Final[dict[str, dict[int, str]]] = {
@@ -50,7 +50,7 @@ def external_files(path: Path, name: str) -> frozenset[str]:
 
 
 def _locations(data: Buffer) -> frozenset[str]:
-    if not any(number == _GRAPH for number, _ in _messages(data, (0, len(data)))):
+    if not any(number == _GRAPH for number, _ in fields(data, (0, len(data)))):
         raise ValueError("no graph in it")
     found = set()
     pending = [("Model", (0, len(data)))]
@@ -61,29 +61,39 @@ def _locations(data: Buffer) -> frozenset[str]:
             if key == b"location":
                 found.add(value.decode())
             continue
-        fields = _FIELDS[message]
-        pending += [(fields[number], inner) for number, inner in _messages(data, span) if number in fields]
+        wanted = _FIELDS[message]
+        pending += [(wanted[number], inner) for number, inner in fields(data, span) if number in wanted]
     return frozenset(found)
 
 
 def _entry(data: Buffer, span: Span) -> tuple[bytes, bytes]:
-    values = {number: data[start:end] for number, (start, end) in _messages(data, span)}
+    values = {number: data[start:end] for number, (start, end) in fields(data, span)}
     return values.get(1, b""), values.get(2, b"")
 
 
-def _messages(data: Buffer, span: Span) -> Iterator[tuple[int, Span]]:
-    """Number and place of every field of ``span`` that has a length."""
+@overload
+def fields(data: Buffer, span: Span) -> Iterator[tuple[int, Span]]: ...
+@overload
+def fields(data: Buffer, span: Span, *, numbers: Literal[True]) -> Iterator[tuple[int, Span | int]]: ...
+def fields(data: Buffer, span: Span, *, numbers: bool = False) -> Iterator[tuple[int, Any]]:
+    """Number and place of every field of ``span`` that has a length; with ``numbers`` also the values of the others.
+
+    Raises:
+        ValueError: it is not a message of protobuf, or cut off.
+        IndexError: as before.
+    """
     position, end = span
     while position < end:
-        tag, position = _varint(data, position)
+        tag, position = varint(data, position)
         start = position
+        value = 0
         match tag & 7:
             case 0:
-                _, position = _varint(data, position)
+                value, position = varint(data, position)
             case 1:
                 position += 8
             case 2:
-                length, start = _varint(data, position)
+                length, start = varint(data, position)
                 position = start + length
             case 5:
                 position += 4
@@ -93,9 +103,11 @@ def _messages(data: Buffer, span: Span) -> Iterator[tuple[int, Span]]:
             raise ValueError(f"a field at byte {start} ends {position - end} bytes after its message")
         if tag & 7 == _BYTES:
             yield tag >> 3, (start, position)
+        elif numbers:
+            yield tag >> 3, value
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+def varint(data: Buffer, position: int) -> tuple[int, int]:
     """The number at ``position``, and the position after it."""
     value = 0
     for shift in range(0, 70, 7):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from repoagent.converters.onnx.files import external_files
 from repoagent.errors import InvalidArgumentError
+from repoagent.onnx_files.external_files import external_files
 
 Save = Callable[..., Path]
 
