@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.extent import IN_FULL, in_full
+
 pytestmark = pytest.mark.slow
 
 IDENTITY = 'backend: "identity"\n{tensors}'
@@ -61,7 +63,7 @@ def embed(compile_c: Any, capi: Path, tmp_path_factory: pytest.TempPathFactory) 
 def run(*command: Path | str, code: int = 0, **environment: str) -> list[str]:
     """What the program prints; it has no environment but ``environment``."""
     done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, env=environment, timeout=120, check=False
+        [str(part) for part in command], capture_output=True, text=True, env=environment, timeout=600, check=False
     )
     assert done.returncode == code, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout.splitlines()
@@ -180,7 +182,15 @@ def test_metrics_repositories_load_parameters_and_the_log(embed: Path, repositor
 
 
 def test_32_threads_whose_callbacks_call_back_in(embed: Path, repository: Path) -> None:
-    assert run(embed, "threads", repository) == ["done: 640, wrong: 0, handles: 1"]
+    for _ in range(in_full(20, otherwise=1)):
+        assert run(embed, "threads", repository) == ["done: 640, wrong: 0, handles: 1"]
+
+
+@pytest.mark.skipif(not IN_FULL, reason="makes a hundred servers")
+def test_servers_that_were_deleted_leave_no_handle_and_little_memory(embed: Path, repository: Path) -> None:
+    handles, _, kib = run(embed, "again", repository, "100")[-1].partition(", KiB more: ")
+    assert handles == "handles: 1"
+    assert int(kib) < 4000
 
 
 def test_a_callback_reloads_and_unloads_the_model_that_answers(embed: Path, repository: Path, tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
 """Soak test of the life cycle: six models, chains of up to four agents that raise anywhere, five threads.
 
-    python benchmarks/soak_lifecycle.py [--minutes 30] [--seed 0] [--store] [--stopped 60]
-
 Each thread loads, unloads, infers and rewrites models at random, and removes the workspace now and then. Every call
 must return, with a right answer or an error that a client may get; every agent must live one of its legal lives, and
-nothing may be left behind when the server has stopped, which it does again and again. With --store half of the models
-lie on an S3 server that is stopped for --stopped seconds in the middle. Exits with 1 otherwise, with the stacks of all
-threads if a call did not return.
+nothing may be left behind when the server has stopped, which it does again and again. In full it takes half an hour,
+and another one in which half of the models lie on an S3 server that stands still for a minute. If a call does not
+return, the stacks of all threads are printed.
 """
 
-import argparse
 import faulthandler
 import logging
-import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,13 +22,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from lifecycle_models import MODELS, Store, model_files, write_local
-from raising_agents import Notes, write_agents
+import pytest
 
 from repoagent.errors import InvalidTransitionError, RepoAgentError
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
+from tests.extent import IN_FULL, in_full
+from tests.serving.lifecycle.raising_agents import Notes, write_agents
+from tests.serving.lifecycle.soak_models import MODELS, Store, model_files, write_local
 
 THREADS: Final = 5
 ROUND_SECONDS: Final = 20.0
@@ -216,7 +213,6 @@ def soak(
     round_seconds: float = ROUND_SECONDS,
     store: Store | None = None,
     patience: float = PATIENCE_SECONDS,
-    progress: Callable[[str], None] = lambda _text: None,
 ) -> Report:
     """Rounds for ``seconds`` seconds."""
     report = Report()
@@ -253,40 +249,33 @@ def soak(
             with nothing_left_behind([workspace], report):
                 if not run_round(options, write, seed + report.rounds, whole, notes, report, patience):
                     break
-            progress(f"{report.rounds} rounds, {sum(report.outcomes.values())} calls, {len(report.faults)} faults")
     report.calls = notes.calls
     return report
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", action="store_true")
-    parser.add_argument("--stopped", type=float, default=60.0)
-    arguments = parser.parse_args()
-    logging.getLogger("repoagent").setLevel(logging.CRITICAL + 1)  # The faults are made on purpose.
-    store = Store() if arguments.store else None
-    stopper = None
-    if store is not None:
-        stopper = threading.Timer(arguments.minutes * 20, store.stop_for, [arguments.stopped])
-        stopper.start()
-    started = time.monotonic()
-    report = soak(arguments.minutes * 60, arguments.seed, store=store, progress=lambda text: print(text, flush=True))
-    if stopper is not None and store is not None:
-        stopper.join()
-        store.close()
-    print(f"{report.rounds} servers in {time.monotonic() - started:.0f} s")
-    print(", ".join(f"{outcome}: {count}" for outcome, count in sorted(report.outcomes.items())))
-    print("slowest:", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in sorted(report.slowest.items())))
-    print(f"calls of agents: {sum(report.calls.values())}")
-    for fault in report.faults:
-        print(f"FAULT: {fault}")
-    sys.stdout.flush()
-    if report.faults:
-        os._exit(1)  # A thread that hangs must not keep the program.
-    return 0
+@pytest.fixture(autouse=True)
+def silent(caplog: pytest.LogCaptureFixture) -> None:
+    """The faults are made on purpose."""
+    caplog.set_level(logging.CRITICAL + 1, "repoagent")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.slow
+def test_models_whose_agents_raise_anywhere_live_legal_lives_and_every_call_returns() -> None:
+    report = soak(in_full(1800, otherwise=18), seed=0, round_seconds=in_full(ROUND_SECONDS, otherwise=6.0))
+    print(report)
+    assert report.faults == []
+    assert report.rounds >= 3
+    assert {"load: ok", "load: InternalError", "unload: ok", "infer: ok"} <= set(report.outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IN_FULL, reason="takes half an hour: a store stands still for a minute")
+def test_every_call_returns_while_a_store_stands_still() -> None:
+    store = Store()
+    stopper = threading.Timer(600, store.stop_for, [60])
+    stopper.start()
+    report = soak(1800, seed=0, store=store)
+    stopper.join()
+    store.close()
+    print(report)
+    assert report.faults == []

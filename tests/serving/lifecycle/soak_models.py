@@ -1,4 +1,4 @@
-"""The models of soak_lifecycle.py: of random kinds, in a directory or on an S3 server that can be stopped."""
+"""The models of test_soak.py: of random kinds, in a directory or on an S3 server that can be stopped."""
 
 import os
 import random
@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from mixed_models import double_onnx
-from raising_agents import AGENTS
+from tests.serving.lifecycle.raising_agents import AGENTS
+from tests.serving.mixed_models import double_onnx
 
 MODELS: Final = ("a", "b", "c", "d", "e", "f")
 _WRITING: Final = {name: threading.Lock() for name in MODELS}

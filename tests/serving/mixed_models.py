@@ -1,10 +1,9 @@
-"""A repository of every kind of model, each of which doubles its input: what the soak test of the core serves."""
+"""A repository of every kind of model, each of which doubles its input: what the soak tests serve."""
 
 from pathlib import Path
 from typing import Final
 
-from onnx import helper
-from onnx_models import onnx_model
+from onnx import TensorProto, helper
 
 __all__ = ["double_onnx", "python_model", "write_model", "write_repository"]
 
@@ -43,7 +42,12 @@ class TritonPythonModel:
 
 def double_onnx() -> bytes:
     """``y = x + x`` over FP32[N,4]."""
-    return onnx_model([helper.make_node("Add", ["x", "x"], ["y"])], [], 4, 4)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "graph", [x], [y])
+    content: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    ).SerializeToString()
+    return content
 
 
 def write_model(repository: Path, name: str, content: str | bytes, settings: str = "") -> None:
