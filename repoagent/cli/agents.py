@@ -5,24 +5,15 @@ import logging
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from repoagent.cli.agent_flags import agent_flags, registry_of
 from repoagent.errors import AgentError
 from repoagent.installing import install_hint
 
-if TYPE_CHECKING:
-    from repoagent.loader.discovery import AgentRegistry
-
 __all__ = ["agents"]
-
-_directory = click.option(
-    "--repoagent-directory",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Directory of further agents (NAME/agent.py). Default: /opt/tritonserver/repoagents, if it exists.",
-)
 
 
 @click.group()
@@ -31,14 +22,14 @@ def agents() -> None:
 
 
 @agents.command("list")
-@_directory
+@agent_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
+def list_agents(as_json: bool, **flags: Any) -> None:
     """Show every agent, its origin and its state.
 
     It also shows the name, version and distribution. No agent's code is imported.
     """
-    infos = _registry(repoagent_directory).list()
+    infos = registry_of(**flags).list()
     if as_json:
         click.echo(json.dumps([asdict(info) for info in infos], indent=2))
         return
@@ -53,15 +44,15 @@ def list_agents(repoagent_directory: Path | None, as_json: bool) -> None:
 
 @agents.command("inspect")
 @click.argument("name")
-@_directory
-def inspect_agent(name: str, repoagent_directory: Path | None) -> None:
+@agent_flags
+def inspect_agent(name: str, **flags: Any) -> None:
     """Import agent NAME and show what it is.
 
     That is where it comes from, its API version and its documentation.
     """
     logging.getLogger("repoagent.loader").addFilter(lambda _record: False)  # What goes wrong is reported below, once.
     try:
-        details = _registry(repoagent_directory).inspect(name)
+        details = registry_of(**flags).inspect(name)
     except AgentError as error:
         fault = error.__cause__
         place = _place_of(fault)
@@ -104,7 +95,7 @@ def new_agent(name: str, directory: Path | None) -> None:
     from repoagent.cli.new_agent import Names, write_package
     from repoagent.loader.discovery import OFFICIAL_AGENTS
 
-    names = Names.of(name, taken={*OFFICIAL_AGENTS, *(info.name for info in _registry(None).list())})
+    names = Names.of(name, taken={*OFFICIAL_AGENTS, *(info.name for info in registry_of(None, ()).list())})
     target = directory or Path(names.distribution)
     for path in write_package(names, target):
         click.echo(path)
@@ -118,9 +109,3 @@ def _place_of(fault: BaseException | None) -> str:
     frames = traceback.extract_tb(fault.__traceback__) if fault is not None else []
     named = [frame for frame in frames if not frame.filename.startswith("<")]  # not those of the import itself
     return f"{named[-1].filename}, line {named[-1].lineno}" if named else ""
-
-
-def _registry(directory: Path | None) -> "AgentRegistry":
-    from repoagent.loader.discovery import AgentRegistry
-
-    return AgentRegistry(directory) if directory is not None else AgentRegistry()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from repoagent.cli.agent_flags import agent_flags
 from repoagent.cli.backend_settings import PAIR, merge_settings
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.limit_flags import limit_flags, take_limits
@@ -32,18 +33,7 @@ __all__ = ["check"]
 
 @click.command()
 @click.argument("model_dir")
-@click.option(
-    "--repoagent-directory",
-    type=click.Path(path_type=Path),
-    help="Directory of further agents (NAME/agent.py). [default: /opt/tritonserver/repoagents, if it exists]",
-)
-@click.option(
-    "--repoagent-from-directory",
-    "repoagents_from_directory",
-    multiple=True,
-    metavar="NAME",
-    help="An agent to take from there, though a package offers it too; repeat for more.",
-)
+@agent_flags
 @click.option("--agent-policy", type=click.Path(path_type=Path), help="The operator's policy (a TOML file).")
 @click.option(
     "--workspace-directory",

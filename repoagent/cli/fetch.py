@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from repoagent.cli.agent_flags import agent_flags
 from repoagent.cli.interrupt import interrupt_flag
 from repoagent.cli.progress import progress_line
 from repoagent.errors import RepoAgentError
@@ -29,6 +30,7 @@ _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "t
 
 @click.command()
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@agent_flags
 @click.option("--cache-directory", type=click.Path(path_type=Path), help="The cache of the server that will load them.")
 @click.option("--include", multiple=True, help="A shell pattern of paths at the source; repeat for more.")
 @click.option(
@@ -41,11 +43,20 @@ _OPTIONS = ("include", "digest", "manifest", "token", "username", "password", "t
 @click.option("--tracking", help="URL of the MLflow registry.")
 @click.option("--floating", is_flag=True, help="Accept a source that is not pinned.")
 @click.option("--json", "as_json", is_flag=True, help="Print the reports as JSON.")
-def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, floating: bool, **given: object) -> None:
+def fetch(
+    urls: tuple[str, ...],
+    repoagent_directory: Path | None,
+    repoagents_from_directory: tuple[str, ...],
+    cache_directory: Path | None,
+    as_json: bool,
+    floating: bool,
+    **given: object,
+) -> None:
     """Download the models at URL into the cache, as the agent fetch does when a model is loaded.
 
     Exits 1 if a model cannot be downloaded. What was downloaded until then is kept, and the next call continues.
     """
+    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
     from repoagent.loader.plugins import PluginManager
     from repoagent.sentinel import marked
     from repoagent.serving.assembly import open_loader
@@ -59,7 +70,12 @@ def fetch(urls: tuple[str, ...], cache_directory: Path | None, as_json: bool, fl
     with ExitStack() as resources:
         resources.enter_context(marked())
         plugins = resources.enter_context(PluginManager())
-        options = CoreOptions(repositories=(), cache_directory=cache_directory)
+        options = CoreOptions(
+            repositories=(),
+            repoagent_directory=repoagent_directory or DEFAULT_DIRECTORY,
+            repoagents_from_directory=repoagents_from_directory,
+            cache_directory=cache_directory,
+        )
         loader = open_loader(options, plugins, resources, planner=planner)
         for planner.url in urls:
             reports.append(_fetch(loader, resources))

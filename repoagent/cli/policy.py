@@ -1,9 +1,11 @@
 """``repoagent policy check | explain``: what the operator's policy says, before a server relies on it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from repoagent.cli.agent_flags import agent_flags, registry_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,14 +24,9 @@ def policy() -> None:
 
 @policy.command("check")
 @_file
-@click.option("--repoagent-directory", type=click.Path(path_type=Path), help="Directory of further agents.")
-@click.option(
-    "--repoagent-from-directory", multiple=True, metavar="NAME", help="An agent to take from there; repeat for more."
-)
+@agent_flags
 @click.option("--strict", is_flag=True, help="Exit with 1 on a warning, too.")
-def check_policy(
-    file: Path, repoagent_directory: Path | None, repoagent_from_directory: tuple[str, ...], strict: bool
-) -> None:
+def check_policy(file: Path, strict: bool, **flags: Any) -> None:
     """Check the policy in FILE.
 
     Looks for the agents that it demands, and warns of what a model's owner could still do.
@@ -37,12 +34,10 @@ def check_policy(
     The demanded agents are imported. Exits 1 if the server would not start, or would refuse every model.
     """
     from repoagent.errors import AgentNotFoundError
-    from repoagent.loader.agent_directory import DEFAULT_DIRECTORY
-    from repoagent.loader.discovery import AgentRegistry
     from repoagent.loader.policy import review
 
     read = _read(file)
-    registry = AgentRegistry(repoagent_directory or DEFAULT_DIRECTORY, preferred=repoagent_from_directory)
+    registry = registry_of(**flags)
     missing = []
     for demanded in {demand.name for rule in read.rules for demand in rule.demanded}:
         try:

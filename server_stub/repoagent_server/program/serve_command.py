@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from repoagent.cli.agent_flags import agents_from_directory
 from repoagent.cli.limit_flags import limit_flags, take_limits
 from repoagent_server.flags.abbreviations import AbbreviatingCommand
 from repoagent_server.flags.audit_flags import audit_flags, take_audit_options
@@ -136,13 +137,7 @@ _DIRECTORY: Final = click.Path(path_type=Path)
     show_default=True,
     help="Directory of agents that are not installed as packages.",
 )
-@click.option(
-    "--repoagent-from-directory",
-    "repoagents_from_directory",
-    multiple=True,
-    metavar="NAME",
-    help="An agent to take from there, though a package offers it too; repeat for more.",
-)
+@agents_from_directory
 @click.option("--agent-policy", type=_DIRECTORY, metavar="FILE", help="File with the operator's policy.")
 @click.option("--access", type=_DIRECTORY, metavar="FILE", help="File with the clients, their keys and their rights.")
 @click.option(
