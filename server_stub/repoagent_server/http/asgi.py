@@ -7,13 +7,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, too_large
+from repoagent_server.http.body import DEFAULT_MAX_BODY, frame_of, json_length, too_large
 from repoagent_server.http.messages import Header, Request, Response, error_response
 from repoagent_server.http.rendering import headers_of
 from repoagent_server.http.service import HttpService, Refusal, ServiceFactory
 from repoagent_server.shared.address import shown
 from repoagent_server.shared.pools import Pools
-from repoagent_server.shared.reserve import Memory, Reserve, Unread, too_much
+from repoagent_server.shared.reserve import GrowingBody, Reserve, Unread, too_much
 
 __all__ = ["AsgiApp"]
 
@@ -76,9 +76,10 @@ class AsgiApp:
         exchange = _Exchange(scope["method"], unread, request.frame.request_id if self._request_ids else None)
         fault = request.frame.fault
         refusal = service.verdict(request) if fault is None else _answered(error_response(*fault))
-        body: Memory | Response | None = Memory()
+        body: memoryview | Response | None = memoryview(b"")
         if refusal is None:
-            body = await _read_body(receive, self._max_body, service.reserve)
+            into = GrowingBody(json_length(request.frame))
+            body = await _read_body(receive, self._max_body, service.reserve, into)
         if body is None:
             return
         if refusal is not None:
@@ -166,9 +167,10 @@ def _answered(response: Response) -> Refusal:
     return lambda exchange: exchange.respond(response)
 
 
-async def _read_body(receive: _Receive, limit: int, reserve: Reserve) -> Memory | Response | None:
+async def _read_body(
+    receive: _Receive, limit: int, reserve: Reserve, body: GrowingBody
+) -> memoryview | Response | None:
     """The body, or why it is refused; None if the client has left before its end."""
-    body = Memory()
     hold = reserve.hold(body)
     more = True
     while more:
@@ -179,11 +181,11 @@ async def _read_body(receive: _Receive, limit: int, reserve: Reserve) -> Memory 
         size = len(body) + len(piece)
         if size > limit:
             return error_response(too_large(size, limit), 400)
-        if not hold.resize(size):
+        if not hold.resize(body.takes(len(piece))):
             return error_response(too_much())
-        body += piece
+        body.extend(piece)
         more = message.get("more_body", False)
-    return body
+    return body.whole(hold)
 
 
 def _target(scope: _Scope) -> bytes:

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from repoagent_server.http.messages import Frame, Header
 from repoagent_server.shared.request_id import is_valid
-from repoagent_server.shared.reserve import Reserve
+from repoagent_server.shared.reserve import MAPPED_PAGE, Reserve, mapped
 
-__all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "too_large"]
+__all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "json_length", "too_large"]
 
 DEFAULT_MAX_BODY: Final = 1 << 26
 """Triton's default of --http-max-input-size, in bytes."""
@@ -18,6 +18,8 @@ DEFAULT_MAX_BODY: Final = 1 << 26
 LARGE_BODY: Final = 1 << 18
 """Bodies from this size are read into memory of their own instead of in pieces."""
 
+_MAPPED: Final = 1 << 22
+"""Bytes from which on it has pages of its own; smaller ones are faster in memory that an allocator has kept."""
 _ALIGNMENT: Final = 64
 _DIGITS: Final = 18
 """That a length can have which some memory has."""
@@ -91,7 +93,7 @@ class LargeBody(asyncio.BufferedProtocol):
     """Takes a connection over until a body of known length is complete, then gives it back.
 
     The kernel copies into the final memory, placed so that the tensors behind the JSON are aligned; nothing is copied
-    again. Pages are only touched as data arrives, so announcing much and sending little costs little.
+    again. Pages are only touched as data arrives, and counted, so announcing much and sending little costs little.
     """
 
     def __init__(
@@ -104,10 +106,15 @@ class LargeBody(asyncio.BufferedProtocol):
         reserve: Reserve,
     ) -> None:
         """``refuse`` is called instead of ``done`` once the reserve has no room for what has come."""
-        padding = -_json_length(frame) % _ALIGNMENT
-        memory = np.empty(padding + frame.length + _ALIGNMENT, np.uint8)
-        start = padding + (-memory.ctypes.data % _ALIGNMENT)
-        self._body = memoryview(memory)[start : start + frame.length]  # type: ignore[arg-type]
+        start = -json_length(frame) % _ALIGNMENT
+        is_mapped = frame.length >= _MAPPED
+        self._page = MAPPED_PAGE if is_mapped else 1
+        if is_mapped:
+            memory: Any = mapped(start + frame.length)
+        else:
+            memory = np.empty(start + frame.length + _ALIGNMENT, np.uint8)
+            start += -memory.ctypes.data % _ALIGNMENT
+        self._body = memoryview(memory)[start : start + frame.length]
         self._hold = reserve.hold(memory)
         self._owner = owner
         self._done = done
@@ -124,7 +131,7 @@ class LargeBody(asyncio.BufferedProtocol):
 
     def lags(self) -> bool:
         """See :meth:`Hold.lags`."""
-        return self._hold.lags()
+        return self._hold.lags(self._filled)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint  # however little is asked for, there is room for all that is missing, and no more
@@ -133,7 +140,7 @@ class LargeBody(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         body = self._body
-        if not self._hold.resize(self._filled):
+        if not self._hold.resize(-(-self._filled // self._page) * self._page):
             self.drop()
             self._refuse()
         elif self._filled == len(body):
@@ -158,7 +165,7 @@ class LargeBody(asyncio.BufferedProtocol):
         self._owner.resume_writing()
 
 
-def _json_length(frame: Frame) -> int:
+def json_length(frame: Frame) -> int:
     """How many bytes the JSON has; 0 where the header makes no sense, which the route will say."""
     text = frame.json_length or b""
     return int(text) if text.isdigit() and len(text) <= _DIGITS else 0

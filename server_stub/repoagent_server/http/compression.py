@@ -10,10 +10,11 @@ from typing import Final
 
 from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError
 from repoagent_server.codec.binary import Buffer
+from repoagent_server.http.body import json_length
 from repoagent_server.http.messages import Exchange, Request, Response, error_response
 from repoagent_server.http.router import Deferred, Params
 from repoagent_server.http.wrapped_exchange import WrappedExchange
-from repoagent_server.shared.reserve import Memory, Reserve, inflate
+from repoagent_server.shared.reserve import GrowingBody, Reserve, inflate
 
 __all__ = ["CodedRoute", "accepted", "compress", "decompress"]
 
@@ -55,7 +56,8 @@ class CodedRoute:
             frame = replace(request.frame, encoding=None)
             self._inner(replace(request, frame=frame, body=body), params, exchange)
 
-        self._then(lambda: decompress(request.body, given, self._max_size, self._reserve), decoded, exchange)
+        unaligned = json_length(request.frame)
+        self._then(lambda: decompress(request.body, given, self._max_size, self._reserve, unaligned), decoded, exchange)
 
     def _then(self, work: Callable[[], Buffer], go_on: Callable[[Buffer], None], exchange: Exchange) -> None:
         """Have ``work`` done on a thread, and its result taken on the event loop; its error is the answer."""
@@ -125,25 +127,25 @@ def compress(response: Response, coding: bytes) -> bytes:
     return b"".join([*pieces, compressor.flush()])
 
 
-def decompress(body: Buffer, coding: bytes, limit: int, reserve: Reserve) -> memoryview:
-    """What was compressed, counted as long as it is in memory.
+def decompress(body: Buffer, coding: bytes, limit: int, reserve: Reserve, unaligned: int = 0) -> memoryview:
+    """What was compressed, counted as long as it is in memory: see :class:`GrowingBody`.
 
     Raises:
         InvalidArgumentError: it is damaged, or more than ``limit`` bytes, or made of very many members.
         UnavailableError: ``reserve`` has no room for it.
     """
-    rest, into = memoryview(body), Memory()
+    rest, into = memoryview(body), GrowingBody(unaligned)
     hold = reserve.hold(into)
     for _ in range(_MEMBERS):
         worker = zlib.decompressobj(_CODINGS[coding])
         try:
-            rest = rest[inflate(worker, rest, into, hold, limit, _too_large(limit)) :]
+            rest = rest[inflate(worker, rest, into, hold, limit, lambda: _too_large(limit)) :]
         except zlib.error as error:
             raise _damaged(coding, error) from None
         if not worker.eof:
             raise _damaged(coding, "its end is missing")
         if coding != b"gzip" or bytes(rest[: len(_GZIP_MAGIC)]) != _GZIP_MAGIC:
-            return memoryview(into)  # what follows and is no member is passed over
+            return into.whole(hold)  # what follows and is no member is passed over
     raise _damaged(coding, f"it has more than {_MEMBERS} members")
 
 

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 import httptools
 
 from repoagent_server.codec.binary import Buffer
-from repoagent_server.http.body import DEFAULT_MAX_BODY, LARGE_BODY, frame_of, too_large
+from repoagent_server.http.body import DEFAULT_MAX_BODY, LARGE_BODY, frame_of, json_length, too_large
 from repoagent_server.http.messages import STATUS_OF, Frame, Header, Request, Response, error_response
-from repoagent_server.shared.reserve import WORTH_COUNTING, Memory, Reserve, too_much
+from repoagent_server.shared.reserve import WORTH_COUNTING, GrowingBody, Reserve, too_much
 
 __all__ = ["Limits", "Reading", "RequestReader", "RequestSink"]
 
@@ -76,6 +76,7 @@ _HTTP_1_0: Final = "1.0"
 _VERSIONS: Final = frozenset({_HTTP_1_0, "1.1"})
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _PIECES: Final = 64
+_PIECES_BYTES: Final = 1 << 20
 """Of a body that are kept as they came. A client may send chunks of a byte; each would be an object."""
 _CHUNKS: Final = 1 << 16
 """That a body may come in: Triton's limit."""
@@ -104,7 +105,7 @@ class RequestReader:
         self._http_1_0 = False
         self._frame = Frame()
         self._pieces: list[bytes] = []
-        self._joined = Memory()
+        self._joined = GrowingBody()
         """What came of the body before the pieces."""
         self._chunks = 0
         self._ahead = 0
@@ -175,7 +176,7 @@ class RequestReader:
             self._count_head(len(data))
         elif self.state is Reading.BODY and not 0 < self._missing() <= self._ahead and not self._is_refused():
             self._count_between(0 if self._content else len(data))
-            if self._size and self.state is Reading.BODY and not self._hold.resize(self._size):
+            if self._size and self.state is Reading.BODY and not self._hold.resize(self._takes()):
                 self.refuse_body()
         return b""
 
@@ -188,12 +189,16 @@ class RequestReader:
         """The client has gone, and with it the request that is not all there."""
         self.state = Reading.REFUSED
         self._pieces = []
-        self._joined = Memory()
+        self._joined = GrowingBody()
         self._hold.release()
+
+    def _takes(self) -> int:
+        """What the current body takes, joined."""
+        return self._joined.takes(self._size - len(self._joined))
 
     def lags(self) -> bool:
         """See :meth:`Hold.lags`."""
-        return self._hold.lags()
+        return self._hold.lags(self._size)
 
     def _is_refused(self) -> bool:
         """Whether the request is refused for its head, now that the head is there and the body is not.
@@ -339,14 +344,14 @@ class RequestReader:
             self._refuse(too_large(self._size, self._limits.max_body), 400)
             return
         self._pieces.append(body)
-        if len(self._pieces) > _PIECES:
+        if len(self._pieces) > _PIECES or self._size - len(self._joined) > _PIECES_BYTES:
             self._join()
 
-    def _join(self) -> Memory:
+    def _join(self) -> GrowingBody:
         """Put together what has come."""
-        joined = self._joined
+        joined = self._joined = self._joined if len(self._joined) else GrowingBody(json_length(self._frame))
         for piece in self._pieces:
-            joined += piece
+            joined.extend(piece)
         self._pieces.clear()
         return joined
 
@@ -355,7 +360,7 @@ class RequestReader:
             self.state = Reading.IDLE
         elif self.state is not Reading.REFUSED and not self._upgrade:
             pieces = self._pieces
-            if self._joined or self._hold.size >= WORTH_COUNTING:
+            if len(self._joined) or self._hold.size >= WORTH_COUNTING:
                 self._finish_long()
             else:
                 self._hold.release()
@@ -363,9 +368,8 @@ class RequestReader:
 
     def _finish_long(self) -> None:
         """A body that came in many pieces, or was counted, is complete."""
-        body, self._joined = self._join(), Memory()
-        if self._hold.resize(len(body)):
-            self._hold.hand_over(len(body), body)
-            self.finish(memoryview(body))
+        body, self._joined = self._join(), GrowingBody()
+        if self._hold.resize(body.takes()):
+            self.finish(body.whole(self._hold))
         else:
             self.refuse_body()

@@ -4,8 +4,10 @@ What counts are requests that are not all there, what comes of decompressing the
 that is a view of them is gone, and answers that clients have not taken.
 """
 
+import mmap
 import zlib
 from collections import deque
+from collections.abc import Callable
 from threading import Lock
 from typing import Final
 from weakref import finalize
@@ -13,7 +15,19 @@ from weakref import finalize
 from repoagent.errors import UnavailableError
 from repoagent.limits import Limits
 
-__all__ = ["HELD_FLAG", "WORTH_COUNTING", "Hold", "Memory", "Reserve", "Unread", "inflate", "too_much"]
+__all__ = [
+    "HELD_FLAG",
+    "MAPPED_PAGE",
+    "WORTH_COUNTING",
+    "GrowingBody",
+    "Hold",
+    "Memory",
+    "Reserve",
+    "Unread",
+    "inflate",
+    "mapped",
+    "too_much",
+]
 
 HELD_FLAG: Final = Limits.flag("held_bytes")
 WORTH_COUNTING: Final = 1 << 16
@@ -25,9 +39,15 @@ _GROWTH: Final = 16
 _LITTLE: Final = 1 << 18
 _AHEAD: Final = 1 << 25
 """Bytes of answers that may wait for any client, and those of a stream in a burst if the reserve has room."""
+_ALIGNMENT: Final = 64
+MAPPED_PAGE: Final = 1 << 21
+"""Bytes of the pages of :func:`mapped`."""
+_GROWN: Final = 1 << 19
+"""Bytes from which on a body that grows has pages of its own. An allocator keeps what is freed, in the arena of each
+thread: a server would stay as large as all of them together ever were."""
 _FIRST_STEP: Final = 1 << 8
 _IN: Final = 1 << 16
-_OUT: Final = 1 << 20
+_OUT: Final = 1 << 16
 """Bytes that are given to zlib at first, at a time, and that it may make of them before they are counted."""
 
 
@@ -35,6 +55,58 @@ class Memory(bytearray):
     """Bytes that are counted until they are gone: see :meth:`Reserve.hold`."""
 
     __slots__ = ("__weakref__",)
+
+    def takes(self, more: int = 0) -> int:
+        """See :meth:`GrowingBody.takes`."""
+        return len(self) + more
+
+
+def mapped(size: int) -> mmap.mmap:
+    """Zeros that go back to the system with their last view. They take pages of 2 MiB once these are touched."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)  # a fault for every 4 KiB would take longer than to receive them
+    return memory
+
+
+class GrowingBody:
+    """A body whose length is not known before its end, in one piece of memory that is not copied once it is long."""
+
+    __slots__ = ("__weakref__", "_end", "_memory", "_start")
+
+    def __init__(self, unaligned: int = 0) -> None:
+        """What follows the first ``unaligned`` bytes is aligned for tensors."""
+        self._start = self._end = -unaligned % _ALIGNMENT
+        self._memory: Memory | mmap.mmap = Memory(self._start)
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def takes(self, more: int = 0) -> int:
+        """How many bytes of memory are used, or will be with ``more`` of the body."""
+        end = self._end + more
+        return end if end < _GROWN else -(-end // MAPPED_PAGE) * MAPPED_PAGE
+
+    def extend(self, piece: bytes) -> None:
+        """More of it has come."""
+        start, self._end = self._end, self._end + len(piece)
+        memory = self._memory
+        if isinstance(memory, Memory):
+            if self._end < _GROWN:
+                memory += piece
+                return
+            self._memory = mapped(max(MAPPED_PAGE, 2 * self._end))
+            self._memory[:start] = memory
+            memory = self._memory
+        elif self._end > len(memory):
+            memory.resize(2 * self._end)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[start : self._end] = piece
+
+    def whole(self, hold: "Hold") -> memoryview:
+        """All of it; ``hold`` leaves what it counts to the memory, which does not grow any more."""
+        view = memoryview(self._memory)[self._start : self._end]
+        hold.hand_over(hold.size, self._memory)
+        return view
 
 
 class Reserve:
@@ -108,14 +180,16 @@ class Hold:
         self.size = size
         return True
 
-    def lags(self) -> bool:
+    def lags(self, filled: int | None = None) -> bool:
         """Whether, since the last call, there was no room for another, and this has grown by less than a sixteenth.
 
-        A request of which a byte comes now and then would keep its room for ever.
+        A request of which a byte comes now and then would keep its room for ever. ``filled`` is how much of what is
+        held has come, all of it by default.
         """
         size, refused = self._seen
-        self._seen = self.size, self._reserve.refused
-        return 0 < size <= self.size < size + size / _GROWTH and self._reserve.refused != refused
+        now = self.size if filled is None else min(filled, self.size)
+        self._seen = now, self._reserve.refused
+        return 0 < size <= now < size + size / _GROWTH and self._reserve.refused != refused
 
     def hand_over(self, size: int, memory: object) -> None:
         """Leave ``size`` of the bytes to ``memory``, to be held until nothing refers to that any more."""
@@ -164,14 +238,19 @@ def too_much() -> UnavailableError:
 
 
 def inflate(
-    worker: "zlib._Decompress", data: memoryview, into: Memory, hold: Hold, limit: int, too_large: Exception
+    worker: "zlib._Decompress",
+    data: memoryview,
+    into: Memory | GrowingBody,
+    hold: Hold,
+    limit: int,
+    too_large: Callable[[], Exception],
 ) -> int:
     """Decompress ``data`` to its end or that of its stream; how many of its bytes that took.
 
     ``into`` grows by steps, and ``hold`` with it, before there is more.
 
     Raises:
-        too_large: ``into`` would have more than ``limit`` bytes; -1 is no limit.
+        Exception: that of ``too_large``: ``into`` would have more than ``limit`` bytes; -1 is no limit.
         UnavailableError: the reserve has no room.
         zlib.error: the data are damaged.
     """
@@ -184,9 +263,9 @@ def inflate(
             made = worker.decompress(piece, _OUT)
             piece = worker.unconsumed_tail
             if 0 <= limit < len(into) + len(made):
-                raise too_large
-            if not hold.resize(len(into) + len(made)):
+                raise too_large()  # made here: one in this frame would be a cycle, and hold what is counted
+            if not hold.resize(into.takes(len(made))):
                 raise too_much()
-            into += made
+            into.extend(made)
         step = min(2 * step, _IN)  # small streams in a row do not cost a copy each of all that follows
     return position - len(worker.unused_data)

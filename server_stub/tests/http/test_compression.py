@@ -1,7 +1,11 @@
 """Compressed inference requests and responses, with Triton's client and with bodies that it would not send."""
 
+import gc
 import gzip
 import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +18,7 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.reserve import Reserve
 
 from repoagent.errors import InvalidArgumentError
+from repoagent.serving.requests.tensor import Array, Tensor
 
 _RESERVE = Reserve(1 << 30)
 _PATH = "/v2/models/ident/infer"
@@ -94,3 +99,57 @@ def test_a_bomb_is_refused_at_the_limit(core: Any) -> None:
 )
 def test_the_coding_that_the_client_likes_best_is_used(header: bytes, coding: bytes) -> None:
     assert accepted(header) == coding
+
+
+def test_what_a_refused_body_took_is_given_back_at_once() -> None:
+    """Not when the garbage collector comes by: until then others would be refused."""
+    reserve = Reserve(1 << 30)
+    gc.disable()
+    try:
+        with pytest.raises(InvalidArgumentError, match="exceeds"):
+            decompress(gzip.compress(bytes(3 << 20)), b"gzip", 1 << 20, reserve)
+        assert reserve.held == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("padding", range(4))
+def test_the_tensors_of_a_compressed_body_are_views_of_it(core: Any, client: httpx.Client, padding: int) -> None:
+    """However long the JSON is: a copy would be of memory that is not counted."""
+    seen: list[Array] = []
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(inputs["INPUT0"].array)
+        return {"OUTPUT0": inputs["INPUT0"]}
+
+    core.models["ident"].run = run
+    head = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1000],"parameters":{"binary_data_size":4000}}]}'
+    head += b" " * padding
+    headers = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": str(len(head))}
+    values = np.arange(1000, dtype=np.float32)
+    assert client.post(_PATH, content=gzip.compress(head + values.tobytes()), headers=headers).status_code == 200
+    assert not seen[0].flags.owndata
+    assert np.array_equal(seen[0][0], values)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most memory ever used")
+def test_bodies_that_are_decompressed_at_once_take_what_is_counted_and_give_it_back() -> None:
+    """As many threads as an allocator has arenas for, each of which would keep what was freed in it."""
+    size, threads = 12 << 20, 12
+    small = gzip.compress(bytes(size))
+    reserve = Reserve(1 << 30)
+    with ThreadPoolExecutor(threads) as pool:
+        before = _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is in use
+        bodies = list(pool.map(lambda _: decompress(small, b"gzip", size, reserve), range(threads)))
+        assert threads * size <= reserve.held
+        assert _resident("VmHWM") - before < reserve.held * 5 // 4
+        bodies.clear()
+        assert reserve.held == 0
+        assert _resident("VmRSS") - before < threads * size // 4
+
+
+def _resident(field: str) -> int:
+    """In bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from repoagent_server.shared.reserve import Memory, Reserve, inflate
+from repoagent_server.shared.reserve import GrowingBody, Memory, Reserve, inflate
 
 from repoagent.errors import UnavailableError
 
@@ -77,7 +77,7 @@ def test_what_is_decompressed_is_counted_before_there_is_more_of_it() -> None:
     other = reserve.hold()
     assert other.resize(1 << 20)
     with pytest.raises(UnavailableError, match="--limit-held-bytes"):
-        inflate(zlib.decompressobj(), bomb, into, reserve.hold(into), -1, ValueError())
+        inflate(zlib.decompressobj(), bomb, into, reserve.hold(into), -1, ValueError)
     assert 1 << 20 <= len(into) <= 2 << 20
     del into
     assert reserve.held == 1 << 20
@@ -95,3 +95,26 @@ def test_answers_that_are_not_taken_have_a_part_of_the_reserve() -> None:
     assert reserve.unread.held == 0
     assert answer.resize(12 << 20), "a whole answer is no stream"
     assert lagging[5].keeps_up(3 << 20)
+
+
+@pytest.mark.parametrize("ahead", [0, 5, 64])
+@pytest.mark.parametrize("size", [0, 1000, (1 << 19) - 100, 1 << 19, 5 << 20])
+def test_a_growing_body_is_what_came_of_it_and_is_counted_by_its_memory(size: int, ahead: int) -> None:
+    reserve, body = Reserve(1 << 30), GrowingBody(ahead)
+    hold = reserve.hold(body)
+    noise = np.random.default_rng(size).bytes(size)
+    for start in range(0, size, 70_001):
+        piece = noise[start : start + 70_001]
+        assert hold.resize(body.takes(len(piece)))
+        body.extend(piece)
+        assert len(body) == start + len(piece)
+    whole = body.whole(hold)
+    del body
+    assert whole == noise
+    assert size <= reserve.held <= size + (2 << 20)
+    assert size <= ahead or np.frombuffer(whole[ahead:], np.uint8).ctypes.data % 8 == 0
+    part = whole[: size // 2]
+    del whole
+    assert reserve.held >= size
+    del part
+    assert reserve.held == 0

@@ -103,6 +103,10 @@ def too_large(what: str, size: int, limit: int) -> MessageFault:
     return MessageFault(RESOURCE_EXHAUSTED, f"SERVER: {what} larger than max ({size} vs. {limit})")
 
 
+def _opens_too_large(limit: int) -> MessageFault:
+    return MessageFault(RESOURCE_EXHAUSTED, f"SERVER: Received message after decompression larger than max ({limit})")
+
+
 def decompress(data: Buffer, coding: bytes, limit: int, reserve: Reserve) -> Memory:
     """A message as it was before its compression, counted as long as it is in memory.
 
@@ -113,11 +117,8 @@ def decompress(data: Buffer, coding: bytes, limit: int, reserve: Reserve) -> Mem
     if not bits:
         raise MessageFault(INTERNAL, "a message is compressed, and its call names no compression")
     worker, into = zlib.decompressobj(bits), Memory()
-    too_large = MessageFault(
-        RESOURCE_EXHAUSTED, f"SERVER: Received message after decompression larger than max ({limit})"
-    )
     try:
-        used = inflate(worker, memoryview(data), into, reserve.hold(into), limit, too_large)
+        used = inflate(worker, memoryview(data), into, reserve.hold(into), limit, lambda: _opens_too_large(limit))
     except UnavailableError:
         raise MessageFault(RESOURCE_EXHAUSTED, HELD) from None
     except zlib.error:
