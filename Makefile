@@ -200,7 +200,7 @@ bench-peers: $(STAMP) $(LLM_PEERS)
 	$(PYTHON) -m venv $(MODEL_SIGNING)
 	$(MODEL_SIGNING)/bin/python -m pip install --quiet --disable-pip-version-check model-signing pyOpenSSL
 	$(BIN)/python benchmarks/verify_peers.py --peer $(MODEL_SIGNING)/bin/model_signing
-	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)/bin/mlserver
+	$(BIN)/python benchmarks/serving_peers.py --mlserver $(MLSERVER)
 	$(BIN)/python benchmarks/llm_peers.py --rounds 3 --minutes 6
 
 # One that cannot be installed here is named by the benchmark.

@@ -8,18 +8,17 @@ same each time, as most clients send them, or differ in one header, so that none
 a server have computed is read from the kernel; each figure is the least of all rounds.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +26,12 @@ from typing import Any, Final
 import grpc
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
-from fast_paths import METHOD, Subject, http_request, message, write_models
 from jwt.algorithms import RSAAlgorithm
+from loads import METHOD, message, numbers, payload, request_of
+from measures import clock_of, least_costs, options_of, table
+from onnx_models import write_wide_models
 from repoagent_server import AccessFile, KServeGrpc, KServeHttp
+from servers import piped
 
 from repoagent.server import Server
 
@@ -52,40 +54,41 @@ class Workload:
 
 
 def main() -> int:
-    options = arguments()
+    options = options_of(
+        __doc__,
+        rounds=(60, "how often each server has its turn, per row"),
+        requests=(200, "requests of a turn"),
+        serve=str,
+        folder=str,
+    )
     if options.serve is not None:
         serve(options.serve, Path(options.folder))
         return 0
+    rows = []
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        write_models(folder / "models")
+        write_wide_models(folder / "models")
         token = write_access(folder)
-        subjects = {name: stack.enter_context(started(name, folder)) for name in SERVERS}
-        loads = [
+        command = [sys.executable, __file__, "--folder", scratch, "--serve"]
+        subjects = {name: stack.enter_context(piped([*command, name])) for name in SERVERS}
+        clocks = {name: partial(clock_of, pid) for name, (pid, _) in subjects.items()}
+        for load in (
             Workload("HTTP, key", KEY),
             Workload("HTTP, token", token),
             Workload("HTTP varied, key", KEY, varied=True),
             Workload("gRPC, key", KEY, grpc=True),
             Workload("gRPC, token", token, grpc=True),
             Workload("gRPC varied, key", KEY, grpc=True, varied=True),
-        ]
-        print(f"{os.cpu_count()} cores; us of the server per request, and what is added to it")
-        print(f"{'':18}" + "".join(f"{name:>16}" for name in SERVERS))
-        for load in loads:
-            costs = {name: min(times) for name, times in measure(subjects, load, options).items()}
+        ):
+            with ExitStack() as clients:
+                begin = over_grpc if load.grpc else over_http
+                turns = {name: begin(ports[load.grpc], load, clients) for name, (_, ports) in subjects.items()}
+                costs = least_costs(turns, clocks, options.rounds, options.requests, 4)
             first = costs[OPEN]
-            cells = [f"{first:.1f} us", *(f"{costs[name] - first:+.1f} us" for name in SERVERS[1:])]
-            print(f"{load.title:18}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+            rows.append([load.title, f"{first:.1f} us", *(f"{costs[name] - first:+.1f} us" for name in SERVERS[1:])])
+    print(f"{os.cpu_count()} cores; us of the server per request, and what is added to it")
+    print(table(("", *SERVERS), rows))
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60, help="how often each server has its turn, per row")
-    parser.add_argument("--requests", type=int, default=200, help="requests of a turn")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def write_access(folder: Path) -> str:
@@ -117,64 +120,32 @@ def serve(name: str, folder: Path) -> None:
         sys.stdin.read()
 
 
-@contextmanager
-def started(name: str, folder: Path) -> Iterator[Subject]:
-    """A process that serves."""
-    command = [sys.executable, __file__, "--serve", name, "--folder", str(folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        http, remote = json.loads(process.stdout.readline())
-        yield Subject(process.pid, http, remote)
-    finally:
-        process.stdin.close()
-        process.wait()
-
-
-def measure(subjects: Mapping[str, Subject], load: Workload, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Microseconds of each server per request, round by round."""
-    costs: dict[str, list[float]] = {name: [] for name in subjects}
-    with ExitStack() as stack:
-        begin = over_grpc if load.grpc else over_http
-        turns = {name: begin(subject, load, stack) for name, subject in subjects.items()}
-        for turn in turns.values():
-            turn(100)
-        for _ in range(options.rounds):
-            for name, turn in turns.items():
-                turn(4)
-                before = subjects[name].seconds()
-                turn(options.requests)
-                costs[name].append((subjects[name].seconds() - before) / options.requests * 1e6)
-    return costs
-
-
-def over_http(subject: Subject, load: Workload, stack: ExitStack) -> Callable[[int], None]:
-    connection = stack.enter_context(socket.create_connection(("127.0.0.1", subject.http)))
-    head, _, body = http_request("add", binary=True).partition(b"\r\n\r\n")
-    head += b"\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer " + load.secret.encode()
-    numbers = count(10**9)
+def over_http(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
+    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+    item = payload("add", "binary", numbers(16))
+    common = b"\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer " + load.secret.encode()
+    serial = count(10**9)
 
     def turn(requests: int) -> None:
         for _ in range(requests):
-            more = b"\r\nX-Request-Id: %d" % (next(numbers) if load.varied else 10**9)
-            connection.sendall(head + more + b"\r\n\r\n" + body)
+            varied = b"\r\nX-Request-Id: %d" % (next(serial) if load.varied else 10**9)
+            connection.sendall(request_of(item, common + varied))
             answer = connection.recv(1 << 16)
             assert answer.startswith(b"HTTP/1.1 200"), answer
 
     return turn
 
 
-def over_grpc(subject: Subject, load: Workload, stack: ExitStack) -> Callable[[int], None]:
-    channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{subject.grpc}"))
+def over_grpc(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
+    channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{port}"))
     call: Any = channel.unary_unary(METHOD)
-    payload = message("add")
-    numbers = count()
+    body = message("add", numbers(16))
+    serial = count()
 
     def turn(requests: int) -> None:
         for _ in range(requests):
-            number = str(next(numbers) if load.varied else 0)
-            assert call(payload, metadata=[("authorization", f"Bearer {load.secret}"), ("x-request-id", number)])
+            number = str(next(serial) if load.varied else 0)
+            assert call(body, metadata=[("authorization", f"Bearer {load.secret}"), ("x-request-id", number)])
 
     return turn
 

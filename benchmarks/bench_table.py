@@ -19,10 +19,10 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
+from measures import Sample, machine, options_of, quiet, rounds
+from servers import Missing, Server, end_with_servers, mlserver, repoagent, report_missing, triton, write_model
 from table_load import Case, perf_analyzer, take
 from table_page import Table, show, write
-from table_rounds import Sample, machine, quiet, rounds
-from table_servers import Missing, Server, end_with_servers, mlserver, repoagent, triton, write_model
 
 PROCESS = "--backend-config=python,execution=process"
 OURS, OURS_APART, OURS_SPINNING = "repoagent", "repoagent, process", "repoagent, process, spinning"
@@ -61,26 +61,24 @@ def main() -> int:
     show(table)
     if options.write:
         write(table, options.write)
-    for name, remedy in missing.items():
-        print(f"MISSING {name}: {remedy}")
-    return 1 if missing else 0
+    return report_missing(missing)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="quiet measurements of each cell")
-    parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
-    parser.add_argument("--minutes", type=float, default=12, help="nothing is repeated after that")
-    parser.add_argument("--quick", action="store_true", help="one round of one second, whatever others do")
-    parser.add_argument("--forms", nargs="+", default=list(ASKED), choices=list(ASKED), help="only these")
-    parser.add_argument("--grpc-transport", default="", help="that of repoagent; its default if none is named")
-    parser.add_argument("--write", type=Path, help="write serving.md, its data and its plot below this directory")
-    parser.add_argument("--triton", type=Path, default=Path(".venvs/triton"), help="where nvidia-pytriton is installed")
-    parser.add_argument("--mlserver", type=Path, default=Path(".venvs/mlserver"), help="where MLServer is installed")
-    parser.add_argument(
-        "--wheels", type=Path, default=Path(".venvs/perf_analyzer"), help="where tritonclient's wheel is"
+    environments = Path(".venvs").absolute()
+    options = options_of(
+        __doc__,
+        rounds=(5, "quiet measurements of each cell"),
+        seconds=(2, "length of one measurement"),
+        minutes=(12.0, "nothing is repeated after that"),
+        quick=(False, "one round of one second, whatever others do"),
+        forms=(list(ASKED), "only these"),
+        grpc_transport=("", "that of repoagent; its default if none is named"),
+        write=(Path, "write serving.md, its data and its plot below this directory"),
+        triton=(environments / "triton", "where nvidia-pytriton is installed"),
+        mlserver=(environments / "mlserver", "where MLServer is installed"),
+        wheels=(environments / "perf_analyzer", "where tritonclient's wheel is"),
     )
-    options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.minutes = 1, 1, 0
     options.triton, options.mlserver = options.triton.absolute(), options.mlserver.absolute()

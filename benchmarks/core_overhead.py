@@ -8,7 +8,6 @@ so that a slow moment of the machine hits both; the median of all calls counts, 
 per second of both. Everything that a request goes through is in it: look-up, checks, the gate, statistics.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from call_rates import Call, medians, rate
+from measures import Call, call_medians, call_rate, options_of
 from onnx import helper, numpy_helper
-from onnx_models import onnx_model
+from onnx_models import onnx_model, write_onnx
 
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
@@ -54,14 +53,14 @@ MODELS = {"add": (add_model, 16), "mlp": (mlp_model, 64)}
 
 
 def main() -> int:
-    rounds = arguments().rounds
+    rounds = options_of(__doc__, rounds=(10_000, "how often each call is measured")).rounds
     added = []
     print(f"{'model':>6} {'bare us':>9} {'core us':>9} {'added us':>9} {'bare/s x8':>10} {'core/s x8':>10} {'kept':>6}")
     with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as core:
         for name, (make, width) in MODELS.items():
             bare, ours = calls(core, name, make(), np.ones((1, width), np.float32))
-            times = medians({"bare": bare, "ours": ours}, rounds)
-            bare_rate, ours_rate = rate(bare, SECONDS), rate(ours, SECONDS)
+            times = call_medians({"bare": bare, "ours": ours}, rounds)
+            bare_rate, ours_rate = call_rate(bare, SECONDS), call_rate(ours, SECONDS)
             added.append(times["ours"] - times["bare"])
             print(
                 f"{name:>6} {times['bare']:9.1f} {times['ours']:9.1f} {added[-1]:9.1f} "
@@ -71,19 +70,11 @@ def main() -> int:
     return 0 if max(added) <= LIMIT_US else 1
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10_000, help="how often each call is measured")
-    return parser.parse_args()
-
-
 @contextmanager
 def served(scratch: Path) -> Iterator[ServingCore]:
     """A core with all models loaded."""
     for name, (make, _) in MODELS.items():
-        directory = scratch / "models" / name / "1"
-        directory.mkdir(parents=True)
-        (directory / "model.onnx").write_bytes(make())
+        write_onnx(scratch / "models", name, make(), None)
     options = CoreOptions(
         repositories=(str(scratch / "models"),),
         control_mode=ControlMode.NONE,

@@ -27,7 +27,7 @@ import numpy as np
 from executor_ours import LENGTH, THREADS, decoder_folder
 from executor_speed import SCALE, SIZES
 from executor_trace import NEW_TOKENS, all_at_once
-from quiet import quiet_samples
+from measures import quiet_samples
 
 from repoagent.executor import (
     DraftTargetDecodingConfig,

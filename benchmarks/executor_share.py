@@ -21,7 +21,7 @@ from typing import Any, cast
 from executor_ours import open_ours
 from executor_speed import SCALE, SIZES
 from executor_trace import all_at_once
-from quiet import quiet_samples
+from measures import quiet_samples
 
 from repoagent.executor import Executor, Request, SamplingConfig
 from repoagent.executor.builder.synthetic import synthetic_checkpoint

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from executor_engines import ENGINES
 from executor_trace import Run, Trace, all_at_once, at_random
-from quiet import quiet_samples
+from measures import quiet_samples
 
 from repoagent.executor.builder.synthetic import synthetic_checkpoint
 

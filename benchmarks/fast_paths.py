@@ -1,7 +1,7 @@
 """What each fast path of the front ends saves: the server's time per request with it switched off, in one run.
 
     python benchmarks/fast_paths.py                     # a table; every row is one fast path, switched off
-    python benchmarks/fast_paths.py --rounds 20 --only "head cache" --only "stages"
+    python benchmarks/fast_paths.py --rounds 20 --only "head cache, joint writes"
 
 A server process per row serves the same ONNX models over HTTP and gRPC, of 16, 512 and 262,144 numbers.
 All run from the start to the end, and take turns: a round sends each of them the same requests, over one connection or
@@ -13,24 +13,24 @@ row. Each figure is the least of all rounds: whatever disturbs a round only adds
 well: what it shows is noise.
 """
 
-import argparse
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import numpy as np
-from onnx import helper, numpy_helper
-from onnx_models import onnx_model
+from loads import METHOD, message, numbers, payload, request_of
+from measures import clock_of, least_costs, options_of, table
+from onnx_models import WIDTHS, write_wide_models
 from repoagent_server import KServeGrpc, KServeHttp
 from repoagent_server.codec.number_list import NumberList
 from repoagent_server.codec.request_templates import RequestTemplates
@@ -41,12 +41,9 @@ from repoagent_server.grpc.response_writer import ResponseWriter
 from repoagent_server.http.connection import HttpConnection
 from repoagent_server.http.connections import Connections
 from repoagent_server.http.reader import RequestReader
+from servers import piped
 
 from repoagent.server import Server
-
-CONFIG: Final = 'backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "1" } }'
-WIDTHS: Final = {"add": 16, "wide": 512, "large": 1 << 18}
-METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def _nothing(*_: object) -> None:
@@ -125,52 +122,41 @@ class Workload:
     grpc: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A server, all whose fast paths but one are on."""
-
-    pid: int
-    http: int
-    grpc: int
-
-    def seconds(self) -> float:
-        """How long its threads have computed, those that have ended too."""
-        return time.clock_gettime((~self.pid << 3) | 2)  # what clock_getcpuclockid(3) returns on Linux
-
-
 def main() -> int:
-    options = arguments()
+    options = options_of(
+        __doc__,
+        rounds=(80, "how often each server has its turn, per column"),
+        requests=(64, "requests of a turn"),
+        only=("", "the fast paths to switch off, with commas; default: each"),
+        serve=str,
+        models=str,
+    )
     if options.serve is not None:
         serve(options.serve, Path(options.models))
         return 0
-    chosen = [name for name in SWITCHES if not options.only or name in ("all", "all again", *options.only)]
+    only = [name.strip() for name in options.only.split(",")]
+    chosen = [name for name in SWITCHES if not options.only or name in ("all", "all again", *only)]
+    loads, costs = workloads(), []
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        write_models(Path(scratch) / "models")
-        subjects = {name: stack.enter_context(started(name, Path(scratch))) for name in chosen}
-        loads = workloads()
-        costs = [measure(subjects, load, options) for load in loads]
-    show(loads, costs, chosen)
+        write_wide_models(Path(scratch))
+        command = [sys.executable, __file__, "--models", scratch, "--serve"]
+        subjects = {name: stack.enter_context(piped([*command, name])) for name in chosen}
+        clocks = {name: partial(clock_of, pid) for name, (pid, _) in subjects.items()}
+        for load in loads:
+            with ExitStack() as clients:
+                begin = grpc_client if load.grpc else http_client
+                turns = {name: begin(ports[load.grpc], load, clients) for name, (_, ports) in subjects.items()}
+                costs.append(least_costs(turns, clocks, options.rounds, options.requests, load.connections * 2))
+    print(f"{os.cpu_count()} cores; us of the server per request, and percent more without a fast path")
+    rows = []
+    for name in chosen:
+        cells = []
+        for cost in costs:
+            base = min(cost["all"], cost["all again"])
+            cells.append(f"{base:.1f} us" if name == "all" else f"{cost[name] / base * 100 - 100:+.1f} %")
+        rows.append(["(none)" if name == "all" else name, *cells])
+    print(table(("without", *(load.title for load in loads)), rows))
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=80, help="how often each server has its turn, per column")
-    parser.add_argument("--requests", type=int, default=64, help="requests of a turn")
-    parser.add_argument("--only", action="append", help="a fast path to switch off; default: each")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--models", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def write_models(root: Path) -> None:
-    """y = x + 1, of each width."""
-    for name, width in WIDTHS.items():
-        one = numpy_helper.from_array(np.ones(width, np.float32), "one")
-        path = root / name / "1" / "model.onnx"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(onnx_model([helper.make_node("Add", ["x", "one"], ["y"])], [one], width, width))
-        (root / name / "config.pbtxt").write_text(CONFIG)
 
 
 def serve(name: str, models: Path) -> None:
@@ -184,90 +170,31 @@ def serve(name: str, models: Path) -> None:
             sys.stdin.read()
 
 
-@contextmanager
-def started(name: str, scratch: Path) -> Iterator[Subject]:
-    """A process that serves."""
-    command = [sys.executable, __file__, "--serve", name, "--models", str(scratch / "models")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        http, remote = json.loads(process.stdout.readline())
-        yield Subject(process.pid, http, remote)
-    finally:
-        process.stdin.close()
-        process.wait()
-
-
 def workloads() -> list[Workload]:
     """The columns."""
+
+    def http(model: str, form: str) -> bytes:
+        return request_of(payload(model, form, numbers(WIDTHS[model])))
+
+    as_perf_analyzer = pb.ModelInferRequest.FromString(message("add", numbers(16)))
+    as_perf_analyzer.id = "17"
+    as_perf_analyzer.parameters["triton_enable_empty_final_response"].bool_param = True
+    wide, large = (message(name, numbers(WIDTHS[name])) for name in ("wide", "large"))
     return [
         *(
-            Workload(f"JSON {WIDTHS[model]} x{count}", count, http_request(model, binary=False))
+            Workload(f"JSON {WIDTHS[model]} x{count}", count, http(model, "json"))
             for model, count in (("add", 1), ("add", 8), ("wide", 1))
         ),
-        *(Workload(f"binary 512 x{count}", count, http_request("wide", binary=True)) for count in (1, 8)),
-        *(Workload(f"gRPC 512 x{count}", count, message("wide"), grpc=True) for count in (1, 8)),
-        Workload("gRPC as p. a. x8", 8, message("add", as_perf_analyzer=True), grpc=True),
-        Workload("gRPC 1 MiB x1", 1, message("large"), grpc=True),
+        *(Workload(f"binary 512 x{count}", count, http("wide", "binary")) for count in (1, 8)),
+        *(Workload(f"gRPC 512 x{count}", count, wide, grpc=True) for count in (1, 8)),
+        Workload("gRPC as p. a. x8", 8, as_perf_analyzer.SerializeToString(), grpc=True),
+        Workload("gRPC 1 MiB x1", 1, large, grpc=True),
     ]
 
 
-def values(model: str) -> Any:
-    return (np.arange(WIDTHS[model], dtype=np.float32) % 61 / 8).reshape(1, -1)
-
-
-def http_request(model: str, *, binary: bool) -> bytes:
-    array = values(model)
-    entry: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": list(array.shape)}
-    document: dict[str, Any] = {"inputs": [entry]}
-    raw = array.tobytes() if binary else b""
-    if binary:
-        entry["parameters"] = {"binary_data_size": len(raw)}
-        document["parameters"] = {"binary_data_output": True}
-    else:
-        entry["data"] = array.ravel().tolist()
-    text = json.dumps(document).encode()
-    length = f"Inference-Header-Content-Length: {len(text)}\r\n" if binary else ""
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n{length}Content-Length: {len(text + raw)}"
-    return head.encode() + b"\r\n\r\n" + text + raw
-
-
-def message(model: str, *, as_perf_analyzer: bool = False) -> bytes:
-    array = values(model)
-    asked = pb.ModelInferRequest(model_name=model, raw_input_contents=[array.tobytes()])
-    if as_perf_analyzer:
-        asked.id = "17"
-        asked.parameters["triton_enable_empty_final_response"].bool_param = True
-    asked.inputs.add(name="x", datatype="FP32", shape=array.shape)
-    return bytes(asked.SerializeToString())
-
-
-def measure(subjects: Mapping[str, Subject], load: Workload, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Microseconds of each server per request, round by round."""
-    costs: dict[str, list[float]] = {name: [] for name in subjects}
-    with ExitStack() as stack:
-        turns = {name: stack.enter_context(client(subject, load)) for name, subject in subjects.items()}
-        for turn in turns.values():
-            turn(64)
-        for _ in range(options.rounds):
-            for name, turn in turns.items():
-                turn(load.connections * 2)  # its code is in the processor's caches again
-                before = subjects[name].seconds()
-                turn(options.requests)
-                costs[name].append((subjects[name].seconds() - before) / options.requests * 1e6)
-    return costs
-
-
-@contextmanager
-def client(subject: Subject, load: Workload) -> Iterator[Callable[[int], None]]:
+def http_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
     """What sends as many requests, ``load.connections`` at a time."""
-    with ExitStack() as stack:
-        yield grpc_client(subject, load, stack) if load.grpc else http_client(subject, load, stack)
-
-
-def http_client(subject: Subject, load: Workload, stack: ExitStack) -> Callable[[int], None]:
-    addresses = [("127.0.0.1", subject.http)] * load.connections
+    addresses = [("127.0.0.1", port)] * load.connections
     connections = [stack.enter_context(socket.create_connection(address)) for address in addresses]
     connections[0].sendall(load.payload)
     time.sleep(0.1)
@@ -284,10 +211,11 @@ def http_client(subject: Subject, load: Workload, stack: ExitStack) -> Callable[
     return turn
 
 
-def grpc_client(subject: Subject, load: Workload, stack: ExitStack) -> Callable[[int], None]:
+def grpc_client(port: int, load: Workload, stack: ExitStack) -> Callable[[int], None]:
+    """The same over gRPC."""
     calls = []
     for index in range(load.connections):
-        channel = grpc.insecure_channel(f"127.0.0.1:{subject.grpc}", options=[("repoagent.connection", index)])
+        channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("repoagent.connection", index)])
         calls.append(stack.enter_context(channel).unary_unary(METHOD))
 
     def turn(requests: int) -> None:
@@ -296,17 +224,6 @@ def grpc_client(subject: Subject, load: Workload, stack: ExitStack) -> Callable[
                 assert future.result()
 
     return turn
-
-
-def show(loads: list[Workload], costs: list[dict[str, list[float]]], chosen: list[str]) -> None:
-    print(f"{os.cpu_count()} cores; us of the server per request, and percent more without a fast path")
-    print(f"{'without':18}" + "".join(f"{load.title:>15}" for load in loads))
-    for name in chosen:
-        cells = []
-        for cost in costs:
-            own, base = min(cost[name]), min(*cost["all"], *cost["all again"])
-            cells.append(f"{base:.1f} us" if name == "all" else f"{own / base * 100 - 100:+.1f} %")
-        print(f"{'(none)' if name == 'all' else name:18}" + "".join(f"{cell:>15}" for cell in cells))
 
 
 if __name__ == "__main__":

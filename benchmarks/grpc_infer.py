@@ -3,105 +3,55 @@
     python benchmarks/grpc_infer.py                       # exit status 1 if one is under its limit
     python benchmarks/grpc_infer.py --seconds 10 --rounds 5 --connections 8
 
-The models, their inputs and the `repoagent serve` are those of http_infer.py; tensors travel raw, as stock clients send
-them. One server runs with ``--grpc-transport=builtin``, one with ``grpcio``. Beside them runs a grpc.aio server, on the
-same kind of event loop, that answers each call with the bytes of its message, which it does not parse. The same
-generator loads all in turns; the medians of the rates and of the rounds' ratios count. The generator runs on the same
-cores as the servers, so its cost is in every figure.
+The models and their inputs are those of http_infer.py. One server runs with ``--grpc-transport=builtin``, one with
+``grpcio``. Beside them runs a grpc.aio server, on the same kind of event loop, that answers each call with the bytes of
+its message, which it does not parse. The same generator loads all in turns; the medians of the rates and of the rounds'
+ratios count. The generator runs on the same cores as the servers, so its cost is in every figure.
 """
 
-import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
-import numpy as np
-from http_infer import HERE, alternating, arguments, child, serve_ports, write_models
-from repoagent_server.grpc import messages_pb2 as pb
+from loads import grpc_rate, message
+from measures import in_turns, medians, options_of, ratio, table
+from onnx_models import write_models
+from servers import echo, repoagent
 
 LIMIT = 1.0
 """Of the ratio of the transport of our own to grpcio's, and to the bare echo."""
 
 
 def main() -> int:
-    options = arguments(str(__doc__))
-    results: dict[tuple[str, int], dict[str, float]] = {}
+    options = options_of(__doc__, seconds=(2, "of one measurement"), rounds=3, connections=[1, 8, 32])
+    rows, worst = [], {"grpcio": float("inf"), "echo": float("inf")}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        messages = {name: message(name, arrays) for name, arrays in write_models(folder / "models").items()}
+        inputs = write_models(folder / "models")
         with (
-            serve_ports(folder, ["--grpc-transport=builtin"], name="builtin") as builtin,
-            serve_ports(folder, ["--grpc-transport=grpcio"], name="grpcio") as library,
-            echo(folder) as echo_port,
+            repoagent("builtin", folder, ["--grpc-transport=builtin"]) as builtin,
+            repoagent("grpcio", folder, ["--grpc-transport=grpcio"]) as library,
+            echo("grpc", folder) as other,
         ):
-            ports = {"ours": builtin["grpc"], "grpcio": library["grpc"], "echo": echo_port}
-            for name, body in messages.items():
-                for connections in options.connections:
-                    once = partial(load, body=body, connections=connections, seconds=options.seconds)
-                    results[name, connections] = alternating(once, ports, options.rounds)
-    show(results)
-    if options.json:
-        write(options, results)
-    good = (min(rates["ratio"], rates["ratio to grpcio"]) >= LIMIT for rates in results.values())
-    return 0 if all(good) else 1
-
-
-def message(model: str, arrays: dict[str, np.ndarray]) -> bytes:
-    inputs = [
-        pb.ModelInferRequest.InferInputTensor(name=name, datatype="FP32", shape=array.shape)
-        for name, array in arrays.items()
-    ]
-    raw = [array.tobytes() for array in arrays.values()]
-    return pb.ModelInferRequest(model_name=model, inputs=inputs, raw_input_contents=raw).SerializeToString()
-
-
-@contextmanager
-def echo(folder: Path) -> Iterator[int]:
-    ready = folder / "echo.json"
-    with child([sys.executable, str(HERE / "echo_grpc.py"), str(ready)], folder / "echo.log", ready) as document:
-        yield int(document["port"])
-
-
-def load(
-    port: int,
-    body: bytes,
-    connections: int,
-    seconds: int,
-    host: str = "127.0.0.1",
-    metadata: Sequence[str] = (),
-) -> float:
-    """Calls per second. ``metadata``: NAME=VALUE of each call."""
-    command = [sys.executable, str(HERE / "load_grpc.py"), host, str(port), str(connections), str(seconds), *metadata]
-    output = subprocess.run(command, input=body, capture_output=True)
-    if output.returncode:
-        raise SystemExit(output.stderr.decode())
-    return float(output.stdout)
-
-
-def show(results: dict[tuple[str, int], dict[str, float]]) -> None:
+            for name, count in product(inputs, options.connections):
+                body = message(name, inputs[name])
+                takes = {
+                    server.name: partial(grpc_rate, body, server.grpc, count, options.seconds)
+                    for server in (builtin, library, other)
+                }
+                rates = in_turns(takes, options.rounds)
+                ratios = {peer: ratio(rates, "builtin", peer) for peer in worst}
+                worst = {peer: min(worst[peer], value) for peer, value in ratios.items()}
+                cells = [f"{value:,.0f}" for value in medians(rates).values()]
+                rows.append([name, count, *cells, *(f"{value:.2f}" for value in ratios.values())])
     print(f"gRPC calls per second, generator load_grpc.py, {os.cpu_count()} cores shared with it")
-    columns = ("connections", "builtin", "grpcio", "echo", "to grpcio", "to echo")
-    print(f"{'model':<14}" + "".join(f"{column:>12}" for column in columns))
-    for (model, connections), rates in results.items():
-        cells = (
-            f"{connections}",
-            *(f"{rates[name]:,.0f}" for name in ("ours", "grpcio", "echo")),
-            *(f"{rates[name]:.2f}" for name in ("ratio to grpcio", "ratio")),
-        )
-        print(f"{model:<14}" + "".join(f"{cell:>12}" for cell in cells))
-    for name, against in (("ratio to grpcio", "grpcio"), ("ratio", "the echo")):
-        print(f"worst ratio to {against}: {min(rates[name] for rates in results.values()):.2f} (limit: {LIMIT})")
-
-
-def write(options: argparse.Namespace, results: dict[tuple[str, int], dict[str, float]]) -> None:
-    rows = [{"model": model, "connections": count, **rates} for (model, count), rates in results.items()]
-    options.json.write_text(json.dumps(rows, indent=1))
+    print(table(("model", "connections", "builtin", "grpcio", "echo", "to grpcio", "to echo"), rows))
+    for peer, value in worst.items():
+        print(f"worst ratio to {peer}: {value:.2f} (limit: {LIMIT})")
+    return 0 if min(worst.values()) >= LIMIT else 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ MISSING, makes the exit status 1.
 """
 
 import argparse
-import json
 import re
 import shutil
 import subprocess
@@ -25,10 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from fast_paths import METHOD, message, write_models
+from loads import METHOD, message, numbers
+from onnx_models import write_wide_models
+from servers import HERE, MAIN, repoagent
 from tls_cost import make_certificate
 
-HERE: Final = Path(__file__).parent
 NEED_PAGES: Final = frozenset(
     {
         "generic/2/2", "generic/2/3", "http2/5.1.2/1", "http2/6.9.1/3",
@@ -100,41 +100,14 @@ class Serving:
 @contextmanager
 def served(folder: Path, pages: bool, tls: bool) -> Iterator[Serving]:
     """A server of its own, with the models in ``folder``."""
-    ready, log = folder / "ready.json", folder / "serve.log"
-    ready.unlink(missing_ok=True)
-    program = "from repoagent.cli.main import main; main()"
+    program = MAIN
     if pages:
-        program = (
-            f"import sys; sys.path.insert(0, {str(HERE)!r}); import h2spec_pages; h2spec_pages.install()\n{program}"
-        )
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "serve",
-        f"--model-repository={folder / 'models'}",
-        f"--ready-file={ready}",
-    ]
-    command += [
-        "--allow-http=false",
-        "--allow-metrics=false",
-        "--grpc-port=0",
-        f"--workspace-directory={folder / 'work'}",
-    ]
-    if tls:
-        command += [
-            "--grpc-use-ssl",
-            f"--grpc-server-cert={folder / 'tls.crt'}",
-            f"--grpc-server-key={folder / 'tls.key'}",
-        ]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-        try:
-            until(lambda: ready.exists() or process.poll() is not None, 60.0)
-            if not ready.exists():
-                raise SystemExit(f"the server did not start:\n{log.read_text()}")
-            yield Serving(process.pid, int(json.loads(ready.read_text())["grpc"]["port"]), log)
-        finally:
-            process.terminate()
+        program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import h2spec_pages; h2spec_pages.install()\n{MAIN}"
+    certificate = [f"--grpc-server-cert={folder / 'tls.crt'}", f"--grpc-server-key={folder / 'tls.key'}"]
+    flags = ["--grpc-use-ssl", *certificate] if tls else []
+    name = f"h2spec-{pages}-{tls}"
+    with repoagent(name, folder, flags, ("-c", program)) as server:
+        yield Serving(server.session, server.grpc, folder / f"{name}.log")
 
 
 class Caller(threading.Thread):
@@ -148,7 +121,7 @@ class Caller(threading.Thread):
         self.errors: list[str] = []
 
     def run(self) -> None:
-        payload = message("add")
+        payload = message("add", numbers(16))
         while not self._over.is_set():
             self.calls += 1
             try:
@@ -185,7 +158,7 @@ def run(h2spec: str, folder: Path, pages: bool, tls: bool) -> list[str]:
     certificate = folder / "tls.crt" if tls else None
     with served(folder, pages, tls) as server:
         with connected(server.port, certificate) as channel:
-            channel.unary_unary(METHOD)(message("add"), timeout=60, wait_for_ready=True)
+            channel.unary_unary(METHOD)(message("add", numbers(16)), timeout=60, wait_for_ready=True)
             before, logged = server.descriptors, server.log.stat().st_size
             caller = Caller(channel)
             caller.start()
@@ -214,7 +187,7 @@ def main() -> int:
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        write_models(folder / "models")
+        write_wide_models(folder / "models")
         make_certificate(folder, "ec -pkeyopt ec_paramgen_curve:P-256")
         for pages in (False, True):
             for tls in (False, True):

@@ -16,7 +16,6 @@ code that does anything at all keeps 90 % of a loop that does nothing else. It h
 computes for a fraction of a millisecond, without the lock. It has the limit on throughput.
 """
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -25,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from call_rates import THREADS, Call, medians, rate
+from measures import THREADS, Call, call_medians, call_rate, options_of
 from onnx import helper, numpy_helper
-from onnx_models import onnx_model
+from onnx_models import onnx_model, write_onnx
 
 from repoagent.config import ModelConfig
 from repoagent.server import Model, Server
@@ -44,7 +43,7 @@ CONFIG = f"max_batch_size: 32 instance_group {{ kind: KIND_CPU count: {THREADS} 
 
 
 def main() -> int:
-    rounds = arguments().rounds
+    rounds = options_of(__doc__, rounds=(20_000, "how often each call is measured")).rounds
     with tempfile.TemporaryDirectory() as scratch:
         models = write_models(Path(scratch) / "models")
         print(f"{'model':>6} {'call':>6} {'us':>8} {'added':>7} {'calls/s x8':>11} {'kept':>6}")
@@ -53,12 +52,6 @@ def main() -> int:
     added, kept = results["tiny"][0], results["dense"][1]
     print(f"in-process infer: adds {added:.1f} us, p50 (limit {LIMIT_US:g}); keeps {kept:.0%} x{THREADS} (limit 90%)")
     return 0 if added <= LIMIT_US and kept >= LIMIT_KEPT else 1
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20_000, help="how often each call is measured")
-    return parser.parse_args()
 
 
 def write_models(root: Path) -> dict[str, bytes]:
@@ -74,10 +67,7 @@ def write_models(root: Path) -> dict[str, bytes]:
         ),
     }
     for name, content in models.items():
-        path = root / name / "1" / "model.onnx"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-        (root / name / "config.pbtxt").write_text(CONFIG)
+        write_onnx(root, name, content, CONFIG)
     return models
 
 
@@ -113,11 +103,11 @@ def compare(server: Server, model: str, content: bytes, rounds: int) -> tuple[fl
     """Microseconds that ``infer`` adds, and the part of the throughput that it keeps."""
     calls = variants(server, model, content)
     inputs = {"x": np.ones((BATCH[model], WIDTH), np.float32)}
-    times = medians(calls, rounds)
+    times = call_medians(calls, rounds)
     rates = dict.fromkeys([*calls, "async"], 0.0)
     for _ in range(TURNS):
         for name, call in calls.items():
-            rates[name] = max(rates[name], rate(call, SECONDS))
+            rates[name] = max(rates[name], call_rate(call, SECONDS))
         rates["async"] = max(rates["async"], asyncio.run(async_rate(server.model(model), inputs, SECONDS)))
     for name in rates:
         kept = rates[name] / rates["bare"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from executor_llamacpp import write_gguf
 from executor_ours import LENGTH
 from llm_folder import make_repository
-from table_servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
+from servers import Missing, Server, free_ports, output, repoagent, running, wait_until_ready
 
 __all__ = ["ENGINES", "OURS", "PRECISIONS", "Wanted"]
 

@@ -32,7 +32,7 @@ from llm_client import Client
 from llm_folder import make_checkpoint, make_repository, prompts
 from llm_server import Served, serving
 from llm_steps import Parts, note_steps, parts_of, take_steps
-from quiet import wait_for_quiet
+from measures import wait_for_quiet
 
 from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from executor_trace import NEW_TOKENS, PROMPT
 from llm_engines import OURS
-from table_rounds import Sample
+from measures import Sample
 
 __all__ = ["Cell", "Streamed", "Table", "page", "show", "write"]
 

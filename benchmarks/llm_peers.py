@@ -33,10 +33,8 @@ from llm_client import Client
 from llm_engines import ENGINES, OURS, PRECISIONS, Wanted
 from llm_folder import make_checkpoint, prompts
 from llm_page import Cell, Streamed, Table, show, write
-from quiet import wait_for_quiet
-from table_load import busy_seconds, own_seconds
-from table_rounds import machine, quiet, rounds
-from table_servers import Missing, NotStarted, Server, end_with_servers
+from measures import busy_seconds, machine, own_seconds, quiet, rounds, wait_for_quiet
+from servers import Missing, NotStarted, Server, end_with_servers
 
 PATH = "/v1/completions"
 CHECKED = 4

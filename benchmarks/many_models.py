@@ -11,7 +11,6 @@ gone). For the start, `repoagent serve` runs over models in mode EXPLICIT until 
 takes two seconds, or a model of the largest number costs over 1.6 times one of the smallest.
 """
 
-import argparse
 import csv
 import gc
 import hashlib
@@ -29,12 +28,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import http_infer
 import numpy as np
 import onnx
+from measures import markdown, options_of, seconds, status_bytes, table
 from onnx import TensorProto, helper, numpy_helper
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from servers import repoagent
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.lifecycle.freed_memory import DELAY_SECONDS
@@ -56,7 +56,13 @@ COLUMNS = ("models", *STEPS, *ELAPSED, *HELD)
 
 
 def main() -> int:
-    options = arguments()
+    options = options_of(
+        __doc__,
+        models=([250, 500, 1000], "how many are loaded"),
+        listed=([2500, 5000, 10000], "how many a server finds"),
+        write=(Path, "write the page and its data into this directory"),
+        child=Path,
+    )
     if options.child:
         print(json.dumps(measure(options.child, options.models[0])))
         return 0
@@ -69,15 +75,6 @@ def main() -> int:
     each = [row["load"] / row["models"] for row in rows]
     slow = any(row["seconds"] >= START_LIMIT for row in starts)
     return 1 if slow or each[-1] > GROWTH_LIMIT * each[0] else 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, nargs="+", default=[250, 500, 1000], help="how many are loaded")
-    parser.add_argument("--listed", type=int, nargs="+", default=[2500, 5000, 10000], help="how many a server finds")
-    parser.add_argument("--write", type=Path, help="write the page and its data into this directory")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 # Models.
@@ -123,7 +120,7 @@ def measure(repository: Path, count: int) -> dict[str, Any]:
         repositories=(str(repository),), control_mode=ControlMode.POLL, poll_seconds=1e6, repoagent_directory=None
     )
     warm_up(repository)
-    before = memory_bytes()
+    before = status_bytes("RssAnon") + status_bytes("RssShmem")
     core = ServingCore(options)
     row: dict[str, Any] = {"models": count}
     note(row, "load", core.start)
@@ -132,7 +129,7 @@ def measure(repository: Path, count: int) -> dict[str, Any]:
         ready = sum(entry["state"] == "READY" for entry in core.index())
         if ready != count:
             raise SystemExit(f"{ready} of {count} models are ready: {core.index()[0]}")
-        row["MiB"] = (memory_bytes() - before) >> 20
+        row["MiB"] = ((status_bytes("RssAnon") + status_bytes("RssShmem")) - before) >> 20
         row["threads"] = threading.active_count()
         note(row, "poll", core.poll)
         for number in range(CHANGED):
@@ -146,7 +143,7 @@ def measure(repository: Path, count: int) -> dict[str, Any]:
         if any(entry.get("state") == "READY" for entry in core.index()):
             raise SystemExit("models are left")
         time.sleep(4 * DELAY_SECONDS)
-        row["MiB after"] = (memory_bytes() - before) >> 20
+        row["MiB after"] = ((status_bytes("RssAnon") + status_bytes("RssShmem")) - before) >> 20
     return row
 
 
@@ -165,18 +162,6 @@ def note(row: dict[str, Any], step: str, work: Callable[[], object]) -> None:
     row[step] = time.process_time() - begun
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def memory_bytes() -> int:
-    """What this process has to itself, and the memory files of decrypted models that it shares with nobody."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return (int(fields["RssAnon"].split()[0]) + int(fields["RssShmem"].split()[0])) << 10
-
-
 # A server with very many.
 
 
@@ -186,9 +171,9 @@ def started(scratch: Path, count: int) -> dict[str, Any]:
         (folder / "models" / f"m{number}" / "1").mkdir(parents=True)
         (folder / "models" / f"m{number}" / "config.pbtxt").write_text('backend: "onnxruntime"\n')
     start = time.perf_counter()
-    with http_infer.serve_ports(folder, ["--model-control-mode=explicit"]) as ports:
+    with repoagent("listed", folder, ["--model-control-mode=explicit"]) as server:
         ready = time.perf_counter() - start
-        index = seconds(lambda: listed(ports["http"], count))
+        index = seconds(lambda: listed(server.http, count))
     shutil.rmtree(folder)
     return {"models": count, "seconds": ready, "index": index}
 
@@ -208,12 +193,9 @@ def listed(port: int, count: int) -> None:
 
 def show(rows: list[dict[str, Any]], starts: list[dict[str, Any]]) -> None:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; CPU milliseconds per model, MiB in all")
-    print("".join(f"{name:>17}" for name in COLUMNS))
-    for row in rows:
-        print("".join(f"{cell:>17}" for cell in cells_of(row)))
-    print(f"\n{'models':>7}{'seconds to ready':>20}{'seconds of an index':>20}")
-    for row in starts:
-        print(f"{row['models']:>7}{row['seconds']:>20.2f}{row['index']:>20.2f}")
+    print(table(COLUMNS, map(cells_of, rows)))
+    cells = [(row["models"], f"{row['seconds']:.2f}", f"{row['index']:.2f}") for row in starts]
+    print("\n" + table(("models", "seconds to ready", "seconds of an index"), cells))
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
@@ -259,22 +241,17 @@ def write(directory: Path, rows: list[dict[str, Any]], starts: list[dict[str, An
         writer.writerow(["step", "models", "milliseconds per model"])
         for step in ("load", "poll", "unload"):
             writer.writerows([step, row["models"], f"{row[step] * 1e3 / row['models']:.3f}"] for row in rows)
-    loads = table(COLUMNS, [cells_of(row) for row in rows])
+    loads = markdown(COLUMNS, [cells_of(row) for row in rows])
     cells = [[f"{row['models']:,}", f"{row['seconds']:.2f}", f"{row['index']:.2f}"] for row in starts]
     versions = f"Python {sys.version.split()[0]}, onnx {onnx.__version__}"
     machine = f"{os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}, {versions}"
     page = PAGE.format(
         loads=loads,
-        starts=table(("models", "seconds to ready", "seconds of an index"), cells),
+        starts=markdown(("models", "seconds to ready", "seconds of an index"), cells),
         machine=machine,
         date=datetime.now(UTC).strftime("%B %Y"),
     )
     (directory / "many-models.md").write_text(page)
-
-
-def table(head: tuple[str, ...], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

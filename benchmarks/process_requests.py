@@ -8,21 +8,21 @@ end's event loop; and in one that spins before it sleeps. They are loaded in tur
 is installed; medians count. All share the machine's cores.
 """
 
-import argparse
 import os
-import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-import http_infer
-import numpy as np
-from python_backend import IDENTITY, write_model
+from loads import SIXTEEN, http_rate, payload
+from measures import in_turns, medians, options_of, table
+from servers import MAIN, repoagent, write_model
 
-THREADS = """
+THREADS = f"""
 from repoagent.serving.instances.loop_reader import LoopReader
 LoopReader.here = staticmethod(lambda: None)
+{MAIN}
 """
 """Has every loop leave the answers of processes to threads."""
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -35,45 +35,24 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def main() -> int:
-    options = arguments()
-    arrays = {"x": (np.arange(16) / 8).astype(np.float32)}
-    payload = http_infer.payload("identity", "json", arrays)
-    rates: dict[int, dict[str, float]] = {}
+    options = options_of(__doc__, seconds=(2, "of one measurement"), rounds=5, connections=[1, 8, 32])
+    item, rows, good = payload("identity", "json", {"INPUT0": SIXTEEN}), [], True
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        write_model(Path(scratch) / "models")
         ports = {}
-        for number, (name, settings) in enumerate(VARIANTS.items()):
-            folder = Path(scratch, str(number))
-            write_model(folder / "models" / "identity", IDENTITY, None, 1)
+        for name, settings in VARIANTS.items():
             flags = [f"--backend-config=python,{setting}" for setting in settings]
-            before = THREADS if name == "by threads" else ""
-            ports[name] = stack.enter_context(http_infer.serve_ports(folder, flags, before=before))["http"]
-        for connections in options.connections:
-            found: dict[str, list[float]] = {name: [] for name in ports}
-            for _ in range(options.rounds):
-                for name, port in ports.items():
-                    found[name].append(http_infer.load(payload, port, connections, options.seconds))
-            rates[connections] = {name: statistics.median(values) for name, values in found.items()}
-    return show(rates)
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each case; the median counts")
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 32])
-    return parser.parse_args()
-
-
-def show(rates: dict[int, dict[str, float]]) -> int:
+            program = ("-c", THREADS if name == "by threads" else MAIN)
+            ports[name] = stack.enter_context(repoagent(name, Path(scratch), flags, program)).http
+        for count in options.connections:
+            takes = {name: partial(http_rate, item, port, count, options.seconds) for name, port in ports.items()}
+            rates = medians(in_turns(takes, options.rounds))
+            better = [rates["process"] / rates[name] for name in ("one by one", "by threads")]
+            good &= better[1] > 1 and (count == 1 or better[0] > 1)
+            rows.append([count, *(f"{rate:,.0f}" for rate in rates.values()), *(f"{part:.2f}" for part in better)])
     print(f"requests per second, {os.cpu_count()} cores shared with the generator, load {os.getloadavg()[0]:.1f}")
-    print(f"{'connections':<12}" + "".join(f"{name:>14}" for name in (*VARIANTS, "/ one by one", "/ by threads")))
-    for connections, row in rates.items():
-        cells = [f"{row[name]:,.0f}" for name in VARIANTS]
-        cells += [f"{row['process'] / row[name]:.2f}" for name in ("one by one", "by threads")]
-        print(f"{connections:<12}" + "".join(f"{cell:>14}" for cell in cells))
-    threads = all(row["process"] > row["by threads"] for row in rates.values())
-    alone = all(row["process"] > row["one by one"] for connections, row in rates.items() if connections > 1)
-    return 0 if threads and alone else 1
+    print(table(("connections", *VARIANTS, "/ one by one", "/ by threads"), rows))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ It also prints the time of a core that each process takes for a request, what th
 memory, shared pages divided among those that share them, and the seconds in which the application starts.
 """
 
-import argparse
 import os
 import secrets
 import shutil
@@ -27,14 +26,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import grpc_infer
-import http_infer
-import numpy as np
-from table_servers import free_ports, repoagent, write_model
+from loads import SIXTEEN, grpc_rate, http_rate, message, payload
+from measures import markdown, options_of
+from servers import free_ports, repoagent, write_model
 
 ONE, BARE, OURS = "one process", "bare Serve", "Ray Serve"
 SERVERS = (ONE, BARE, OURS)
-ARRAYS = {"INPUT0": (np.arange(16) / 8).astype(np.float32)}
+ARRAYS = {"INPUT0": SIXTEEN}
 MEMORY = 120 << 20
 LONGEST = 40
 """Characters of a directory below which the sockets of Ray have names that the system takes."""
@@ -55,11 +53,7 @@ class Cluster:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=3, help="of each measurement")
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
-    options = parser.parse_args()
+    options = options_of(__doc__, rounds=5, seconds=(3, "of each measurement"), connections=[1, 8])
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_model(folder / "models")
@@ -78,15 +72,15 @@ def main() -> int:
 
 
 def http(port: int, path: str = "") -> Load:
-    item = http_infer.payload("identity", "binary", ARRAYS)
+    item = payload("identity", "binary", ARRAYS)
     asked = replace(item, at=path) if path else item
-    return lambda count, seconds: http_infer.load(asked, port, count, seconds)
+    return lambda count, seconds: http_rate(asked, port, count, seconds)
 
 
 def grpc(port: int, application: str = "") -> Load:
-    message = grpc_infer.message("identity", ARRAYS)
+    body = message("identity", ARRAYS)
     metadata = [f"application={application}"] if application else []
-    return lambda count, seconds: grpc_infer.load(port, message, count, seconds, metadata=metadata)
+    return lambda count, seconds: grpc_rate(body, port, count, seconds, metadata=metadata)
 
 
 @contextmanager
@@ -219,28 +213,25 @@ def held_mib(pid: int) -> float:
 
 
 def show(rates: dict[tuple[str, int], dict[str, list[float]]]) -> None:
-    print("| | connections | one process, 1/s | bare Serve | Ray Serve | of bare | of one process |", end=" ")
-    print("ms of a request, one process | bare Serve | Ray Serve |")
-    print("| --- " * 10 + "|")
+    rows = []
     for (protocol, count), found in rates.items():
         alone, bare, ours = (statistics.median(found[name]) for name in SERVERS)
-        ratios = f"{ours / bare:.2f} | {ours / alone:.3f}"
-        times = " | ".join(f"{1000 / rate:.2f}" if count == 1 else "" for rate in (alone, bare, ours))
-        print(f"| {protocol} | {count} | {alone:,.0f} | {bare:,.0f} | {ours:,.0f} | {ratios} | {times} |")
+        ratios = [f"{ours / bare:.2f}", f"{ours / alone:.3f}"]
+        times = [f"{1000 / rate:.2f}" if count == 1 else "" for rate in (alone, bare, ours)]
+        rows.append([protocol, count, f"{alone:,.0f}", f"{bare:,.0f}", f"{ours:,.0f}", *ratios, *times])
+    columns = ["", "connections", "one process, 1/s", "bare Serve", "Ray Serve", "of bare", "of one process"]
+    print(markdown([*columns, "ms of a request, one process", "bare Serve", "Ray Serve"], rows))
 
 
 def show_costs(costs: Costs) -> None:
-    print(f"\n| milliseconds of a core per request | {' | '.join(' '.join(key) for key in costs)} |")
-    print("| --- " * (1 + len(costs)) + "|")
     roles = dict.fromkeys(title for cost in costs.values() for title in cost)
-    for title in roles:
-        print(f"| {title} | {' | '.join(f'{cost[title]:.2f}' for cost in costs.values())} |")
+    rows = [[title, *(f"{cost[title]:.2f}" for cost in costs.values())] for title in roles]
+    print("\n" + markdown(["milliseconds of a core per request", *map(" ".join, costs)], rows))
 
 
 def show_memory(held: dict[str, float]) -> None:
-    print("\n| process | MiB |\n| --- | --- |")
-    for name, mib in sorted(held.items(), key=lambda item: -item[1]):
-        print(f"| {name} | {mib:.0f} |")
+    rows = [(name, f"{mib:.0f}") for name, mib in sorted(held.items(), key=lambda item: -item[1])]
+    print("\n" + markdown(("process", "MiB"), rows))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ code of a library takes counts for the step that calls it.
 
 import argparse
 import cProfile
-import json
 import os
 import pstats
 import runpy
@@ -21,24 +20,22 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import grpc_infer
-import http_infer
 import numpy as np
-from table_load import session_seconds
-from table_servers import START_SECONDS, Server, check, running
+from loads import rate
+from measures import markdown, options_of, session_seconds, table
+from onnx_models import write_models
+from servers import MAIN, Server, repoagent
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from repoagent.serving.requests.tensor import Tensor
 
 MODEL: Final = "relu_16"
-PLAIN: Final = ("-c", "from repoagent.cli.main import main; main()")
 STATS: Final = "REQUEST_STEPS_STATS"
 STEPS: Final = (
     ("bytes: sockets, HTTP, HTTP/2", ("repoagent_server/http/", "repoagent_server/grpc/http2/", "hpack/")),
@@ -54,11 +51,16 @@ WAYS: Final = {"json": "HTTP, JSON", "binary": "HTTP, binary", "grpc": "gRPC", "
 
 
 def main() -> int:
-    options = arguments()
+    options = options_of(
+        __doc__,
+        seconds=(3, "length of one measurement"),
+        grpc_transport=("builtin", "what carries gRPC"),
+        write=(Path, "write the page into this directory"),
+    )
     steps: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        arrays = http_infer.write_models(folder / "models")[MODEL]
+        arrays = write_models(folder / "models")[MODEL]
         for way in WAYS:
             ask = in_process if way == "process" else served
             total, shares = ask(folder, way, arrays, options)
@@ -69,28 +71,18 @@ def main() -> int:
     return 0
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=3, help="length of one measurement")
-    parser.add_argument("--grpc-transport", default="builtin", help="what carries gRPC")
-    parser.add_argument("--write", type=Path, help="write the page into this directory")
-    return parser.parse_args()
-
-
 Found = tuple[float, Mapping[str, float]]
 """Microseconds of the processor per request, and the share of each step."""
 
 
 def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: argparse.Namespace) -> Found:
     """Over a connection, to a server of its own."""
-    seconds = options.seconds
+    seconds, flags = options.seconds, [f"--grpc-transport={options.grpc_transport}"]
 
     def load(server: Server) -> float:
-        if way == "grpc":
-            return grpc_infer.load(server.grpc, grpc_infer.message(MODEL, dict(arrays)), 1, seconds)
-        return http_infer.load(http_infer.payload(MODEL, way, dict(arrays)), server.http, 1, seconds)
+        return rate(way, MODEL, arrays, ("127.0.0.1", server.grpc if way == "grpc" else server.http), 1, seconds)
 
-    with started(folder, f"{way}-plain", PLAIN, options) as server:
+    with repoagent(f"{way}-plain", folder, flags, ("-c", MAIN)) as server:
         load(server)
         begun = session_seconds(server)
         count = load(server) * seconds
@@ -98,26 +90,11 @@ def served(folder: Path, way: str, arrays: Mapping[str, np.ndarray], options: ar
     stats = folder / f"{way}.stats"
     os.environ[STATS] = f"{'grpc' if way == 'grpc' else 'http'}:{stats}"
     try:
-        with started(folder, f"{way}-profiled", (__file__,), options) as server:
+        with repoagent(f"{way}-profiled", folder, flags, (__file__,)) as server:
             load(server)
     finally:
         del os.environ[STATS]
     return total, shares_of(pstats.Stats(str(stats)))
-
-
-@contextmanager
-def started(folder: Path, name: str, program: Sequence[str], options: argparse.Namespace) -> Iterator[Server]:
-    """A server in a session of its own."""
-    ready, log = folder / f"{name}.json", folder / f"{name}.log"
-    command = [sys.executable, *program, "serve", "--model-repository", str(folder / "models"), "--http-port=0"]
-    command += ["--grpc-port=0", "--metrics-port=0", f"--grpc-transport={options.grpc_transport}"]
-    command += [f"--ready-file={ready}", "--workspace-directory", str(folder / f"{name}-workspace")]
-    with running(command, log) as process:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            check(process, log, deadline)
-        ports = json.loads(ready.read_text())
-        yield Server(name, "", int(ports["http"]["port"]), int(ports["grpc"]["port"]), process.pid)
 
 
 def in_process(folder: Path, _way: str, arrays: Mapping[str, np.ndarray], options: argparse.Namespace) -> Found:
@@ -184,10 +161,10 @@ def profile_front_end() -> None:
 
 
 def show(steps: Mapping[str, Mapping[str, float]]) -> None:
-    print(f"{'microseconds of the processor':<34}" + "".join(f"{label:>14}" for label in WAYS.values()))
-    for name in (*(name for name, _ in STEPS), OTHER):
-        print(f"{name:<34}" + "".join(f"{found[name]:>14.1f}" for found in steps.values()))
-    print(f"{'in all':<34}" + "".join(f"{sum(found.values()):>14.1f}" for found in steps.values()))
+    names = (*(name for name, _ in STEPS), OTHER)
+    rows = [[name, *(f"{found[name]:.1f}" for found in steps.values())] for name in names]
+    rows.append(["in all", *(f"{sum(found.values()):.1f}" for found in steps.values())])
+    print(table(("microseconds of the processor", *WAYS.values()), rows))
 
 
 PAGE = """# What a request costs
@@ -237,7 +214,7 @@ def page(steps: Mapping[str, Mapping[str, float]]) -> str:
     head = ["", *WAYS.values()]
     machine = f"{os.cpu_count()} cores with a load of {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
     return PAGE.format(
-        table="\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)),
+        table=markdown(head, rows),
         machine=machine,
         date=datetime.now(UTC).strftime("%B %Y"),
     )

@@ -2,25 +2,19 @@
 
 import csv
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import http_infer
-import numpy as np
-from table_rounds import Sample
-from table_servers import Missing, Server
-
-__all__ = ["Case", "busy_seconds", "own_seconds", "perf_analyzer", "session_seconds", "take"]
+from loads import SIXTEEN, http_rate, payload
+from measures import Others, Sample
+from servers import Missing, Server
 
 WINDOWS = 3
 """perf_analyzer takes the mean of so many."""
-_ARRAYS = {"INPUT0": (np.arange(16) / 8).astype(np.float32)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +27,14 @@ class Case:
 
 def take(case: Case, server: Server, servers: Sequence[Server], seconds: int, analyzer: Path | None) -> Sample:
     """Measure once."""
-    begun, busy, own = time.perf_counter(), busy_seconds(), own_seconds(servers)
-    if case.form in ("json", "binary"):
-        rate = http_infer.load(
-            http_infer.payload("identity", case.form, _ARRAYS), server.http, case.connections, seconds
-        )
-    else:
-        assert analyzer is not None
-        rate = analyzed(analyzer, case, server.grpc, seconds)
-    took = time.perf_counter() - begun
-    others = (busy_seconds() - busy - (own_seconds(servers) - own)) / took
-    return Sample(rate, max(0.0, others))
+    with Others(servers) as others:
+        if case.form in ("json", "binary"):
+            item = payload("identity", case.form, {"INPUT0": SIXTEEN})
+            rate = http_rate(item, server.http, case.connections, seconds)
+        else:
+            assert analyzer is not None
+            rate = analyzed(analyzer, case, server.grpc, seconds)
+    return Sample(rate, others.cores)
 
 
 def analyzed(analyzer: Path, case: Case, port: int, seconds: int) -> float:
@@ -85,29 +76,3 @@ def perf_analyzer(environment: Path, wheels: Path) -> Path:
         if not (libraries / name).exists():
             (libraries / name).symlink_to(source.resolve())
     return program
-
-
-def busy_seconds() -> float:
-    """CPU seconds that all processes of the machine have used."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
-
-
-def own_seconds(servers: Sequence[Server]) -> float:
-    """Those of this program, of the generators that have ended, and of the servers with their processes."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    return own + sum(session_seconds(server) for server in servers)
-
-
-def session_seconds(server: Server) -> float:
-    """Those of a server and its processes."""
-    ticks = 0
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:  # It has just ended.
-            continue
-        if int(fields[3]) == server.session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from measures import Sample, markdown
 from table_load import Case
-from table_rounds import Sample
 
 __all__ = ["Table", "show", "write"]
 
@@ -108,7 +108,7 @@ def page(table: Table) -> str:
     counts = [len(samples) for samples in table.samples.values()]
     count = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     return PAGE.format(
-        table="\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows)),
+        table=markdown(head, rows),
         machine=table.machine,
         date=datetime.now(UTC).strftime("%B %Y"),
         count=count,

@@ -28,14 +28,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from fast_paths import METHOD, http_request, message, write_models
+from loads import METHOD, message, numbers, payload, request_of
+from measures import clock_of, least_costs, options_of
+from onnx_models import write_wide_models
 from repoagent_server import KServeGrpc, KServeHttp
+from servers import HERE, free_ports, piped, running, wait_until_ready
 
 from repoagent.server import Server
 
-HERE: Final = Path(__file__).parent
 KINDS: Final = {"ECDSA P-256": "ec -pkeyopt ec_paramgen_curve:P-256", "RSA 2048": "rsa:2048"}
 FIXED: Final = "x" * 200
+REQUEST: Final = request_of(payload("add", "binary", numbers(16)))
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """How a client of HTTP/2 begins: the preface, and settings that change nothing."""
 
@@ -52,11 +55,18 @@ class Subject:
 
     def seconds(self) -> float:
         """How long its threads have computed."""
-        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.pids)  # as clock_getcpuclockid(3)
+        return sum(map(clock_of, self.pids))
 
 
 def main() -> int:
-    options = arguments()
+    options = options_of(
+        __doc__,
+        rounds=(30, "how often each port has its turn"),
+        requests=(200, "requests of a turn"),
+        flooders=(2, "processes that make handshakes"),
+        serve=str,
+        flood=int,
+    )
     if options.serve is not None:
         serve(Path(options.serve))
         return 0
@@ -68,7 +78,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
             folder = Path(scratch)
             make_certificate(folder, key)
-            write_models(folder / "models")
+            write_wide_models(folder / "models")
             subjects = [*stack.enter_context(ours(folder)), *stack.enter_context(peers(folder))]
             print(f"\n{kind}\n{'':34}{'plain':>10}{'TLS':>10}{'ratio':>8}{'added':>10}")
             for subject in subjects:
@@ -77,16 +87,6 @@ def main() -> int:
                 compare(subject, "a connection", connecting, options.requests // 4, options)
             flooded([subject for subject in subjects if not subject.grpc], options)
     return 0
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="how often each port has its turn")
-    parser.add_argument("--requests", type=int, default=200, help="requests of a turn")
-    parser.add_argument("--flooders", type=int, default=2, help="processes that make handshakes")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--flood", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 def make_certificate(folder: Path, key: str) -> None:
@@ -122,21 +122,13 @@ def serve(folder: Path) -> None:
 
 @contextmanager
 def ours(folder: Path) -> Iterator[list[Subject]]:
-    command = [sys.executable, __file__, "--serve", str(folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        http, https, own, own_tls, other, other_tls = json.loads(process.stdout.readline())
-        pids = (process.pid,)
+    with piped([sys.executable, __file__, "--serve", str(folder)]) as (pid, ports):
+        http, https, own, own_tls, other, other_tls = ports
         yield [
-            Subject("HTTP, repoagent", pids, http, https),
-            Subject("gRPC, repoagent", pids, own, own_tls, True),
-            Subject("gRPC, grpcio transport", pids, other, other_tls, True),
+            Subject("HTTP, repoagent", (pid,), http, https),
+            Subject("gRPC, repoagent", (pid,), own, own_tls, True),
+            Subject("gRPC, grpcio transport", (pid,), other, other_tls, True),
         ]
-    finally:
-        process.stdin.close()
-        process.wait()
 
 
 @contextmanager
@@ -154,20 +146,17 @@ def peers(folder: Path) -> Iterator[list[Subject]]:
 @contextmanager
 def uvicorn(folder: Path) -> Iterator[Subject]:
     plain, tls = ports = free_ports(2)
-    base = [sys.executable, "-m", "uvicorn", "echo_http:app", "--loop=uvloop", "--http=httptools", "--lifespan=off"]
+    base = [sys.executable, "-m", "uvicorn", "echoes:app", "--loop=uvloop", "--http=httptools", "--lifespan=off"]
     base += ["--log-level=critical", "--no-access-log", f"--app-dir={HERE}"]
     files = [f"--ssl-certfile={folder / 'tls.crt'}", f"--ssl-keyfile={folder / 'tls.key'}"]
-    processes = [
-        subprocess.Popen([*base, f"--port={port}", *more]) for port, more in zip(ports, ([], files), strict=True)
-    ]
-    try:
-        for port in ports:
-            wait_for(port)
-        yield Subject("HTTP, uvicorn (echo)", [process.pid for process in processes], plain, tls)
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
+    with ExitStack() as stack:
+        pids = []
+        for port, more in zip(ports, ([], files), strict=True):
+            log = folder / f"uvicorn-{port}.log"
+            process = stack.enter_context(running([*base, f"--port={port}", *more], log))
+            wait_until_ready(process, log, port, "")
+            pids.append(process.pid)
+        yield Subject("HTTP, uvicorn (echo)", pids, plain, tls)
 
 
 @contextmanager
@@ -185,31 +174,10 @@ def nginx(program: str, folder: Path) -> Iterator[Subject]:
         f" {site} }} }}\n"
     )
     command = [program, "-c", str(config), "-p", str(folder), "-g", f"user {os.environ.get('USER', 'root')};"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(tls)
+    with running(command, folder / "nginx.log") as process:
+        wait_until_ready(process, folder / "nginx.log", tls, "")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         yield Subject("HTTP, nginx (fixed answer)", [int(pid) for pid in children], plain, tls)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(one.getsockname()[1]) for one in sockets]
-
-
-def wait_for(port: int) -> None:
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit(f"nothing listens on port {port}")
 
 
 # The clients.
@@ -239,7 +207,7 @@ def asking(subject: Subject, tls: bool, stack: ExitStack) -> Callable[[int], obj
     if subject.grpc:
         return asking_grpc(subject, tls, stack)
     connection = stack.enter_context(connected(subject.tls if tls else subject.plain, tls))
-    request = http_request("add", binary=True)
+    request = REQUEST
 
     def turn(requests: int) -> None:
         for _ in range(requests):
@@ -268,11 +236,11 @@ def asking_grpc(subject: Subject, tls: bool, stack: ExitStack) -> Callable[[int]
     else:
         channel = grpc.insecure_channel(address)
     call: Any = stack.enter_context(channel).unary_unary(METHOD)
-    payload = message("add")
+    body = message("add", numbers(16))
 
     def turn(requests: int) -> None:
         for _ in range(requests):
-            assert call(payload)
+            assert call(body)
 
     return turn
 
@@ -280,7 +248,7 @@ def asking_grpc(subject: Subject, tls: bool, stack: ExitStack) -> Callable[[int]
 def connecting(subject: Subject, tls: bool, _: ExitStack) -> Callable[[int], object]:
     """Connections with one request (of gRPC: with the server's settings) each; with TLS, a full handshake each."""
     port = subject.tls if tls else subject.plain
-    protocol, first = ("h2", HELLO) if subject.grpc else ("http/1.1", http_request("add", binary=True))
+    protocol, first = ("h2", HELLO) if subject.grpc else ("http/1.1", REQUEST)
 
     def turn(connections: int) -> None:
         for _ in range(connections):
@@ -298,15 +266,8 @@ def compare(subject: Subject, what: str, begin: Begin, count: int, options: argp
     """Print what one of ``count`` things costs the server, plain and with TLS."""
     with ExitStack() as stack:
         turns = {tls: begin(subject, tls, stack) for tls in (False, True)}
-        costs: dict[bool, list[float]] = {False: [], True: []}
-        for turn in turns.values():
-            turn(count // 4)
-        for _ in range(options.rounds):
-            for tls, turn in turns.items():
-                before = subject.seconds()
-                turn(count)
-                costs[tls].append((subject.seconds() - before) / count * 1e6)
-    plain, secured = min(costs[False]), min(costs[True])
+        costs = least_costs(turns, dict.fromkeys(turns, subject.seconds), options.rounds, count, 4)
+    plain, secured = costs[False], costs[True]
     row = f"{plain:>10.1f}{secured:>10.1f}{secured / plain:>8.2f}{secured - plain:>+10.1f}"
     print(f"{subject.name + ': ' + what:34}{row}"[:90], flush=True)
 

@@ -16,14 +16,14 @@ from tests.docs.conftest import TREE
 def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The modules of the benchmark, as its script imports them."""
     monkeypatch.syspath_prepend(TREE / "benchmarks")
-    names = ("bench_table", "table_load", "table_page")
+    names = ("bench_table", "measures", "table_page")
     found: dict[str, ModuleType] = {name: importlib.import_module(name) for name in names}
     return SimpleNamespace(**found)
 
 
 @pytest.fixture
 def table(modules: SimpleNamespace) -> Any:
-    sample = modules.table_load.Sample
+    sample = modules.measures.Sample
     names = {"repoagent": "repoagent 0.1", "repoagent, process": "repoagent 0.1", "Triton": "Triton 2.51"}
     samples = {
         (case, name): [sample(rate, 0.05) for rate in (1000.0 * number, 1100.0 * number, 900.0 * number)]
@@ -57,7 +57,7 @@ def test_the_page_the_data_and_the_plot_lie_together(modules: SimpleNamespace, t
 
 
 def test_a_sample_that_others_disturbed_does_not_count_if_there_is_another(modules: SimpleNamespace) -> None:
-    sample = modules.table_load.Sample
+    sample = modules.measures.Sample
     calm, disturbed = sample(100.0, 0.1), sample(50.0, 0.5)
     assert modules.bench_table.quiet([disturbed, calm]) == [calm]
     assert modules.bench_table.quiet([disturbed]) == [disturbed]

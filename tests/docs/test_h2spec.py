@@ -75,10 +75,12 @@ def test_without_h2spec_it_fails_and_names_what_is_missing() -> None:
 
 @pytest.mark.slow
 def test_the_port_with_pages_has_pages_and_serves_models(script: ModuleType, tmp_path: Path) -> None:
-    script.write_models(tmp_path / "models")
+    script.write_wide_models(tmp_path / "models")
     with script.served(tmp_path, pages=True, tls=False) as server:
         with script.connected(server.port, None) as channel:
-            assert channel.unary_unary(script.METHOD)(script.message("add"), timeout=60, wait_for_ready=True)
+            assert channel.unary_unary(script.METHOD)(
+                script.message("add", script.numbers(16)), timeout=60, wait_for_ready=True
+            )
         assert _page(server.port) == ("200", b"\0\0\0\0\6a page")
 
 

@@ -97,7 +97,7 @@ def test_ours_is_measured_and_a_missing_engine_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_server_ends_with_the_program_that_is_terminated(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from table_servers import end_with_servers, running\n"
+        "import sys, time; from pathlib import Path; from servers import end_with_servers, running\n"
         "end_with_servers()\n"
         "with running(['sleep', '600'], Path(sys.argv[1])) as process:\n"
         "    print(process.pid, flush=True)\n"

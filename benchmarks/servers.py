@@ -1,4 +1,4 @@
-"""The servers that bench_table.py compares: each in a session of its own, on free ports, over the same model."""
+"""Servers that benchmarks start: ours, echoes and peers, each in a session of its own, on free ports."""
 
 import json
 import os
@@ -9,33 +9,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
+from typing import Any
 from urllib.request import urlopen
-
-__all__ = [
-    "START_SECONDS",
-    "Missing",
-    "NotStarted",
-    "Server",
-    "check",
-    "end_with_servers",
-    "free_ports",
-    "mlserver",
-    "output",
-    "repoagent",
-    "running",
-    "triton",
-    "wait_until_ready",
-    "write_model",
-]
 
 HERE = Path(__file__).parent
 START_SECONDS = 120.0
-READY = "/v2/models/identity/ready"
+MAIN = "from repoagent.cli.main import main; main()"
 IDENTITY = """
 import triton_python_backend_utils as pb_utils
 
@@ -50,6 +33,7 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: [16] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [16] }
 instance_group { count: 1 kind: KIND_CPU }
 """
+Process = subprocess.Popen[bytes]
 
 
 class Missing(Exception):
@@ -70,6 +54,14 @@ class Server:
     grpc: int
     session: int
     """All its processes are in this one."""
+    metrics: int = 0
+
+
+def report_missing(missing: Mapping[str, str]) -> int:
+    """Print the peers that are not there, with how to get them; the exit status."""
+    for name, remedy in missing.items():
+        print(f"MISSING {name}: {remedy}")
+    return 1 if missing else 0
 
 
 def write_model(repository: Path) -> None:
@@ -80,21 +72,28 @@ def write_model(repository: Path) -> None:
 
 
 @contextmanager
-def repoagent(name: str, folder: Path, flags: Sequence[str] = ()) -> Iterator[Server]:
-    """This project, as it is installed here, over ``folder/models``."""
-    ready = folder / "ready.json"
-    program = "from repoagent.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "serve", "--model-repository", str(folder / "models")]
-    command += ["--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}"]
-    command += ["--workspace-directory", str(folder / "workspace"), *flags]
-    with running(command, folder / "log") as process:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            check(process, folder / "log", deadline)
-        document = json.loads(ready.read_text())
-        ports = {protocol: int(document[protocol]["port"]) for protocol in ("http", "grpc")}
+def repoagent(
+    name: str, folder: Path, flags: Sequence[str] = (), program: Sequence[str] = ("-c", MAIN)
+) -> Iterator[Server]:
+    """This project, as it is installed here, over ``folder/models``; ``program`` is what Python runs."""
+    place = folder / re.sub(r"\W", "-", name)
+    ready, log = place.with_suffix(".json"), place.with_suffix(".log")
+    command = [sys.executable, *program, "serve", f"--model-repository={folder / 'models'}", "--http-port=0"]
+    command += ["--grpc-port=0", "--metrics-port=0", f"--ready-file={ready}", f"--workspace-directory={place}", *flags]
+    with running(command, log) as process:
+        document = document_of(process, log, ready)
+        ports = {protocol: int(document[protocol]["port"]) for protocol in ("http", "grpc", "metrics")}
         revision = output(["git", "-C", str(HERE), "describe", "--always", "--dirty"]).strip() or "unknown"
-        yield Server(name, f"repoagent {revision}", ports["http"], ports["grpc"], process.pid)
+        yield Server(name, f"repoagent {revision}", session=process.pid, **ports)
+
+
+@contextmanager
+def echo(kind: str, folder: Path) -> Iterator[Server]:
+    """A server that returns what it gets: ``http`` on uvicorn, or ``grpc`` on grpcio."""
+    ready, log = folder / f"echo-{kind}.json", folder / f"echo-{kind}.log"
+    with running([sys.executable, str(HERE / "echoes.py"), kind, str(ready)], log) as process:
+        port = int(document_of(process, log, ready)["port"])
+        yield Server("echo", "", port, port, process.pid)
 
 
 @contextmanager
@@ -123,7 +122,7 @@ def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
         "CUDA_VISIBLE_DEVICES": "",
     }
     with running(command, folder / "log", variables) as process:
-        wait_until_ready(process, folder / "log", ports[0], READY)
+        wait_until_ready(process, folder / "log", ports[0], "/v2/models/identity/ready")
         text = (folder / "log").read_text(errors="replace")
         found = re.search(r"server_version\s*\|\s*([\d.]+)", text)
         wheel = next(site.glob("nvidia_pytriton-*.dist-info")).name.split("-")[1].removesuffix(".dist")
@@ -132,21 +131,26 @@ def triton(name: str, folder: Path, environment: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def mlserver(name: str, folder: Path, environment: Path) -> Iterator[Server]:
-    """MLServer, installed in ``environment``, with a runtime that returns its input, in one process."""
+def mlserver(name: str, folder: Path, environment: Path, *, onnx: bool = False) -> Iterator[Server]:
+    """MLServer, installed in ``environment``, in one process.
+
+    It has a runtime that returns its input, or with ``onnx`` one that runs the ONNX files of ``folder/models``.
+    """
     program = environment / "bin" / "mlserver"
     if not program.exists():
-        raise Missing("MLServer is not installed; `make bench-table` does it")
-    ports = free_ports(3)
-    home = folder / "identity"
-    home.mkdir(parents=True)
-    settings = {"name": "identity", "implementation": "mlserver_identity.Identity"}
-    (home / "model-settings.json").write_text(json.dumps(settings))
+        raise Missing("MLServer is not installed; `make bench-peers` does it")
+    ports, home = free_ports(3), folder / "mlserver"
+    for model in sorted((folder / "models").iterdir()):
+        parameters = {"uri": str(model / "1" / "model.onnx")} if onnx else {}
+        kind = f"mlserver_models.{'OnnxModel' if onnx else 'Identity'}"
+        (home / model.name).mkdir(parents=True)
+        settings = {"name": model.name, "implementation": kind, "parameters": parameters}
+        (home / model.name / "model-settings.json").write_text(json.dumps(settings))
     numbers = dict(zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True))
-    (folder / "settings.json").write_text(json.dumps({**numbers, "parallel_workers": 0, "debug": False}))
+    (home / "settings.json").write_text(json.dumps({**numbers, "parallel_workers": 0, "debug": False}))
     variables = {**os.environ, "PYTHONPATH": str(HERE)}
-    with running([str(program), "start", str(folder)], folder / "log", variables) as process:
-        wait_until_ready(process, folder / "log", ports[0], READY)
+    with running([str(program), "start", str(home)], folder / "mlserver.log", variables) as process:
+        wait_until_ready(process, folder / "mlserver.log", ports[0], "/v2/health/ready")
         version = output([str(environment / "bin" / "python"), "-c", "import mlserver; print(mlserver.__version__)"])
         yield Server(name, f"MLServer {version.strip()}", ports[0], ports[1], process.pid)
 
@@ -157,9 +161,8 @@ def end_with_servers() -> None:
 
 
 @contextmanager
-def running(
-    command: list[str], log: Path, environment: dict[str, str] | None = None
-) -> Iterator["subprocess.Popen[bytes]"]:
+def running(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[Process]:
+    """A process in a session of its own, which ends with the block."""
     with log.open("wb") as written:
         process = subprocess.Popen(command, stdout=written, stderr=written, env=environment, start_new_session=True)
         try:
@@ -173,25 +176,47 @@ def running(
                 process.wait()
 
 
-def wait_until_ready(
-    process: "subprocess.Popen[bytes]", log: Path, port: int, path: str, seconds: float = START_SECONDS
-) -> None:
-    """Return when ``path`` answers with 200."""
-    deadline = time.monotonic() + seconds
-    while True:
-        check(process, log, deadline)
+def document_of(process: Process, log: Path, ready: Path) -> Any:
+    """What a server writes to ``ready`` when it is."""
+    _wait(process, log, START_SECONDS, ready.exists)
+    return json.loads(ready.read_text())
+
+
+def wait_until_ready(process: Process, log: Path, port: int, path: str, seconds: float = START_SECONDS) -> None:
+    """Return when ``path`` answers with 200; with no path, when ``port`` takes a connection."""
+
+    def answers() -> bool:
         try:
+            if not path:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return True
             with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except (URLError, OSError):
-            pass
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    _wait(process, log, seconds, answers)
 
 
-def check(process: "subprocess.Popen[bytes]", log: Path, deadline: float) -> None:
-    if process.poll() is not None or time.monotonic() > deadline:
-        raise NotStarted(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-4000:]}")
-    time.sleep(0.05)
+def _wait(process: Process, log: Path, seconds: float, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise NotStarted(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-4000:]}")
+        time.sleep(0.02)
+
+
+@contextmanager
+def piped(command: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    """A process that serves until its standard input ends: its id, and the JSON that it prints first."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield process.pid, json.loads(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def free_ports(count: int) -> list[int]:
@@ -202,6 +227,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def output(command: list[str]) -> str:
+def output(command: Sequence[str]) -> str:
     """What a program writes; empty if it fails."""
     return subprocess.run(command, capture_output=True, text=True).stdout
