@@ -9,34 +9,27 @@ user and system time, which says more than the clock on a busy machine. A peer t
 makes the exit status 1 (``apt install age``, ``pip install pyrage``), as does output that differs.
 """
 
-import argparse
 import filecmp
 import importlib.util
 import os
-import resource
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from measures import Cost, fill, in_turns, options_of, run, size_of, table
 from repoagent_decrypt.age.files import encrypt_file
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
+from servers import report_missing
 
-CORES = len(os.sched_getaffinity(0))
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 PEAK = """
-from pathlib import Path
 status = Path("/proc/self/status").read_text()
 print(status[status.index("VmHWM:"):].split()[1])
 """
-OURS = (
-    """
+OURS = f"""
 import sys
 from pathlib import Path
 from repoagent_decrypt.age.files import decrypt_file
@@ -47,11 +40,8 @@ identities = parse_identities(key.read_bytes(), "key").native
 with Workers() as workers:
     for path in source.iterdir():
         decrypt_file(path, target / path.name, identities, workers=workers)
-"""
-    + PEAK
-)
-PYRAGE = (
-    """
+{PEAK}"""
+PYRAGE = f"""
 import sys
 from pathlib import Path
 import pyrage
@@ -59,163 +49,73 @@ key, source, target = map(Path, sys.argv[1:])
 identity = pyrage.x25519.Identity.from_str(key.read_text().strip())
 for path in source.iterdir():
     pyrage.decrypt_file(str(path), str(target / path.name), [identity])
-"""
-    + PEAK
-)
+{PEAK}"""
 AGE = 'for path in "$2"/*; do age -d -i "$1" -o "$3/${path##*/}" "$path" || exit 1; done'
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A way to decrypt all files of one directory into another: ``argv(key, source, target)``."""
-
-    name: str
-    installed: bool
-    argv: Callable[[Path, Path, Path], list[str]]
-
-
-def python(code: str) -> Callable[[Path, Path, Path], list[str]]:
-    return lambda key, source, target: [sys.executable, "-c", code, str(key), str(source), str(target)]
-
-
-TOOLS = [
-    Tool("repoagent", True, python(OURS)),
-    Tool("pyrage", importlib.util.find_spec("pyrage") is not None, python(PYRAGE)),
-    Tool(
-        "age",
-        shutil.which("age") is not None,
-        lambda key, source, target: ["sh", "-c", AGE, "sh", str(key), str(source), str(target)],
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The key, and ``count`` encrypted files of ``size`` bytes together."""
-
-    key: Path
-    plain: Path
-    sealed: Path
-    size: int
+TOOLS = {
+    "repoagent": [sys.executable, "-c", OURS],
+    "pyrage": [sys.executable, "-c", PYRAGE],
+    "age": ["sh", "-c", AGE, "sh"],
+}
+"""What decrypts all files of a directory into another: the arguments are the key, the source and the target."""
 
 
 @contextmanager
-def work(directory: Path, size: int, count: int) -> Iterator[Work]:
-    """Make files of random content and encrypt them."""
+def sealed(directory: Path, size: int, count: int) -> Iterator[Path]:
+    """``key``, and ``count`` files of ``size`` bytes together in ``plain``, encrypted in ``sealed``."""
     with tempfile.TemporaryDirectory(prefix="age-speed-", dir=directory) as name:
-        root = Path(name)
-        identity = X25519Identity.generate()
-        made = Work(root / "key", root / "plain", root / "sealed", size // count * count)
-        made.key.write_text(identity.export() + "\n")
-        made.plain.mkdir()
-        made.sealed.mkdir()
-        for number in range(count):
-            write_random(made.plain / f"{number:03}", size // count)
-            encrypt_file(made.plain / f"{number:03}", made.sealed / f"{number:03}", [identity.recipient])
-        yield made
+        root, identity = Path(name), X25519Identity.generate()
+        (root / "key").write_text(identity.export() + "\n")
+        (root / "sealed").mkdir()
+        for path in fill(root / "plain", size, count).iterdir():
+            encrypt_file(path, root / "sealed" / path.name, [identity.recipient])
+        yield root
 
 
-def write_random(path: Path, size: int) -> None:
-    block = os.urandom(1 << 20)
-    with path.open("wb") as file:
-        for start in range(0, size, len(block)):
-            file.write(block[: size - start])
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of one run: seconds on the clock and of all CPUs, and the peak of the process in KiB (0 if it does not tell)."""
-
-    seconds: float
-    cpu: float
-    peak: int
-
-
-def run(tool: Tool, job: Work) -> Cost:
+def decrypted(name: str, root: Path) -> Cost:
     """Decrypt everything once, and check the result."""
-    target = job.key.parent / "opened"
+    target = root / "opened"
     target.mkdir()
     try:
-        before = cpu_of_children()
-        start = time.perf_counter()
-        done = subprocess.run(tool.argv(job.key, job.sealed, target), capture_output=True, text=True, check=True)
-        cost = Cost(time.perf_counter() - start, cpu_of_children() - before, int(done.stdout or 0))
-        check_same(job.plain, target)
+        cost = run([*TOOLS[name], root / "key", root / "sealed", target])
+        names = [path.name for path in (root / "plain").iterdir()]
+        same, different, missing = filecmp.cmpfiles(root / "plain", target, names, shallow=False)
+        if len(same) != len(names):
+            sys.exit(f"WRONG OUTPUT: {[*different, *missing]}")
         return cost
     finally:
         shutil.rmtree(target)
 
 
-def cpu_of_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def check_same(plain: Path, opened: Path) -> None:
-    names = sorted(path.name for path in plain.iterdir())
-    same, different, missing = filecmp.cmpfiles(plain, opened, names, shallow=False)
-    if len(same) != len(names):
-        sys.exit(f"WRONG OUTPUT: {[*different, *missing]}")
-
-
-def compare(job: Work, count: int, rounds: int) -> bool:
-    """Print a line for each tool; false if one is missing."""
-    installed = [tool for tool in TOOLS if tool.installed]
-    costs: dict[str, list[Cost]] = {tool.name: [] for tool in installed}
-    for number in range(rounds + 1):
-        for tool in installed:
-            cost = run(tool, job)
-            if number:
-                costs[tool.name].append(cost)
-    files = "1 file" if count == 1 else f"{count} files"
-    print(f"\n{job.size / UNITS['M']:.0f} MiB in {files}, {CORES} cores, median of {rounds}")
-    medians = {name: median(each) for name, each in costs.items()}
-    for tool in TOOLS:
-        found = medians.get(tool.name)
-        print(f"  {tool.name:<10} {describe(found, medians['repoagent'], job.size) if found else 'MISSING'}")
-    return len(installed) == len(TOOLS)
-
-
-def median(costs: list[Cost]) -> Cost:
-    return Cost(
-        seconds=statistics.median(cost.seconds for cost in costs),
-        cpu=statistics.median(cost.cpu for cost in costs),
-        peak=max(cost.peak for cost in costs),
+def main() -> int:
+    options = options_of(
+        __doc__, size=("2G", "bytes in all"), rounds=3, directory=(Path("/dev/shm"), "where the files go")
     )
-
-
-def describe(cost: Cost, ours: Cost, size: int) -> str:
-    text = f"{cost.seconds:7.2f} s  cpu {cost.cpu:6.2f} s {size / cost.seconds / 1e9:6.2f} GB/s"
-    if cost is ours:
-        return text
-    return f"{text}   repoagent is {cost.seconds / ours.seconds:.2f} times as fast, cpu {cost.cpu / ours.cpu:.2f}"
-
-
-def peaks(directory: Path, sizes: list[int]) -> None:
-    """Print the peak memory of our process for files of several sizes."""
-    print("\npeak resident memory of the repoagent process")
-    for size in sizes:
-        with work(directory, size, 1) as job:
-            print(f"  {size / UNITS['M']:6.0f} MiB file: {run(TOOLS[0], job).peak / 1024:6.1f} MiB")
-
-
-def parse_size(text: str) -> int:
-    return int(text[:-1]) * UNITS[text[-1].upper()] if text[-1:].upper() in UNITS else int(text)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=parse_size, default=2 << 30, help="bytes in all, for example 64M")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, default=Path("/dev/shm"), help="where the files go")
-    options = parser.parse_args()
-    complete = True
+    size, missing = size_of(options.size), {}
+    if importlib.util.find_spec("pyrage") is None:
+        missing["pyrage"] = "make bench-peers"
+    if shutil.which("age") is None:
+        missing["age"] = "make bench-peers"
     for count in (1, 200):
-        with work(options.directory, options.size, count) as job:
-            complete &= compare(job, count, options.rounds)
-    peaks(options.directory, [options.size // 8, options.size // 2, options.size * 2])
-    sys.exit(0 if complete else 1)
+        with sealed(options.directory, size, count) as root:
+            takes = {name: partial(decrypted, name, root) for name in TOOLS if name not in missing}
+            costs = {name: Cost.median(each) for name, each in in_turns(takes, options.rounds, warm=1).items()}
+        ours = costs["repoagent"]
+        rows = [
+            (name, *(f"{figure:.2f}" for figure in figures))
+            for name, cost in costs.items()
+            for figures in [
+                (cost.seconds, cost.cpu, size / cost.seconds / 1e9, cost.seconds / ours.seconds, cost.cpu / ours.cpu)
+            ]
+        ]
+        print(f"\n{size >> 20} MiB in {count} files, {len(os.sched_getaffinity(0))} cores, median of {options.rounds}")
+        print(table(("", "seconds", "cpu", "GB/s", "repoagent is faster", "by cpu"), rows))
+    print("\npeak resident memory of the repoagent process")
+    for part in (size // 8, size // 2, size * 2):
+        with sealed(options.directory, part, 1) as root:
+            peak = int(decrypted("repoagent", root).stdout) / 1024
+            print(f"  {part >> 20:6} MiB file: {peak:6.1f} MiB")
+    return report_missing(missing)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

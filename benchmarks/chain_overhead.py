@@ -8,14 +8,16 @@ agents take turns, so that a slow moment of the machine hits all of them; the me
 cost is the slope: what five agents take longer than none, divided by five.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+from measures import in_turns, options_of
 
 from repoagent.api import Agent
 from repoagent.loader.loader import Loader
@@ -39,10 +41,11 @@ class Registry:
 
 
 def main() -> int:
-    rounds = arguments().rounds
+    rounds = options_of(__doc__, rounds=(100, "how often each number of agents is measured")).rounds
     with tempfile.TemporaryDirectory() as scratch, loader(Path(scratch)) as subject:
-        models = [write_model(Path(scratch), agents) for agents in range(MOST + 1)]
-        medians = [statistics.median(times) * 1000 for times in measure(subject, models, rounds)]
+        takes = {number: partial(once, subject, write_model(Path(scratch), number)) for number in range(MOST + 1)}
+        found = in_turns(takes, rounds, warm=1)  # the first round imports and warms up
+        medians = [statistics.median(times) * 1000 for times in found.values()]
     print(f"load and unload of one model, median of {rounds} rounds")
     print(f"{'agents':>6}  {'ms':>8}  {'ms more than none, per agent':>28}")
     for agents, milliseconds in enumerate(medians):
@@ -51,12 +54,6 @@ def main() -> int:
     cost = (medians[MOST] - medians[0]) / MOST
     print(f"chain overhead: {cost:.3f} ms per agent (limit: under {LIMIT_MS:g} ms)")
     return 0 if cost < LIMIT_MS else 1
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100, help="how often each number of agents is measured")
-    return parser.parse_args()
 
 
 @contextmanager
@@ -75,15 +72,6 @@ def write_model(scratch: Path, agents: int) -> ModelSource:
     entries = ", ".join(f'{{ name: "nothing_{number}" }}' for number in range(agents))
     (root / "config.pbtxt").write_text(f"max_batch_size: 8\nmodel_repository_agents {{ agents [ {entries} ] }}\n")
     return open_source(root.name, str(root))
-
-
-def measure(subject: Loader, models: list[ModelSource], rounds: int) -> list[list[float]]:
-    """Seconds of every round, for every model."""
-    times: list[list[float]] = [[] for _ in models]
-    for _ in range(rounds + 1):
-        for model, taken in zip(models, times, strict=True):
-            taken.append(once(subject, model))
-    return [taken[1:] for taken in times]  # the first round imports and warms up
 
 
 def once(subject: Loader, model: ModelSource) -> float:

@@ -12,23 +12,23 @@ That is for one instance, whose executions use all cores, against one loop; it h
 cores, an instance (a loop) for each, is measured as well.
 """
 
-import argparse
 import itertools
 import os
 import queue
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from measures import call_rate, options_of, together
 from onnx import helper, numpy_helper
-from onnx_models import onnx_model
+from onnx_models import onnx_model, write_onnx
 
 from repoagent.config import ModelConfig
 from repoagent.serving.backends.onnxruntime.options import session_options
@@ -88,7 +88,7 @@ class Window:
 
 
 def main() -> int:
-    seconds = arguments().seconds
+    seconds = options_of(__doc__, seconds=(1.0, "how long each measurement takes")).seconds
     content = perceptron()
     values = np.random.default_rng(1).standard_normal((MAX_BATCH, WIDTHS[0])).astype(np.float32)
     with tempfile.TemporaryDirectory() as scratch, served(Path(scratch), content) as core:
@@ -131,20 +131,12 @@ def new_session(content: bytes, instances: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long each measurement takes")
-    return parser.parse_args()
-
-
 @contextmanager
 def served(scratch: Path, content: bytes) -> Iterator[ServingCore]:
     """A core with the model loaded in every layout, as ``m`` and the number of its instances."""
-    for count in LAYOUTS.values():
-        directory = scratch / "models" / f"m{count}"
-        (directory / "1").mkdir(parents=True, exist_ok=True)
-        (directory / "1" / "model.onnx").write_bytes(content)
-        (directory / "config.pbtxt").write_text(f"{CONFIG}instance_group {{ kind: KIND_CPU count: {count} }}\n")
+    for count in set(LAYOUTS.values()):
+        config = f"{CONFIG}instance_group {{ kind: KIND_CPU count: {count} }}\n"
+        write_onnx(scratch / "models", f"m{count}", content, config)
     options = CoreOptions(
         repositories=(str(scratch / "models"),),
         control_mode=ControlMode.NONE,
@@ -173,17 +165,8 @@ def bare_rate(session: onnxruntime.InferenceSession, values: Array, seconds: flo
 
     session.run(["y"], {"x": values})
     start = time.perf_counter()
-    run_threads(work, loops)
+    together([partial(work, index) for index in range(loops)])
     return sum(counts) / (time.perf_counter() - start)
-
-
-def run_threads(work: Callable[[int], None], count: int) -> None:
-    """Run ``work`` with every index below ``count`` at once."""
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def submit_rate(core: ServingCore, model: str, values: Array, seconds: float) -> float:
@@ -205,17 +188,8 @@ def submit_rate(core: ServingCore, model: str, values: Array, seconds: float) ->
 
 def wait_rate(core: ServingCore, model: str, values: Array, seconds: float) -> float:
     """Answers per second to ``CALLERS`` threads, each of which waits for its answer."""
-    stop = time.perf_counter() + seconds
-    counts = [0] * CALLERS
-
-    def work(index: int) -> None:
-        row = values[index : index + 1]
-        while time.perf_counter() < stop:
-            core.infer(InferRequest(Asked(model, {"x": Tensor.of(row)})))
-            counts[index] += 1
-
-    run_threads(work, CALLERS)
-    return sum(counts) / seconds
+    row = values[:1]
+    return call_rate(lambda: core.infer(InferRequest(Asked(model, {"x": Tensor.of(row)}))), seconds, CALLERS)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ interpreter; the server's memory is its resident set once it is ready.
 """
 
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+from measures import in_turns, medians, run, status_bytes
+from servers import repoagent
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits"
 RUNS = 7
@@ -21,25 +22,21 @@ LIMITS = {"import repoagent": 150.0, "repoagent --help": 300.0, "idle server": 1
 
 
 def main() -> int:
-    bare, imported, helped = [], [], []
-    for _ in range(RUNS):
-        bare.append(milliseconds([sys.executable, "-c", "pass"]))
-        imported.append(milliseconds([sys.executable, "-c", "import repoagent"]))
-        helped.append(milliseconds([sys.executable, "-m", "repoagent", "--help"]))
-    over_bare = statistics.median(imported) - statistics.median(bare)
-    print(f"bare interpreter    {statistics.median(bare):7.1f} ms")
+    programs = {"bare": ("-c", "pass"), "import": ("-c", "import repoagent"), "help": ("-m", "repoagent", "--help")}
+    takes = {name: partial(milliseconds, [sys.executable, *program]) for name, program in programs.items()}
+    found = medians(in_turns(takes, RUNS))
+    over_bare = found["import"] - found["bare"]
+    print(f"bare interpreter    {found['bare']:7.1f} ms")
     good = [
         show("import repoagent", over_bare, "ms over a bare interpreter"),
-        show("repoagent --help", statistics.median(helped), "ms"),
+        show("repoagent --help", found["help"], "ms"),
         show("idle server", idle_megabytes(), "MB resident"),
     ]
     return 0 if all(good) else 1
 
 
 def milliseconds(command: Sequence[str]) -> float:
-    started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return (time.perf_counter() - started) * 1000
+    return run(command).seconds * 1000
 
 
 def show(name: str, value: float, unit: str) -> bool:
@@ -49,22 +46,12 @@ def show(name: str, value: float, unit: str) -> bool:
 
 
 def idle_megabytes() -> float:
-    """Resident memory of ``repoagent serve`` over the example, once it says that it is ready."""
+    """Resident memory of ``repoagent serve`` over the example, once it is ready."""
+    os.environ["DIGITS_IDENTITY"] = (EXAMPLE / "identity.txt").read_text().split()[-1]
     with tempfile.TemporaryDirectory() as scratch:
-        ready = Path(scratch, "ready.json")
-        command = [sys.executable, "-m", "repoagent", "serve", f"--model-repository={EXAMPLE / 'repository'}"]
-        command += ["--http-port=0", "--metrics-port=0", f"--ready-file={ready}"]
-        key = (EXAMPLE / "identity.txt").read_text().split()[-1]
-        environment = os.environ | {"DIGITS_IDENTITY": key}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-            while not ready.exists():
-                if server.poll() is not None:
-                    raise SystemExit("the server did not start")
-                time.sleep(0.05)
-            status = Path(f"/proc/{server.pid}/status").read_text()
-            server.terminate()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1000
+        (Path(scratch) / "models").symlink_to(EXAMPLE / "repository")
+        with repoagent("idle", Path(scratch), (), ("-m", "repoagent")) as server:
+            return status_bytes("VmRSS", server.session) / 1024e3
 
 
 if __name__ == "__main__":

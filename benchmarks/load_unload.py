@@ -6,12 +6,12 @@ For comparison: Triton 2.51 takes 1,318 ms to load such a model and 1,150 ms to 
 2-core machine of the same kind; it starts and ends a process for it). ``unload`` here returns when the model is gone.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from measures import options_of, seconds
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
@@ -32,9 +32,7 @@ class TritonPythonModel:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    rounds = options_of(__doc__, rounds=200).rounds
     slow = False
     with tempfile.TemporaryDirectory() as scratch:
         names = [f"m{number}" for number in range(OTHERS + 1)]
@@ -62,12 +60,8 @@ def measure(core: ServingCore, name: str, rounds: int) -> tuple[list[float], lis
     """Milliseconds of each load and each unload."""
     loads, unloads = [], []
     for _ in range(rounds):
-        start = time.perf_counter()
-        core.load(name)
-        middle = time.perf_counter()
-        core.unload(name)
-        loads.append((middle - start) * 1000)
-        unloads.append((time.perf_counter() - middle) * 1000)
+        loads.append(seconds(lambda: core.load(name)) * 1000)
+        unloads.append(seconds(lambda: core.unload(name)) * 1000)
     return loads, unloads
 
 

@@ -8,17 +8,17 @@ some milliseconds: instances in the server's process take turns on Python's lock
 turns in short rounds, so that what else runs on the machine touches all of them alike.
 """
 
-import argparse
 import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from measures import call_rate, in_turns, medians, options_of
+from measures import seconds as seconds_of
 
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
@@ -54,9 +54,7 @@ CALLERS = 4
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long each variant is measured")
-    seconds = parser.parse_args().seconds
+    seconds = options_of(__doc__, seconds=(2.0, "how long each variant is measured")).seconds
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as scratch:
         for execution in ("in-process", "process"):
@@ -84,12 +82,8 @@ def measure_loads(core: ServingCore) -> None:
     for execution in ("in-process", "process"):
         loads, unloads = [], []
         for _ in range(ROUNDS):
-            start = time.perf_counter()
-            core.load(f"identity-{execution}")
-            middle = time.perf_counter()
-            core.unload(f"identity-{execution}")
-            loads.append((middle - start) * 1e3)
-            unloads.append((time.perf_counter() - middle) * 1e3)
+            loads.append(seconds_of(partial(core.load, f"identity-{execution}")) * 1e3)
+            unloads.append(seconds_of(partial(core.unload, f"identity-{execution}")) * 1e3)
         print(f"{execution:10}  load {statistics.median(loads):6.1f} ms, unload {statistics.median(unloads):6.1f} ms")
 
 
@@ -126,11 +120,8 @@ def measure_scaling(core: ServingCore, seconds: float) -> bool:
     models = [f"busy-{execution}-{count}" for execution, count in BUSY_MODELS]
     for model in models:
         core.load(model)
-    rates: dict[str, list[float]] = {model: [] for model in models}
-    for _ in range(ROUNDS):
-        for model in models:
-            rates[model].append(many_callers(core, model, seconds / ROUNDS))
-    best = {model: statistics.median(values) for model, values in rates.items()}
+    takes = {model: partial(many_callers, core, model, seconds / ROUNDS) for model in models}
+    best = medians(in_turns(takes, ROUNDS))
     for (execution, count), model in zip(BUSY_MODELS, models, strict=True):
         times = ratio(best, execution, model)
         print(f"busy, {execution:10} {count} instance(s)  {best[model]:6.0f}/s  ({times:.2f} of one)")
@@ -143,26 +134,8 @@ def ratio(rates: dict[str, float], execution: str, model: str) -> float:
 
 def many_callers(core: ServingCore, model: str, seconds: float) -> float:
     """Requests per second of several threads that ask as fast as they are answered."""
-    counts: list[int] = []
-    end = time.perf_counter() + seconds
-
-    def call() -> None:
-        given, count = np.zeros(16, np.float32), 0
-        while time.perf_counter() < end:
-            core.infer(InferRequest(Asked(model, {"x": Tensor.of(given)})))
-            count += 1
-        counts.append(count)
-
-    start = time.perf_counter()
-    run_together([threading.Thread(target=call) for _ in range(CALLERS)])
-    return sum(counts) / (time.perf_counter() - start)
-
-
-def run_together(threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    given = np.zeros(16, np.float32)
+    return call_rate(lambda: core.infer(InferRequest(Asked(model, {"x": Tensor.of(given)}))), seconds, CALLERS)
 
 
 if __name__ == "__main__":
