@@ -72,6 +72,13 @@ class InstancePool(Generic[T]):
         except IndexError:
             return None
 
+    def retake(self, item: T) -> bool:
+        """Have an item that was taken for a further execution, in the order of all that wait for one.
+
+        False if it has to be given back first.
+        """
+        return False
+
     @property
     def has_idle(self) -> bool:
         """Whether :meth:`take_idle` would give one, if no one else takes it first."""

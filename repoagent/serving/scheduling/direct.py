@@ -203,13 +203,15 @@ class DirectScheduler(InlineExecution):
 
     def _drain(self, instance: Instance, entry: Entry) -> None:
         """Execute ``entry`` and this instance's share of what waits behind it."""
-        share = 0 if self._pool.for_one else len(self._line) // len(self._instances)
+        share = len(self._line) // len(self._instances)
         self._execute_waiting(instance, entry)
-        for _ in range(share):
+        del entry  # It may wait here.
+        while len(self._line) and self._pool.retake(instance) if self._pool.for_one else share:
             following = self._line.take()
             if following is None:
                 return
             self._execute_waiting(instance, following)
+            share -= 1
 
     def _let_go(self, instance: Instance) -> None:
         """A worker has done its share."""
@@ -282,7 +284,7 @@ class NativeScheduler(DirectScheduler):
 
 
 class DeferringScheduler(DirectScheduler):
-    """The same for instances that answer later: who waits for an answer holds none, so that others can be taken."""
+    """The same for instances that answer later, or wait for the rate limiter: who waits for an answer holds none."""
 
     def infer(self, request: InferRequest) -> InferResponse:
         return submit_and_wait(self.submit, request, self._model_name)

@@ -54,11 +54,10 @@ def _executing(
 
 
 def _direct(instances: Sequence[Instance]) -> type[DirectScheduler]:
-    bare = [instance.inner if isinstance(instance, LimitedInstance) else instance for instance in instances]
     if all(isinstance(instance, QueueingNativeInstance) for instance in instances):
         return AheadScheduler
-    native = [instance for instance in bare if isinstance(instance, NativeInstance)]
-    if any(instance.defers for instance in native):
+    native = [instance for instance in instances if isinstance(instance, NativeInstance)]
+    if any(isinstance(instance, LimitedInstance) for instance in instances) or any(one.defers for one in native):
         return DeferringScheduler
     return NativeScheduler if native else DirectScheduler
 

@@ -1,6 +1,5 @@
 """Instances whose executions wait for resources, and the pool that has them wait."""
 
-import time
 from collections.abc import Iterable, Sequence
 
 from repoagent.serving.instances.backend import Lingering
@@ -53,22 +52,18 @@ class LimitedPool(InstancePool[Instance]):
     for_one = True
 
     def take(self, timeout: float | None = None, request: InferRequest | None = None) -> Instance | None:
-        """See :class:`InstancePool`; None also when the pool is closed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """See :class:`InstancePool`; None also when the pool is closed. Only workers take, who wait for both."""
         instance = super().take(timeout, request)
-        if instance is None:
-            return None
-        return self._ready(instance, None if deadline is None else max(0.0, deadline - time.monotonic()), request)
-
-    def take_idle(self) -> Instance | None:
-        instance = super().take_idle()
-        return None if instance is None else self._ready(instance, 0.0, None)
-
-    def _ready(self, instance: Instance, timeout: float | None, request: InferRequest | None) -> Instance | None:
-        if not isinstance(instance, LimitedInstance) or instance.ticket.take(timeout, request):
+        if not isinstance(instance, LimitedInstance) or instance.ticket.take():
             return instance
         super().give(instance)
         return None
+
+    def take_idle(self) -> None:
+        """None: a worker executes, so that who waits for an answer gives up in time."""
+
+    def retake(self, item: Instance) -> bool:
+        return isinstance(item, LimitedInstance) and item.ticket.take()
 
     def give(self, item: Instance) -> None:
         if isinstance(item, LimitedInstance):

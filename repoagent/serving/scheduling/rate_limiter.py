@@ -13,7 +13,6 @@ from repoagent.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from repoagent.config.model_config_pb2 import ModelRateLimiter
-    from repoagent.serving.requests.request import InferRequest
 
 __all__ = ["EVERY_DEVICE", "Demand", "RateLimiter", "RateLimiterResource", "Ticket"]
 
@@ -61,7 +60,7 @@ class Ticket:
         self.executions = 0
         """Counted by who executes."""
         self.told = threading.Event()
-        """It may go on, or it waits for nothing any more: it is closed, or the request is cancelled."""
+        """It may go on, or it waits for nothing any more, as it is closed."""
         self.granted = False
         self.closed = False
         self._limiter = limiter
@@ -71,21 +70,17 @@ class Ticket:
         """Who waits with the lowest is next."""
         return self.executions * self.demand.priority, self.number
 
-    def take(self, timeout: float | None = None, request: "InferRequest | None" = None) -> bool:
-        """Wait for the resources, which are the caller's until :meth:`give`.
+    def take(self) -> bool:
+        """Wait for the resources, which are the caller's until :meth:`give`; False if :meth:`close` was called.
 
-        False if they could not be had for ``timeout`` seconds, ``request`` was cancelled, or :meth:`close` was called.
+        Who has them gives them back and stands in the line again before anyone else is granted any.
         """
         self._limiter.stand_in_line(self)
-        if request is not None:
-            request.on_cancel = self.told.set
-            if request.cancelled:
-                self.told.set()
-        self.told.wait(timeout)
-        return self._limiter.leave_line(self)
+        self.told.wait()
+        return self.granted
 
     def give(self) -> None:
-        """Give the resources back."""
+        """Give the resources back, if it has them."""
         self._limiter.release(self)
 
     @contextmanager
@@ -171,31 +166,23 @@ class RateLimiter:
     def stand_in_line(self, ticket: Ticket) -> None:
         """See :meth:`Ticket.take`."""
         with self._lock:
-            if ticket.closed:
-                return
-            ticket.told = threading.Event()  # Its own each time: requests of earlier times may still be cancelled.
-            heapq.heappush(self._line, (ticket.turn, ticket))
+            self._free(ticket)
+            if not ticket.closed:
+                ticket.told.clear()
+                heapq.heappush(self._line, (ticket.turn, ticket))
             self._grant()
-
-    def leave_line(self, ticket: Ticket) -> bool:
-        """Whether the ticket has been granted; else it waits no more."""
-        with self._lock:
-            if not ticket.granted:
-                self._strike(ticket)
-            return ticket.granted
-
-    def _strike(self, ticket: Ticket) -> None:
-        self._line = [place for place in self._line if place[1] is not ticket]
-        heapq.heapify(self._line)
-        self._grant()  # No one passed it while it waited.
 
     def release(self, ticket: Ticket) -> None:
         """See :meth:`Ticket.give`."""
         with self._lock:
+            self._free(ticket)
+            self._grant()
+
+    def _free(self, ticket: Ticket) -> None:
+        if ticket.granted:
             for key, count in ticket.demand.resources.items():
                 self._used[key] -= count
             ticket.granted = False
-            self._grant()
 
     def _grant(self) -> None:
         """Let those go on whose turn it is, up to the first for whom there is not enough: no one passes him."""
@@ -218,5 +205,7 @@ class RateLimiter:
             limits = self._count([known.demand.resources for known in self._tickets])
             # What is still in use belongs to executions that go on; their keys must stay known until they end.
             self._limits = {**{key: limit for key, limit in self._limits.items() if self._used[key]}, **limits}
-            self._strike(ticket)
+            self._line = [place for place in self._line if place[1] is not ticket]
+            heapq.heapify(self._line)
+            self._grant()  # No one passed it while it waited.
             ticket.told.set()

@@ -87,6 +87,12 @@ class BatchWorkers:
             try:
                 step, kicks = self._next()
                 self._perform(instance, step)
+                while step.batch and self._pool.for_one and len(self._source):
+                    step = NOTHING  # Here, too, it waits.
+                    if not self._pool.retake(instance):
+                        break
+                    step, kicks = self._next()
+                    self._perform(instance, step)
             finally:
                 self._pool.give(instance)
             wake_ns = step.wake_ns

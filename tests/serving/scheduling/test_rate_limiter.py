@@ -120,6 +120,21 @@ def test_the_next_is_who_had_the_fewest_executions_by_its_priority() -> None:
     assert order == ["often", "rarely"]
 
 
+def test_who_gives_back_and_goes_on_stands_in_the_line_before_others_are_granted() -> None:
+    limiter = RateLimiter()
+    often, rarely = limiter.ticket(needs(1, priority=1)), limiter.ticket(needs(1, priority=9))
+    rarely.executions = 1
+    assert often.take()
+    other = Execution(rarely).start(waits=True)
+    for _ in range(8):
+        often.executions += 1
+        assert often.take()
+        assert not other.running.is_set()
+    often.give()
+    assert other.running.wait(60)
+    other.end()
+
+
 def test_nobody_passes_who_waits_for_much() -> None:
     limiter = RateLimiter([RateLimiterResource("R", 4)])
     large, small, other = limiter.ticket(needs(4)), limiter.ticket(needs(1)), limiter.ticket(needs(1))
@@ -280,6 +295,61 @@ def crowd(
         return Crowd(core, first, second, request_of, new_sender)
 
     return make
+
+
+class Order:
+    """Takes answers and notes whose they are."""
+
+    def __init__(self, name: str, answered: list[str], most: threading.Semaphore) -> None:
+        self._name = name
+        self._answered = answered
+        self._most = most
+
+    def send(self, _response: object, final: bool) -> None:
+        if final:
+            self._answered.append(self._name)
+            self._most.release()
+
+
+@pytest.mark.parametrize(("kind", "together"), [("one by one", 1), ("dynamic", 1), ("dynamic", 2)])
+@pytest.mark.parametrize(
+    ("priorities", "shares"), [((1, 2), (6, 3)), ((2, 1), (3, 6)), ((1, 1), (6, 6)), ((1, 3), (9, 3))]
+)
+def test_busy_models_share_executions_by_their_priorities(
+    new_core: CoreMaker,
+    write_model: ModelWriter,
+    request_of: RequestMaker,
+    scripted: Any,
+    new_sender: Any,
+    kind: str,
+    together: int,
+    priorities: tuple[int, int],
+    shares: tuple[int, int],
+) -> None:
+    write_model("holder", {1: "0"}, LIMITED)
+    batching = KINDS[kind].replace("max_batch_size: 4", f"max_batch_size: {together}")
+    for name, priority in zip("ab", priorities, strict=True):
+        limited = LIMITED.replace("count: 1 }", f"count: 1 }} priority: {priority}")
+        write_model(name, {1: "1"}, limited + batching)
+    core = new_core(rate_limit=RateLimitMode.EXECUTION_COUNT, startup_models=("holder", "a", "b"))
+    (holder,) = (runner for runner in scripted.runners if not runner.offset)
+    holder.hold = threading.Event()
+    core.submit(request_of("holder", sender=new_sender()))
+    assert holder.running.acquire(timeout=60)
+    answered: list[str] = []
+    done = threading.Semaphore(0)
+    most = 2 * max(shares) * together
+    for name in "ab":
+        for _ in range(most):
+            core.submit(request_of(name, sender=Order(name, answered, done)))
+    limiter = core._context.builder.limiter
+    assert limiter is not None
+    while len(limiter._line) < 2:  # Until both stand in it.
+        pass
+    holder.hold.set()
+    assert all(done.acquire(timeout=60) for _ in range(2 * most))
+    first = answered[: sum(shares) * together : together]
+    assert (first.count("a"), first.count("b")) == shares
 
 
 @EVERY_KIND
