@@ -5,6 +5,7 @@ twice; at the rates of small models that is most of the work.
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -26,6 +27,10 @@ __all__ = ["HttpConnection"]
 _LINGER_SECONDS: Final = 10.0
 _UNWRITTEN: Final = 64
 """Answers that may wait to be written on one connection."""
+_PROBE_SECONDS: Final = 1
+"""A client that has stopped sending gets its answer, or a sign that it is under way, to which a closed socket objects;
+without one, the client's system objects to probes once it has forgotten the socket, after a minute."""
+_TCP_CLOSE: Final = 7
 _UNFINISHED: Final = (Reading.HEAD, Reading.BODY, Reading.SKIPPED)
 
 
@@ -47,6 +52,10 @@ class HttpConnection(asyncio.Protocol):
         self._writable = True
         self._unwritten: list[Buffer] = []
         self._ends = False
+        self._no_more = False
+        """The client has stopped sending, and waits for answers."""
+        self._streams = False
+        """Whether the current answer has begun."""
         self._progress = 0
         self._resumed = 0
         self._unread = service.reserve.hold_unread()
@@ -76,8 +85,34 @@ class HttpConnection(asyncio.Protocol):
             self._current.on_cancel()
 
     def eof_received(self) -> bool | None:
-        """A client that has stopped sending is taken to be gone, as Triton takes it; the transport closes."""
-        return None
+        """The client has closed its side, or all of the connection: that looks the same until something is sent.
+
+        What it has sent whole is answered, unless TLS is used, which has no half of a connection.
+        """
+        transport = self._transport
+        if transport is None or not self._owes() or not _probe(transport):
+            return None
+        self._no_more = True
+        asyncio.get_running_loop().call_later(_PROBE_SECONDS, self._end_if_gone)
+        return True
+
+    def _owes(self) -> bool:
+        """Whether an answer is still to be given or written, or what may be a request to be read."""
+        return bool(self._current or self._waiting or self._unwritten or self._unparsed)
+
+    def _end_if_gone(self, asked: bool = False) -> None:
+        """End a half-closed connection whose client has closed the other half as well."""
+        transport, current = self._transport, self._current
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+            transport.abort()
+            return
+        if not asked and current is not None and not current.http_1_0 and not self._streams:
+            self.flush()
+            transport.write(CONTINUE)  # every client passes this over before an answer
+            asked = True
+        asyncio.get_running_loop().call_later(_PROBE_SECONDS, self._end_if_gone, asked)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -116,7 +151,7 @@ class HttpConnection(asyncio.Protocol):
         if self._unparsed:
             self.data_received(b"")
         if not self._unparsed and not self._waiting:
-            transport.resume_reading()
+            self._read_more(transport)
 
     # What the reader calls.
 
@@ -248,13 +283,21 @@ class HttpConnection(asyncio.Protocol):
             self._pump()
         elif self._unparsed:
             self._read_on_later()
-        elif not transport.is_reading():
+        elif self._no_more or not transport.is_reading():
+            self._read_more(transport)
+
+    def _read_more(self, transport: asyncio.Transport) -> None:
+        """Read on where everything has been answered, or is about to be."""
+        if not self._no_more:
             transport.resume_reading()
+        elif not self._owes():
+            transport.close()
 
     def begin(self, exchange: "_Exchange", head: Response) -> None:
         """Write the head of a response that comes in pieces."""
         if self._service.stopping:
             exchange.keep_alive = False
+        self._streams = True
         self.flush()
         transport = self._transport
         if transport is not None:
@@ -275,6 +318,7 @@ class HttpConnection(asyncio.Protocol):
 
     def end(self, exchange: "_Exchange") -> None:
         """Nothing more of it comes."""
+        self._streams = False
         self._in_flight.finished()
         transport = self._transport
         self._current = None
@@ -288,7 +332,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on(transport)
 
     def _end(self, transport: asyncio.Transport) -> None:
-        if self._reader.state not in (Reading.REFUSED, Reading.SKIPPED):
+        if self._no_more or self._reader.state not in (Reading.REFUSED, Reading.SKIPPED):
             transport.close()
             return
         # Closing now would reset the connection under a client that is still sending, and lose it the answer. So would
@@ -336,6 +380,17 @@ class HttpConnection(asyncio.Protocol):
 
     _last_progress = -1
     _last_unread: tuple[int, int] | None = None
+
+
+def _probe(transport: asyncio.Transport) -> bool:
+    """Have the system ask for signs of life; False where it cannot, or where a client leaves in another way."""
+    own = transport.get_extra_info("socket")
+    if own is None or own.family == socket.AF_UNIX or transport.get_extra_info("ssl_object") is not None:
+        return False
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        own.setsockopt(socket.IPPROTO_TCP, option, _PROBE_SECONDS)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return True
 
 
 def _switch(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:

@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
@@ -362,6 +363,62 @@ def test_a_client_that_leaves_has_its_request_cancelled(core: Any, connect: Conn
         if core.requests[-1].cancelled:
             return
     pytest.fail("the request was not cancelled")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_that_only_stops_sending_is_answered(connect: Connect, count: int) -> None:
+    connection = connect()
+    connection.sendall(_infer() * count)
+    connection.shutdown(socket.SHUT_WR)
+    replies = connection.makefile("rb")
+    for _ in range(count):
+        assert _next(replies)[0] == 200
+    assert replies.read() == b"", "and the connection ends"
+
+
+def test_a_client_that_stops_sending_is_waited_for_as_long_as_it_is_there(core: Any, connect: Connect) -> None:
+    """A slow request is cancelled once its client has closed the other half as well: the server asks."""
+    stays, leaves = connect(), connect()
+    for connection in (stays, leaves):
+        core.submitted.clear()
+        connection.sendall(_infer(model="slow"))
+        assert core.submitted.wait(60)
+    of_stays, of_leaves = core.requests[-2:]
+    stays.shutdown(socket.SHUT_WR)
+    leaves.close()
+    other = connect()
+    deadline = time.monotonic() + 60
+    while not of_leaves.cancelled:
+        other.sendall(_LIVE)
+        assert _response(other)[0] == 200
+        assert time.monotonic() < deadline
+    assert not of_stays.cancelled
+    core.gate.set()
+    with stays.makefile("rb") as replies:
+        assert replies.readline() + replies.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert _next(replies)[0] == 200
+        assert replies.read() == b""
+
+
+def test_a_client_that_stops_sending_gets_its_stream(connect: Connect) -> None:
+    connection = connect()
+    body = b'{"INPUT0": "a"}'
+    head = b"POST /v2/models/str/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    connection.sendall(head % len(body) + body)
+    connection.shutdown(socket.SHUT_WR)
+    with connection.makefile("rb") as replies:
+        assert b'"OUTPUT0":"a"' in replies.read()
+
+
+@pytest.mark.parametrize("sent", [b"", _infer()[:30], _infer()[:-1]], ids=["nothing", "half a head", "half a body"])
+def test_nothing_is_owed_to_a_client_that_stops_sending_before_its_request_is_whole(
+    core: Any, connect: Connect, sent: bytes
+) -> None:
+    connection = connect()
+    connection.sendall(sent)
+    connection.shutdown(socket.SHUT_WR)
+    assert _ends(connection)
+    assert not core.requests
 
 
 def test_a_response_for_a_client_that_left_harms_nobody(core: Any, connect: Connect) -> None:
