@@ -5,8 +5,11 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from executor_trace import Serve
+
+from repoagent.executor.builder import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class Engine:
     name: str
     where: str
     packages: tuple[str, ...] = ()
+    options: tuple[Any, ...] = ()
+    """What the function gets behind the checkpoint: the kind of the weights."""
 
     def missing(self) -> list[str]:
         """What is not installed."""
@@ -24,8 +29,8 @@ class Engine:
     def open(self, checkpoint: Path) -> Serve:
         """The engine on a checkpoint."""
         module, function = self.where.split(":")
-        opening: Callable[[Path], Serve] = getattr(importlib.import_module(module), function)
-        return opening(checkpoint)
+        opening: Callable[..., Serve] = getattr(importlib.import_module(module), function)
+        return opening(checkpoint, *self.options)
 
 
 _GENAI = ("onnxruntime_genai",)
@@ -40,14 +45,14 @@ ENGINES = {
         Engine("llama.cpp fp32", "executor_llamacpp:llamacpp", _LLAMA),
         Engine("ctranslate2 fp32", "executor_torch:ctranslate2_generator", _CTRANSLATE2),
         Engine("transformers fp32", "executor_torch:transformers_generate", ("transformers", "torch")),
-        Engine("repoagent int8", "executor_ours:ours_int8"),
-        Engine("genai generator int8", "executor_genai:genai_generator_int8", _GENAI),
-        Engine("llama.cpp q8_0", "executor_llamacpp:llamacpp_q8", _LLAMA),
-        Engine("ctranslate2 int8", "executor_torch:ctranslate2_int8", _CTRANSLATE2),
-        Engine("repoagent int4", "executor_ours:ours_int4"),
-        Engine("genai generator int4", "executor_genai:genai_generator_int4", _GENAI),
-        Engine("repoagent int4/128", "executor_ours:ours_int4_128"),
-        Engine("genai generator i4/128", "executor_genai:genai_generator_int4_128", _GENAI),
-        Engine("llama.cpp q4_0", "executor_llamacpp:llamacpp_q4", _LLAMA),
+        Engine("repoagent int8", "executor_ours:ours", (), (Precision.INT8,)),
+        Engine("genai generator int8", "executor_genai:genai_generator", _GENAI, (Precision.INT8,)),
+        Engine("llama.cpp q8_0", "executor_llamacpp:llamacpp", _LLAMA, ("Q8_0",)),
+        Engine("ctranslate2 int8", "executor_torch:ctranslate2_generator", _CTRANSLATE2, ("int8",)),
+        Engine("repoagent int4", "executor_ours:ours", (), (Precision.INT4,)),
+        Engine("genai generator int4", "executor_genai:genai_generator", _GENAI, (Precision.INT4,)),
+        Engine("repoagent int4/128", "executor_ours:ours", (), (Precision.INT4, 128)),
+        Engine("genai generator i4/128", "executor_genai:genai_generator", _GENAI, (Precision.INT4, 128)),
+        Engine("llama.cpp q4_0", "executor_llamacpp:llamacpp", _LLAMA, ("Q4_0",)),
     )
 }

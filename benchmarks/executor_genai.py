@@ -77,21 +77,6 @@ def genai_generator(checkpoint: Path, precision: Precision = Precision.FP32, blo
     return by_batches(generate)
 
 
-def genai_generator_int4(checkpoint: Path) -> Serve:
-    """The Generator with four-bit weights."""
-    return genai_generator(checkpoint, Precision.INT4)
-
-
-def genai_generator_int8(checkpoint: Path) -> Serve:
-    """The Generator with eight-bit weights."""
-    return genai_generator(checkpoint, Precision.INT8)
-
-
-def genai_generator_int4_128(checkpoint: Path) -> Serve:
-    """The same, 128 weights to a scale."""
-    return genai_generator(checkpoint, Precision.INT4, 128)
-
-
 class _Engine:
     """The Engine takes requests while it runs; on CPU a new one waits until the running batch has ended."""
 

@@ -161,13 +161,3 @@ def llamacpp(checkpoint: Path, kind: str = "F32") -> Serve:
     if not path.exists():
         write_gguf(checkpoint, path, kind)
     return in_flight(_Llama(path))
-
-
-def llamacpp_q4(checkpoint: Path) -> Serve:
-    """llama.cpp with four-bit weights."""
-    return llamacpp(checkpoint, "Q4_0")
-
-
-def llamacpp_q8(checkpoint: Path) -> Serve:
-    """llama.cpp with eight-bit weights."""
-    return llamacpp(checkpoint, "Q8_0")

@@ -62,18 +62,3 @@ def served_by(executor: Executor) -> Serve:
         return run
 
     return serve
-
-
-def ours_int4(checkpoint: Path) -> Serve:
-    """repoagent.executor with four-bit weights."""
-    return ours(checkpoint, Precision.INT4)
-
-
-def ours_int8(checkpoint: Path) -> Serve:
-    """repoagent.executor with eight-bit weights."""
-    return ours(checkpoint, Precision.INT8)
-
-
-def ours_int4_128(checkpoint: Path) -> Serve:
-    """The same, 128 weights to a scale."""
-    return ours(checkpoint, Precision.INT4, 128)

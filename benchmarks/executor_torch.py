@@ -78,8 +78,3 @@ def ctranslate2_generator(checkpoint: Path, kind: str = "float32") -> Serve:
         )
 
     return by_batches(generate)
-
-
-def ctranslate2_int8(checkpoint: Path) -> Serve:
-    """CTranslate2 with eight-bit weights."""
-    return ctranslate2_generator(checkpoint, "int8")

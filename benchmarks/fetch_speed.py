@@ -9,23 +9,22 @@ checks; curl and sha256sum after it; and ours, which hashes while the bytes arri
 and the exit status is 1 if the server is too slow.
 """
 
-import argparse
 import json
 import os
 import shutil
 import socket
-import statistics
-import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from measures import fill, in_turns, medians, options_of, run, size_of
 
 RANGES = 8
 NEEDED = 2.0
 """GB/s of the server."""
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 DRAIN = """
 import socket, sys, threading, time
 port, size, ranges = map(int, sys.argv[1:])
@@ -67,11 +66,8 @@ print(json.dumps([seconds, before, peak()]))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="256M,1G,4G")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", default="/dev/shm", help="where the file, the copies and the cache are")
-    options = parser.parse_args()
+    where = ("/dev/shm", "where the file, the copies and the cache are")
+    options = options_of(__doc__, sizes="256M,1G,4G", rounds=3, directory=where)
     if shutil.which("curl") is None:
         print("MISSING curl")
         return 1
@@ -88,76 +84,54 @@ def main() -> int:
 
 def measure(label: str, scratch: Path, rounds: int) -> float:
     """Print one line; the GB/s of the server."""
-    size = int(label[:-1]) * UNITS[label[-1]]
-    source = scratch / "source"
-    make(source, size)
-    digest = "sha256:" + subprocess.run(["sha256sum", source], capture_output=True, check=True, text=True).stdout[:64]
-    url = serve(source, size)
-    seconds: dict[str, list[float]] = {"server": [], "null": [], "curl": [], "both": [], "ours": []}
-    memory = 0
-    for _ in range(rounds):
-        seconds["server"].append(drain(url, size))
-        seconds["null"].append(curl(url, size, None))
-        spent = curl(url, size, scratch)
-        start = time.perf_counter()
-        subprocess.run(["sha256sum", *sorted(scratch.glob("part*"))], stdout=subprocess.DEVNULL, check=True)
-        seconds["curl"].append(spent)
-        seconds["both"].append(spent + time.perf_counter() - start)
-        for part in scratch.glob("part*"):
-            part.unlink()
-        command = [sys.executable, "-c", OURS, url, digest, str(size), str(scratch / "cache")]
-        environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
-        done = subprocess.run(command, capture_output=True, check=True, text=True, env=environment)
-        spent, before, peak = json.loads(done.stdout)
-        seconds["ours"].append(spent)
-        memory = max(memory, peak - before)
-        subprocess.run(["chmod", "-R", "u+w", scratch / "cache"], check=True)
+    size = size_of(label)
+    source = fill(scratch / "source", size, 1) / "part0000"
+    digest = f"sha256:{run(['sha256sum', source]).stdout[:64]}"
+    url, memory = serve(source, size), [0]
+
+    def summed() -> float:
+        paths = sorted(scratch.glob("part*"))
+        taken = run(["sha256sum", *paths]).seconds
+        for path in paths:
+            path.unlink()
+        return taken
+
+    def ours() -> float:
+        printed = run([sys.executable, "-c", OURS, url, digest, size, scratch / "cache"]).stdout
+        spent, before, peak = json.loads(printed)
+        memory.append(peak - before)
+        run(["chmod", "-R", "u+w", scratch / "cache"])
         shutil.rmtree(scratch / "cache")
-    rate = {name: size / statistics.median(values) / 1e9 for name, values in seconds.items()}
-    server, null, alone, both, ours = (rate[name] for name in ("server", "null", "curl", "both", "ours"))
-    print(
-        f"{label:>6} {server:>5.2f}GB/s {null:>5.2f}GB/s {alone:>5.2f}GB/s {both:>5.2f}GB/s {ours:>5.2f}GB/s "
-        f"{ours / alone:>8.2f} {ours / both:>8.2f} {memory / 1024:>6.0f}MiB",
-        flush=True,
-    )
-    return server
+        return float(spent)
+
+    ways: dict[str, Callable[[], float]] = {"server": partial(drain, url, size), "null": partial(curl, url, size, None)}
+    ways |= {"curl": partial(curl, url, size, scratch), "sum": summed, "ours": ours}
+    seconds = in_turns(ways, rounds)
+    shutil.rmtree(scratch / "source")
+    seconds["both"] = [one + two for one, two in zip(seconds["curl"], seconds["sum"], strict=True)]
+    rate = {name: size / value / 1e9 for name, value in medians(seconds).items()}
+    cells = "".join(f"{rate[name]:>5.2f}GB/s " for name in ("server", "null", "curl", "both", "ours"))
+    ratios = f"{rate['ours'] / rate['curl']:>8.2f} {rate['ours'] / rate['both']:>8.2f}"
+    print(f"{label:>6} {cells}{ratios} {max(memory) / 1024:>6.0f}MiB", flush=True)
+    return rate["server"]
 
 
 def drain(url: str, size: int) -> float:
     """Seconds that the server takes to send all ranges to a client that looks at none."""
     port = url.rpartition(":")[2].partition("/")[0]
-    command = [sys.executable, "-c", DRAIN, port, str(size), str(RANGES)]
-    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-
-
-def make(path: Path, size: int) -> None:
-    block = os.urandom(16 << 20)
-    with path.open("wb") as file:
-        for start in range(0, size, len(block)):
-            file.write(block[: size - start])
+    return float(run([sys.executable, "-c", DRAIN, port, size, RANGES]).stdout)
 
 
 def curl(url: str, size: int, scratch: Path | None) -> float:
     """Seconds that curl takes for all ranges."""
-    command = [
-        "curl",
-        "--silent",
-        "--no-progress-meter",
-        "--fail",
-        "--noproxy",
-        "*",
-        "--parallel",
-        "--parallel-immediate",
-    ]
+    common = ["--silent", "--fail", "--noproxy", "*"]
+    command: list[object] = ["curl", "--no-progress-meter", "--parallel", "--parallel-immediate"]
     step = -(-size // RANGES)
     for number in range(RANGES):
-        target = "/dev/null" if scratch is None else str(scratch / f"part{number}")
         span = f"{number * step}-{min(size, (number + 1) * step) - 1}"
-        command += [*(["--next", "--silent", "--fail", "--noproxy", "*"] if number else []), "--range", span]
-        command += ["--output", target, url]
-    start = time.perf_counter()
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start
+        target = "/dev/null" if scratch is None else scratch / f"part{number}"
+        command += [*(["--next"] if number else []), *common, "--range", span, "--output", target, url]
+    return run(command).seconds
 
 
 def serve(source: Path, size: int) -> str:

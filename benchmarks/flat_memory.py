@@ -8,7 +8,6 @@ above that before the work began; ``ru_maxrss`` would begin with that of the par
 exit status is 1 if a size adds 32 MiB to what the smallest takes.
 """
 
-import argparse
 import base64
 import hashlib
 import json
@@ -20,7 +19,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from fetch_speed import make, serve
+from fetch_speed import serve
+from measures import fill, options_of, run, size_of, table
 from repoagent_decrypt.age.files import encrypt_file as encrypt_age
 from repoagent_decrypt.age.stanzas.x25519 import X25519Identity
 from repoagent_decrypt.files.positional import Workers
@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agents.verify.tests.issuing import public_pem
 
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 PIECE = 3 << 20
 LARGEST_JWE = 2 << 30
 ALLOWED = 32 << 20
@@ -89,27 +88,22 @@ from repoagent_decrypt.files.positional import Workers
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="256M,1G,4G")
-    parser.add_argument("--directory", default="/dev/shm", help="where the files are")
-    options = parser.parse_args()
+    options = options_of(__doc__, sizes="256M,1G,4G", directory=("/dev/shm", "where the files are"))
     labels = options.sizes.split(",")
     found: dict[str, list[int | None]] = {}
     for label in labels:
         with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
-            for name, peak in measure(int(label[:-1]) * UNITS[label[-1]], Path(scratch)):
+            for name, peak in measure(size_of(label), Path(scratch)):
                 found.setdefault(name, []).append(peak)
-    print(f"{'MiB above the start':20}" + "".join(f"{label:>8}" for label in labels))
-    for name, peaks in found.items():
-        print(f"{name:20}" + "".join(f"{'-' if peak is None else f'{peak / (1 << 20):.0f}':>8}" for peak in peaks))
+    rows = [(name, *("-" if peak is None else peak >> 20 for peak in peaks)) for name, peaks in found.items()]
+    print(table(("MiB above the start", *labels), rows))
     known = [[peak for peak in peaks if peak is not None] for peaks in found.values()]
     return int(any(max(peaks) - peaks[0] > ALLOWED for peaks in known))
 
 
 def measure(size: int, scratch: Path) -> list[tuple[str, int | None]]:
-    root = scratch / "model"
-    root.mkdir()
-    make(root / "w", size)
+    root = fill(scratch / "model", size, 1)
+    (root / "part0000").rename(root / "w")
     results: list[tuple[str, int | None]] = [("fetch", fetch(root / "w", size, scratch))]
     results += [("verify, whole", verify(root, scratch, None)), ("verify, in ranges", verify(root, scratch, 64 << 20))]
     for name, kind, encrypt in (("age", "identity", age), ("Tink", "keyset", tink), ("JWE", "jwe_key", jwe)):
@@ -126,9 +120,7 @@ def measure(size: int, scratch: Path) -> list[tuple[str, int | None]]:
 
 def child(parts: tuple[str, str], *arguments: object) -> int:
     program = MEASURE.format(imports=parts[0], work=parts[1])
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
-    return int(subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout)
+    return int(run([sys.executable, "-c", program, *arguments]).stdout)
 
 
 def fetch(source: Path, size: int, scratch: Path) -> int:

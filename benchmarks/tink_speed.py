@@ -10,38 +10,33 @@ and Tink do, which is the most that any format can reach. Tink missing prints MI
 (``pip install tink``).
 """
 
-import argparse
 import os
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from measures import fill, in_turns, medians, options_of, seconds, size_of
 from repoagent_decrypt.files.positional import Workers
 from repoagent_decrypt.tink.files import decrypt_file, encrypt_file
 from repoagent_decrypt.tink.keyset import StreamingKey, parse_keyset
 from repoagent_decrypt.tink.stream import SegmentCipher, Shape, header_size
+from servers import report_missing
 
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 MIB = 1 << 20
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="1G")
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-    size = int(given.size[:-1]) * UNITS[given.size[-1]]
+    given = options_of(__doc__, size="1G", rounds=5)
+    size = size_of(given.size)
     try:
         import tink
         from tink import json_proto_keyset_format, secret_key_access, streaming_aead
     except ImportError:
-        print("MISSING: tink (pip install tink)")
-        return 1
+        return report_missing({"tink": "pip install tink"})
     streaming_aead.register()
     handle = tink.new_keyset_handle(streaming_aead.streaming_aead_key_templates.AES256_GCM_HKDF_1MB)
     keys = parse_keyset(json_proto_keyset_format.serialize(handle, secret_key_access.TOKEN).encode(), "keyset")
@@ -75,7 +70,8 @@ def main() -> int:
             "ours": ours,
             "Tink": theirs,
         }
-        rates = _measure(ways, given.rounds, size)
+        times = in_turns({name: partial(seconds, way) for name, way in ways.items()}, given.rounds, warm=1)
+        rates = {name: size / 1e9 / value for name, value in medians(times).items()}
     print(f"{size >> 20} MiB, {workers.threads} threads, {len(os.sched_getaffinity(0))} cores; GB/s, median")
     for name, rate in rates.items():
         print(f"{name:18} {rate:6.2f}")
@@ -86,10 +82,7 @@ def main() -> int:
 
 
 def _sealed(root: Path, size: int, key: StreamingKey, workers: Workers) -> Path:
-    plain, sealed = root / "plain", root / "sealed"
-    with plain.open("wb") as file:
-        for _ in range(size // MIB):
-            file.write(os.urandom(MIB))
+    plain, sealed = fill(root / "plain", size, 1) / "part0000", root / "sealed"
     encrypt_file(plain, sealed, key, workers=workers)
     plain.unlink()
     return sealed
@@ -133,16 +126,6 @@ def _format(sealed: bytes, key: StreamingKey, threads: int) -> Callable[[], None
             list(pool.map(part, range(threads)))
 
     return run
-
-
-def _measure(ways: dict[str, Callable[[], None]], rounds: int, size: int) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds + 1):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: size / 1e9 / statistics.median(each[1:]) for name, each in seconds.items()}
 
 
 if __name__ == "__main__":
