@@ -136,7 +136,7 @@ class SpanTrace:
     def answer(self, response: InferResponse) -> None:
         """A response of the model."""
         if response.error is not None and self._span is not None:
-            self._span.set_status(Status(StatusCode.ERROR, str(response.error)))
+            self._span.set_status(Status(StatusCode.ERROR, writable(str(response.error))))
 
     def end(self, request: InferRequest, now_ns: int) -> None:
         """The final response is there."""

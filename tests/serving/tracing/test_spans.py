@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from repoagent.errors import InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.errors import InternalError, InvalidArgumentError, RepoAgentError, UnsupportedError
 from repoagent.serving.core import ServingCore
-from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.request import InferRequest, InferResponse
 from repoagent.serving.tracing.settings import SpanSettings, TraceSettings
+from repoagent.serving.tracing.spans import SpanTraces
 from repoagent.serving.tracing.tracer import Tracer
 
 CoreMaker = Callable[..., ServingCore]
@@ -118,6 +120,23 @@ def test_a_request_is_three_spans_with_tritons_names_attributes_and_events(
     times += [event.time_unix_nano for event in compute.events]
     times += [compute.end_time_unix_nano, model.end_time_unix_nano, root.end_time_unix_nano]
     assert times == sorted(times)
+
+
+def test_texts_that_are_not_unicode_reach_the_collector_escaped(collector: Collector, request_of: RequestMaker) -> None:
+    """One that could not be encoded would take the other spans of its batch with it."""
+    tracer = SpanTraces(SpanSettings(url=collector.url))
+    trace = tracer.trace(lambda: 1, None, held=False)
+    request = request_of("m\udcff", id="r\udcff")
+    request.call_id = "x\udcff"
+    trace.begin(request, 1, time.monotonic_ns())
+    trace.answer(InferResponse("m\udcff", "1", "", error=InternalError("text\udcff of a model")))
+    trace.end(request, time.monotonic_ns())
+    tracer.close()
+    span = collector.spans()["m\\udcff"]
+    found = attributes(span)
+    names = ("triton.model_name", "triton.request_id", "x_request_id")
+    assert [found[name] for name in names] == ["m\\udcff", "r\\udcff", "x\\udcff"]
+    assert span.status.message == "text\\udcff of a model"
 
 
 def test_the_members_of_an_ensemble_have_spans_in_its_span(

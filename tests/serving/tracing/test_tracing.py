@@ -288,3 +288,16 @@ def test_in_the_mode_of_spans_the_settings_are_those_of_spans() -> None:
         "resource": "service.name=models,env=test",
         "bsp_max_queue_size": "2048",
     }
+
+
+def test_texts_that_are_not_unicode_are_escaped_in_trace_files(
+    new_core: CoreMaker, write_model: ModelWriter, request_of: RequestMaker, tmp_path: Path
+) -> None:
+    """Most readers of JSON refuse half of a surrogate pair, and with it all of the file."""
+    write_model("m", {1: "1"})
+    core = new_core(trace=settings(tmp_path / "t"))
+    core.load("m")
+    core.infer(request_of("m", id="r\udcff"))
+    core.stop()
+    assert "\\ud" not in (tmp_path / "t").read_text().replace("\\\\", "")
+    assert any(record.get("request_id") == "r\\udcff" for record in records(tmp_path / "t"))
