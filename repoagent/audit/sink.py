@@ -18,7 +18,7 @@ class Actor:
     ``by`` is "client", "operator" (flags, signals, the program that embeds the server), "poll", "on-demand", "idle" or
     "agent". ``client`` is the name that access control knows a client by, empty without access control. ``via`` is the
     protocol; ``request`` the id that the client gave its request; ``address`` where its connection comes from.
-    ``manages`` states for which models a client has the right to load them; None is any.
+    ``manages`` states which models a client has the right to bring into service; None is any.
     """
 
     by: str

@@ -42,7 +42,7 @@ class Reception:
         while self._life.state is _READY:
             served = self._find(request)
             if served is None:
-                self._demand.start(request.model_name).result()
+                self._demand.start(request.model_name, request.asker).result()
                 continue
             try:
                 return served.infer(request)

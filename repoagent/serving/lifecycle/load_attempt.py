@@ -85,7 +85,8 @@ class LoadAttempt:
         except Exception as error:
             chain.fail(error)
             self._on_failure(chain.report)
-            raise self._failed(error) from error
+            failure = self._failed(error)
+            raise failure from (error if failure is not error else error.__cause__)
         return model, built
 
     def _build(self, chain: "LoadedChain", key: object) -> tuple[LoadedModel, Built]:

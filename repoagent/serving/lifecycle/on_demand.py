@@ -19,6 +19,7 @@ from repoagent.errors import (
     NotFoundError,
     RepoAgentError,
     UnavailableError,
+    causes,
 )
 from repoagent.serving.ensembles.dependencies import Dependencies
 from repoagent.serving.lifecycle.load_request import LoadRequest
@@ -27,6 +28,7 @@ from repoagent.serving.repositories.repository_set import RepositorySet
 from repoagent.serving.requests.model_id import ModelId
 from repoagent.serving.requests.request import InferRequest
 from repoagent.serving.requests.senders import answer_error
+from repoagent.serving.versions.ensemble_builder import ForbiddenStepError
 from repoagent.storage import Fingerprint
 
 __all__ = ["OnDemand"]
@@ -69,6 +71,8 @@ class OnDemand:
         self._entries: dict[str, _Entry] = {}
         self._starting: dict[str, Future[None]] = {}
         self._failed: dict[str, tuple[Fingerprint, RepoAgentError]] = {}
+        self._forbidden: dict[str, tuple[Fingerprint, ForbiddenStepError]] = {}
+        """What the client that asked last may not have loaded; others may."""
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -103,8 +107,10 @@ class OnDemand:
             )
         return models[0] if models else name
 
-    def start(self, name: str) -> "Future[None]":
+    def start(self, name: str, asker: Actor | None = None) -> "Future[None]":
         """Begin to load a model, or join those who wait for it. The result is None once it is loaded, or the error.
+
+        ``asker`` is the client who needs it, whose rights count; None for the server itself.
 
         A model whose load failed is not tried again before its files change, or someone loads it explicitly.
 
@@ -117,7 +123,9 @@ class OnDemand:
             if future is not None:
                 return future
             future = self._starting[name] = Future()
-        thread = threading.Thread(target=self._run, args=(name, future), name=f"repoagent-demand-{name}", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(name, future, asker), name=f"repoagent-demand-{name}", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError as error:
@@ -132,10 +140,17 @@ class OnDemand:
             error = load.exception()
             if error is None:
                 submit(request)
+            elif (forbidden := _forbidden(error)) is not None and not _same(forbidden.actor, request.asker):
+                self.submit(request, submit)  # That was the load of another client.
             else:
                 answer_error(request, error if isinstance(error, RepoAgentError) else InternalError(str(error)))
 
-        self.start(request.model_name).add_done_callback(loaded)
+        try:
+            load = self.start(request.model_name, request.asker)
+        except RepoAgentError as error:
+            answer_error(request, error)
+        else:
+            load.add_done_callback(loaded)
 
     @contextmanager
     def lease(self, name: str) -> Iterator[None]:
@@ -157,11 +172,11 @@ class OnDemand:
     def forget(self, name: str) -> None:
         """Someone loads or unloads the model explicitly: it is not ours any more, and may be tried again."""
         with self._lock:
-            for known in [
-                known for known in (*self._entries, *self._failed) if name in (known, ModelId.of(known).name)
-            ]:
+            every = (*self._entries, *self._failed, *self._forbidden)
+            for known in [known for known in every if name in (known, ModelId.of(known).name)]:
                 self._entries.pop(known, None)
                 self._failed.pop(known, None)
+                self._forbidden.pop(known, None)
 
     def unload_idle(self, seconds: float) -> None:
         """Unload every model that was loaded on demand and has had no request for ``seconds``."""
@@ -175,10 +190,10 @@ class OnDemand:
 
     # -- loading --------------------------------------------------------------------------------------------------
 
-    def _run(self, name: str, future: "Future[None]") -> None:
+    def _run(self, name: str, future: "Future[None]", asker: Actor | None) -> None:
         try:
-            with acting_as(Actor("on-demand")):
-                self._load(name)
+            with acting_as(asker or Actor("on-demand")):
+                self._load(name, asker)
         except Exception as error:
             self._end(name)
             future.set_exception(error)
@@ -190,7 +205,7 @@ class OnDemand:
         with self._lock:
             del self._starting[name]
 
-    def _load(self, name: str) -> None:
+    def _load(self, name: str, asker: Actor | None) -> None:
         try:
             fingerprint = self._repositories.find(name).fingerprint()
         except NotFoundError as error:
@@ -198,6 +213,9 @@ class OnDemand:
         before, failure = self._failed.get(name, (None, None))
         if failure is not None and before == fingerprint:
             raise UnavailableError(f"{str(failure).rstrip()} (not tried again before its files change)")
+        before, refusal = self._forbidden.get(name, (None, None))
+        if refusal is not None and before == fingerprint and _same(refusal.actor, asker):
+            raise refusal
         self._reserve(name, fingerprint.size)
         try:
             self._table.load(name, LoadRequest(needed=True)).result()
@@ -205,7 +223,9 @@ class OnDemand:
             with self._lock:
                 self._entries.pop(name, None)
                 # Nothing is wrong with a model that someone unloaded, or whose load could not be recorded.
-                if not isinstance(error, CancelledError | AuditError):
+                if (forbidden := _forbidden(error)) is not None:
+                    self._forbidden[name] = (fingerprint, forbidden)
+                elif not isinstance(error, CancelledError | AuditError):
                     self._failed[name] = (fingerprint, error)
             raise
         with self._lock:
@@ -291,6 +311,16 @@ class OnDemand:
         except UnavailableError:  # Someone leased it before its turn came, or loaded it or an ensemble that needs it.
             with self._lock:
                 self._entries.setdefault(name, entry)
+
+
+def _forbidden(error: BaseException) -> ForbiddenStepError | None:
+    """Why it was a matter of the client's rights; None if it was not."""
+    return next((cause for cause in causes(error) if isinstance(cause, ForbiddenStepError)), None)
+
+
+def _same(one: Actor, other: Actor | None) -> bool:
+    """Whether both are one client with the same rights: these may have changed since."""
+    return other is not None and one.client == other.client and one.manages == other.manages
 
 
 def _now_ms() -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypedDict
 
+from repoagent.audit import Actor
 from repoagent.errors import RepoAgentError
 from repoagent.serving.measuring.statistics import ExecutionTimes
 from repoagent.serving.requests.class_labels import OutputClasses
@@ -137,6 +138,7 @@ class InferRequest:
         "_sender",
         "arrival_ns",
         "asked",
+        "asker",
         "call_id",
         "cancelled",
         "classes",
@@ -183,6 +185,8 @@ class InferRequest:
         self.on_cancel: Callable[[], None] | None = None
         """Called by :meth:`cancel`. A layer that lets the request wait sets it, before a last look at ``cancelled``, in
         order to answer it at once; it is called from any thread, perhaps long after the wait, and must return soon."""
+        self.asker: Actor | None = None
+        """The client, for a load on demand; None without access control, and of the server's own requests."""
         self.arrival_ns = 0
         """``time.monotonic_ns()`` when a version of the model took it; that sets it."""
         self.classes: OutputClasses | None = None

@@ -6,7 +6,7 @@ from concurrent.futures import wait as wait_for
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from repoagent.audit import current_actor
+from repoagent.audit import Actor, current_actor
 from repoagent.config import copy
 from repoagent.errors import InvalidArgumentError, NotFoundError, RepoAgentError
 from repoagent.serving.ensembles.batch_dimension import Fits
@@ -26,9 +26,21 @@ if TYPE_CHECKING:
     from repoagent.api.report import LoadReport
     from repoagent.config import ModelConfig
 
-__all__ = ["EnsembleBuilder", "Members"]
+__all__ = ["EnsembleBuilder", "ForbiddenStepError", "Members"]
 
 _NO_VERSION: Final = "which has no loaded version"
+
+
+class ForbiddenStepError(InvalidArgumentError):
+    """A client may not bring a step of an ensemble into service; ``actor`` is that client."""
+
+    def __init__(self, ensemble: str, step: str, actor: Actor) -> None:
+        right = "infer" if actor.by == "on-demand" else "manage"
+        super().__init__(
+            f"ensemble '{ensemble}' has the step '{step}', and client '{actor.client}' lacks the right '{right}' for "
+            "that model"
+        )
+        self.actor = actor
 
 
 class Members(Protocol):
@@ -169,14 +181,15 @@ class EnsembleBuilder:
 
 
 def _check_actor(ensemble: ModelId, config: "ModelConfig") -> None:
-    """What a client may not load itself, an ensemble of its own does not load for it, or reach."""
+    """What a client may not load itself, an ensemble of its own does not load for it, or reach.
+
+    Every load of an ensemble passes here: by name, on demand, by polling, at start, and as a step of another one. At
+    start and by polling the operator acts: there the policy's ``members`` decides alone.
+    """
     actor = current_actor()
     for step in config.ensemble_scheduling.step:
         if actor.manages is not None and not actor.manages(step.model_name):
-            raise InvalidArgumentError(
-                f"ensemble '{ensemble}' has the step '{step.model_name}', and client '{actor.client}' lacks the right "
-                "'manage' for that model"
-            )
+            raise ForbiddenStepError(ensemble, step.model_name, actor)
 
 
 def _unavailable(ensemble: str, missing: Iterable[str]) -> InvalidArgumentError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Any, Final
 
+from repoagent.audit import Actor
 from repoagent_server.access.credentials import Given
 from repoagent_server.access.rights import Right
 
@@ -53,6 +54,10 @@ class Client:
             self._known[right, model] = known
         return known
 
+    def serves(self, model: str) -> bool:
+        """Whether its requests may bring ``model`` into service, where that happens on demand."""
+        return self.may(Right.INFER, model) or self.may(Right.MANAGE, model)
+
     def may_all(self, right: Right) -> bool:
         """Whether it has ``right`` for all models."""
         return right in self._all
@@ -62,7 +67,7 @@ class Caller:
     """A client that has shown who it is. Good as long as the rules with ``mark`` are in force and ``expires`` is not
     over. An idle connection keeps its caller, so this must not keep the rules."""
 
-    __slots__ = ("address", "client", "expires", "given", "kept", "mark", "name", "request")
+    __slots__ = ("address", "asker", "client", "expires", "given", "kept", "mark", "name", "request")
 
     def __init__(
         self, client: Client, given: Given, mark: object, *, subject: str = "", expires: float | None = None
@@ -74,6 +79,8 @@ class Caller:
         self.mark = mark
         self.name: Final = f"{client.name}/{subject}" if subject else client.name
         """For logs: the client's name in the access file, and whom its token is about."""
+        self.asker: Final = Actor("on-demand", self.name, manages=client.serves)
+        """For loads on demand."""
         self.expires = expires
         self.kept: Any = None
         """For the front ends: what they make of a caller and need again for its next request."""

@@ -148,19 +148,23 @@ class Inference:
         except AccessError:
             return None
 
-    def admit(self, client: Caller | None, model: str, *, route: str = "") -> None:
+    def admit(self, client: Caller | None, model: str, *, route: str = "") -> Caller | None:
         """Check that ``client`` may infer with ``model``: before anything of the answer depends on the model.
+
+        Returns who it is by the rules of now; None without access control.
 
         Raises:
             AccessError: it may not, or not any more.
         """
         access = self._access
         if access is None:
-            return
+            return None
         try:
             if client is None:
                 raise NotAuthenticatedError("the request has no client", given=False)
-            access.require(access.current(client), _NEEDS, model)
+            current = access.current(client)
+            access.require(current, _NEEDS, model)
+            return current
         except AccessError as error:
             self._denied(access, error, client, route or self._route)
             raise
@@ -204,11 +208,12 @@ class Inference:
         Raises:
             AccessError: the client may not infer with the model.
         """
-        if self._access is not None:
-            self.admit(context.client, asked.model_name)
+        current = self.admit(context.client, asked.model_name) if self._access is not None else None
         if context.parameters:
             asked = replace(asked, parameters={**asked.parameters, **context.parameters})
         request = InferRequest(asked, sender, trace_context=context.trace_context, refuses_decoupled=refuses_decoupled)
+        if current is not None:
+            request.asker = current.asker
         if context.request_id:
             request.call_id = context.request_id
         if requested is not None:

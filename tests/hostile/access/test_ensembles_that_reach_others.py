@@ -1,16 +1,24 @@
 """T21. An ensemble brings no model into service that its owner may not load, and does not answer through one."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 import tritonclient.grpc as grpc_client
+from repoagent_server.access.access_file import AccessFile
+from repoagent_server.http.api import api_service
 from tritonclient.utils import InferenceServerException
 
+from repoagent.audit import Actor
 from repoagent.errors import RepoAgentError
 from repoagent.loader.discovery import AgentRegistry
 from repoagent.loader.policy import read_policy, review
-from server_stub.tests.access.conftest import Guarded, client, tables
+from repoagent.serving.core import ServingCore
+from server_stub.tests.access.conftest import Guarded, client, client_of, tables
+from server_stub.tests.served import identity
 from tests.hostile.conftest import NewCore
 
 ENSEMBLE = """
@@ -44,6 +52,69 @@ def test_a_client_loads_no_ensemble_whose_steps_it_may_not_load(guarded: Guarded
         assert http.get("/v2/models/shared/ready", headers=bearer("root")).status_code == 400
         assert http.post(load, headers=bearer("both")).status_code == 200
         assert http.get("/v2/models/shared/ready", headers=bearer("root")).status_code == 200
+
+
+@pytest.fixture
+def on_demand(new_core: NewCore, repository: Path, tmp_path: Path) -> Iterator[tuple[ServingCore, httpx.Client]]:
+    """A server that loads on demand ``a-mine``, an ensemble of ``b-secret``."""
+    (repository / "a-mine").mkdir()
+    (repository / "a-mine" / "config.pbtxt").write_text(ENSEMBLE)
+    identity(repository, "b-secret", "FP32", batch=8)
+    access = tmp_path / "access.toml"
+    owner, both = client("owner", models="a-*"), client("both", models="a-* b-secret", rights="infer")
+    access.write_text("\n".join((owner, both)))
+    core = new_core(on_demand=True)
+    with AccessFile(access) as file, client_of(api_service(core, access=file.access)) as http:
+        http.timeout = 60
+        yield core, http
+
+
+def ask(http: httpx.Client, name: str) -> httpx.Response:
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    return http.post("/v2/models/a-mine/infer", headers=bearer(name), json={"inputs": [tensor]})
+
+
+def test_a_request_loads_no_ensemble_on_demand_whose_steps_its_client_may_not_have_loaded(
+    on_demand: tuple[ServingCore, httpx.Client],
+) -> None:
+    core, http = on_demand
+    for _ in range(2):
+        refused = ask(http, "owner")
+        assert refused.status_code >= 400
+        assert "step 'b-secret', and client 'owner' lacks the right 'infer'" in refused.json()["error"]
+    assert not core.index(ready_only=True)
+    # One client's refusal is not another's, and who may infer with what is loaded needs no rights for its steps.
+    for name in ("both", "owner"):
+        assert ask(http, name).status_code == 200
+
+
+def test_a_client_that_waits_for_the_load_of_another_is_not_refused_with_it(
+    on_demand: tuple[ServingCore, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, http = on_demand
+    begun, joined = threading.Event(), threading.Event()
+    demand = core._reception._demand
+    load, start = demand._load, demand.start
+
+    def held(name: str, asker: Actor | None) -> None:
+        begun.set()
+        assert joined.wait(60)
+        load(name, asker)
+
+    def noted(name: str, asker: Actor | None = None) -> Future[None]:
+        future = start(name, asker)
+        if asker is not None and asker.client == "both":
+            joined.set()
+        return future
+
+    monkeypatch.setattr(demand, "_load", held)
+    monkeypatch.setattr(demand, "start", noted)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, http, "owner")
+        assert begun.wait(60)
+        second = pool.submit(ask, http, "both")
+        assert second.result(60).status_code == 200
+        assert "client 'owner' lacks" in first.result(60).json()["error"]
 
 
 @pytest.mark.parametrize(("members", "loads"), [('["a-*"]', False), ("[]", False), ('["a-*", "b-secret"]', True)])

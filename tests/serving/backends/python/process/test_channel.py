@@ -135,7 +135,7 @@ def test_nothing_that_a_request_may_have_is_forgotten() -> None:
     brought_back = {"rescheduled"}  # with the end of the answer; see tests/serving/backends/python/test_iterative.py
     of_the_server = {
         *("_sender", "arrival_ns", "trace", "trace_context", "times", "classes"),
-        *("refuses_decoupled", "output_places", "volatile", "on_cancel", "call_id"),
+        *("refuses_decoupled", "output_places", "volatile", "on_cancel", "call_id", "asker"),
     }
     assert {*InferRequest.__slots__, *Asked.__slots__} == carried | asked_for | brought_back | of_the_server
 
