@@ -11,7 +11,6 @@ draft model and with it in turn. "without" and "with": tokens a second; "right":
 processes took of the machine.
 """
 
-import argparse
 import json
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ import numpy as np
 from executor_ours import LENGTH, THREADS, decoder_folder
 from executor_speed import SCALE, SIZES
 from executor_trace import NEW_TOKENS, all_at_once
-from measures import quiet_samples
+from measures import options_of, quiet_samples
 
 from repoagent.executor import (
     DraftTargetDecodingConfig,
@@ -150,13 +149,14 @@ def compare(plain: Executor, drafted: Executor, count: int, way: str, rounds: in
 
 def main() -> None:
     """Measure all cases."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--factor", default="0.01,0.02,1", help="how much the model's later layers add")
-    parser.add_argument("--requests", default="1,2")
-    parser.add_argument("--length", default="3", help="drafts for one step")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--patience", type=float, default=10.0, help="seconds to wait for a quiet machine, per line")
-    args = parser.parse_args()
+    args = options_of(
+        __doc__,
+        factor=("0.01,0.02,1", "how much the model's later layers add"),
+        requests="1,2",
+        length=("3", "drafts for one step"),
+        rounds=3,
+        patience=(10.0, "seconds to wait for a quiet machine, per line"),
+    )
     print(f"{'factor':8}{'drafts':>7}{'':>16}   without     with   steps   right  drafting  others")
     with tempfile.TemporaryDirectory() as text:
         place = Path(text)

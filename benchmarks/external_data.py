@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from measures import status_bytes
 from onnx import TensorProto, helper
 
 from repoagent.config import normalize, read_text
@@ -57,8 +58,7 @@ def refuse() -> Path:
 
 def peak() -> int:
     """The most bytes that were resident; ``ru_maxrss`` would begin with the memory of whatever started this."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) << 10
+    return status_bytes("VmHWM")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 
 from executor_speed import SCALE, SIZES
+from measures import status_bytes
 
 from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
 from repoagent.executor.builder import Precision, build
@@ -32,9 +33,7 @@ MIB = 1 << 20
 
 def private_bytes() -> int:
     """Memory of this process that no file has."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = (line for line in lines if line.startswith("RssAnon:"))
-    return int(found.split()[1]) << 10
+    return status_bytes("RssAnon")
 
 
 def folder_bytes(folder: Path) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from executor_trace import NEW_TOKENS, PROMPT
 from llm_engines import OURS
-from measures import Sample
+from measures import Sample, markdown
 
 __all__ = ["Cell", "Streamed", "Table", "page", "show", "write"]
 
@@ -138,8 +138,8 @@ def page(table: Table) -> str:
     counts = [len(samples) for samples in table.samples.values()]
     return PAGE.format(
         parameters=table.size.upper().replace("M", " M"),
-        rates="\n".join(_rows(table, firsts=False)),
-        firsts="\n".join(_rows(table, firsts=True)),
+        rates=_rows(table, firsts=False),
+        firsts=_rows(table, firsts=True),
         machine=table.machine,
         date=datetime.now(UTC).strftime("%B %Y"),
         prompt=PROMPT,
@@ -151,13 +151,14 @@ def page(table: Table) -> str:
     )
 
 
-def _rows(table: Table, *, firsts: bool) -> Iterator[str]:
+def _rows(table: Table, *, firsts: bool) -> str:
     head = ["weights", "at once", *table.versions]
-    yield from ("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head)))
+    rows = []
     for precision, streams in table.cases:
         cells = [Cell(precision, streams, name) for name in table.versions]
         texts = [table.first_text(cell) if firsts else table.rate_text(cell) for cell in cells]
-        yield "| " + " | ".join([KINDS[precision], str(streams), *texts]) + " |"
+        rows.append([KINDS[precision], streams, *texts])
+    return markdown(head, rows)
 
 
 def _same(table: Table) -> Iterator[str]:

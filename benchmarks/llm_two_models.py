@@ -11,17 +11,17 @@ of both at once, the median of the rounds' ratios, and the seconds both at once 
 missed.
 """
 
-import argparse
 import os
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from measures import in_turns, options_of, seconds, together
 
 from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions, Turns
 from repoagent.executor.builder import build
@@ -64,12 +64,6 @@ def ask(executor: Executor, requests: int, tokens: int) -> None:
         executor.await_responses(request_id)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def measure(executors: Sequence[Executor], requests: int, tokens: int) -> tuple[float, float]:
     """Seconds one after the other, and at once."""
 
@@ -77,22 +71,12 @@ def measure(executors: Sequence[Executor], requests: int, tokens: int) -> tuple[
         for executor in executors:
             ask(executor, requests, tokens)
 
-    def at_once() -> None:
-        running = [threading.Thread(target=ask, args=(executor, requests, tokens)) for executor in executors]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-
-    return seconds(in_turn), seconds(at_once)
+    return seconds(in_turn), seconds(lambda: together([partial(ask, one, requests, tokens) for one in executors]))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("--requests", 4), ("--tokens", 96), ("--rounds", 5)):
-        parser.add_argument(name, type=int, default=default)
-    parser.add_argument("--quanta", default="", help="milliseconds of further turns, with commas")
-    options = parser.parse_args()
+    quanta_help = "milliseconds of further turns, with commas"
+    options = options_of(__doc__, requests=4, tokens=96, rounds=5, quanta=("", quanta_help))
     quanta = [float(text) for text in options.quanta.split(",") if text]
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         synthetic_checkpoint(Path(place, "checkpoint"), **SHAPE)
@@ -101,11 +85,8 @@ def main() -> int:
             name: [stack.enter_context(opened(folder, *way)) for _ in range(2)]
             for name, way in ways(len(os.sched_getaffinity(0)), quanta).items()
         }
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in pairs}
-        for number in range(options.rounds + 1):
-            for name, executors in pairs.items():
-                sample = measure(executors, options.requests, options.tokens)
-                found[name] += [sample] if number else []
+        takes = {name: partial(measure, pair, options.requests, options.tokens) for name, pair in pairs.items()}
+        found = in_turns(takes, options.rounds, warm=1)
     good = True
     for name, samples in found.items():
         ratio = median(both / turn for turn, both in samples)

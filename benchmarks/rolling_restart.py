@@ -10,7 +10,6 @@ the machine hits both. Between two restarts there is time for a segment that is 
 that is reset, or not answered within ten seconds, is lost.
 """
 
-import argparse
 import contextlib
 import selectors
 import socket
@@ -21,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from measures import options_of, table
 from repoagent_server.http.listener import bound, ignore_new, queued
 
 PAUSE_SECONDS = 1.3
@@ -91,10 +91,7 @@ class Clients:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--restarts", type=int, default=60, help="of each kind")
-    parser.add_argument("--clients", type=int, default=8)
-    arguments = parser.parse_args()
+    arguments = options_of(__doc__, restarts=(60, "of each kind"), clients=8)
     first = Server()
     servers = [first, Server(first.port)]
     clients = Clients(first.port)
@@ -114,10 +111,12 @@ def main() -> int:
         thread.join()
     for server in servers:
         server.leave(filtered=True)
-    print(f"{'filter':>8} {'restarts':>9} {'requests':>9} {'lost':>6} {'over 0.5 s':>11}")
-    for kind in ("without", "with"):
-        counts = arguments.restarts, clients.done[kind], clients.lost[kind], clients.slow[kind]
-        print(f"{kind:>8} {counts[0]:>9,} {counts[1]:>9,} {counts[2]:>6,} {counts[3]:>11,}")
+    kept = ("without", "with")
+    rows = [
+        (kind, arguments.restarts, *(count[kind] for count in (clients.done, clients.lost, clients.slow)))
+        for kind in kept
+    ]
+    print(table(("filter", "restarts", "requests", "lost", "over 0.5 s"), rows))
     return int(clients.lost["with"] > 0)
 
 

@@ -13,26 +13,28 @@ takes, for ranges. The seconds of the processor, of both cores together, move le
 installed prints MISSING and makes the exit status 1.
 """
 
-import argparse
 import hashlib
 import json
 import os
-import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
+import measures
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from measures import columns, fill, in_turns, options_of, size_of, table
+from servers import report_missing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the Sigstore of the tests
 
@@ -41,7 +43,6 @@ from agents.verify.tests.sigstore_servers import SigstoreServers, token
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
 OURS = Path(sys.executable).with_name("repoagent")
-UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 RANGE = 64 << 20
 PEM = serialization.Encoding.PEM
 INSIDE = """
@@ -69,20 +70,19 @@ class Method:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", default="model_signing", help="the reference tool, if it is not on the path")
-    parser.add_argument("--size", default="2G", help="bytes of the model whose verification is timed")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        peer=("model_signing", "the reference tool, if it is not on the path"),
+        size=("2G", "bytes of the model whose verification is timed"),
+        rounds=3,
+    )
     peer = shutil.which(options.peer)
     if peer is None:
-        print("MISSING model-signing: make bench-peers installs it")
-        return 1
+        return report_missing({"model-signing": "make bench-peers installs it"})
     with tempfile.TemporaryDirectory() as scratch:
         faults = interoperate(peer, Path(scratch)) + keyless(peer, Path(scratch))
-        size = int(options.size[:-1]) * UNITS[options.size[-1]]
         for files in (1, 200):
-            compare_speed(peer, Path(scratch), size, files, options.rounds)
+            compare_speed(peer, Path(scratch), size_of(options.size), files, options.rounds)
     return 1 if faults else 0
 
 
@@ -117,18 +117,7 @@ def keyless(peer: str, scratch: Path) -> int:
     with SigstoreServers(sigstore) as servers:
         trust.write_text(servers.trust_config())
         given = ["--identity_token", token(IDENTITY.removeprefix("https://github.com/"), ISSUER)]
-        command = [
-            peer,
-            "sign",
-            "sigstore",
-            "--trust_config",
-            str(trust),
-            *given,
-            "--signature",
-            str(bundle),
-            str(model),
-        ]
-        signed = run(command)
+        signed = run([peer, "sign", "sigstore", "--trust_config", trust, *given, "--signature", bundle, model])
     ours = [str(OURS), "verify", str(model), "--sigstore-root", str(root), "--signature", str(bundle)]
     theirs = [peer, "verify", "sigstore", "--trust_config", str(trust), "--signature", str(bundle), str(model)]
     held = signed and run([*ours, "--identity", IDENTITY, "--issuer", ISSUER])
@@ -155,7 +144,7 @@ def verify_command(peer: str, tool: str, method: Method, model: Path, bundle: Pa
     return [peer, "verify", *method.verify_theirs, str(model), "--signature", str(bundle)]
 
 
-def run(command: list[str]) -> bool:
+def run(command: Sequence[str | Path]) -> bool:
     environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
     return subprocess.run(command, capture_output=True, check=False, env=environment).returncode == 0
 
@@ -215,15 +204,8 @@ def certificate(
 
 
 def compare_speed(peer: str, scratch: Path, size: int, files: int, rounds: int) -> None:
-    model = scratch / "large"
-    shutil.rmtree(model, ignore_errors=True)
-    model.mkdir()
-    piece = b"\xa5" * (1 << 20)
-    for number in range(files):
-        with (model / f"{number}.bin").open("wb") as stream:
-            left = size // files
-            while left > 0:
-                left -= stream.write(piece[:left])
+    shutil.rmtree(scratch / "large", ignore_errors=True)
+    model = fill(scratch / "large", size, files)
     method = methods(scratch)[0]
     whole, ranges = scratch / "large.sig", scratch / "ranges.sig"
     sign_ours = sign_command(peer, "ours", method, model, whole)
@@ -236,26 +218,25 @@ def compare_speed(peer: str, scratch: Path, size: int, files: int, rounds: int) 
         "theirs": verify_command(peer, "theirs", method, model, whole),
     }
     inside = [sys.executable, "-c", INSIDE, str(model), str(ranges), method.verify_ours[-1]]
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ("digest", "inside", *commands)}
-    for _ in range(rounds):
-        taken["digest"].append(digest_alone(model))
-        done = subprocess.run(inside, capture_output=True, text=True, check=True)
-        taken["inside"].append(json.loads(done.stdout))
-        for name, command in commands.items():
-            taken[name].append(timed(command))
-    print(f"{files} files of {size >> 20} MiB together: GB/s, seconds, seconds of the processor")
-    for name, values in taken.items():
-        wall, cpu = (statistics.median(column) for column in zip(*values, strict=True))
-        print(f"  {name:7} {size / wall / 1e9:5.2f} {wall:6.2f} {cpu:6.2f}")
+
+    def within() -> tuple[float, float]:
+        wall, cpu = json.loads(measures.run(inside).stdout)
+        return wall, cpu
+
+    takes: dict[str, Callable[[], tuple[float, float]]] = {"digest": partial(digest_alone, model), "inside": within}
+    takes |= {name: partial(timed, command) for name, command in commands.items()}
+    print(f"{files} files of {size >> 20} MiB together")
+    rows = []
+    for name, values in in_turns(takes, rounds).items():
+        wall, cpu = columns(values)
+        rows.append((name, f"{size / wall / 1e9:.2f}", f"{wall:.2f}", f"{cpu:.2f}"))
+    print(table(("", "GB/s", "seconds", "seconds of the processor"), rows))
 
 
 def timed(command: list[str]) -> tuple[float, float]:
     """Seconds, and seconds of the processor."""
-    begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    if not run(command):
-        raise SystemExit(f"the large model is refused: {command}")
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.perf_counter() - begin, now.ru_utime - used.ru_utime + now.ru_stime - used.ru_stime
+    cost = measures.run(command)
+    return cost.seconds, cost.cpu
 
 
 def digest_alone(model: Path) -> tuple[float, float]:
