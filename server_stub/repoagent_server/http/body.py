@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from repoagent_server.http.messages import Frame, Header
 from repoagent_server.shared.request_id import is_valid
-from repoagent_server.shared.reserve import MAPPED_PAGE, Reserve, mapped
+from repoagent_server.shared.reserve import MAPPED_PAGE, Reserve
 
 __all__ = ["DEFAULT_MAX_BODY", "LARGE_BODY", "LargeBody", "frame_of", "json_length", "too_large"]
 
@@ -18,8 +18,8 @@ DEFAULT_MAX_BODY: Final = 1 << 26
 LARGE_BODY: Final = 1 << 18
 """Bodies from this size are read into memory of their own instead of in pieces."""
 
-_MAPPED: Final = 1 << 22
-"""Bytes from which on it has pages of its own; smaller ones are faster in memory that an allocator has kept."""
+_LARGE_PAGES: Final = 1 << 22
+"""Bytes from which on NumPy asks for pages of 2 MiB: a body of which little has come takes one."""
 _ALIGNMENT: Final = 64
 _DIGITS: Final = 18
 """That a length can have which some memory has."""
@@ -107,14 +107,10 @@ class LargeBody(asyncio.BufferedProtocol):
     ) -> None:
         """``refuse`` is called instead of ``done`` once the reserve has no room for what has come."""
         start = -json_length(frame) % _ALIGNMENT
-        is_mapped = frame.length >= _MAPPED
-        self._page = MAPPED_PAGE if is_mapped else 1
-        if is_mapped:
-            memory: Any = mapped(start + frame.length)
-        else:
-            memory = np.empty(start + frame.length + _ALIGNMENT, np.uint8)
-            start += -memory.ctypes.data % _ALIGNMENT
-        self._body = memoryview(memory)[start : start + frame.length]
+        self._page = MAPPED_PAGE if frame.length >= _LARGE_PAGES else 1
+        memory = np.empty(start + frame.length + _ALIGNMENT, np.uint8)
+        start += -memory.ctypes.data % _ALIGNMENT
+        self._body = memoryview(memory)[start : start + frame.length]  # type: ignore[arg-type]
         self._hold = reserve.hold(memory)
         self._owner = owner
         self._done = done

@@ -25,7 +25,6 @@ __all__ = [
     "Reserve",
     "Unread",
     "inflate",
-    "mapped",
     "too_much",
 ]
 
@@ -41,7 +40,7 @@ _AHEAD: Final = 1 << 25
 """Bytes of answers that may wait for any client, and those of a stream in a burst if the reserve has room."""
 _ALIGNMENT: Final = 64
 MAPPED_PAGE: Final = 1 << 21
-"""Bytes of the pages of :func:`mapped`."""
+"""Bytes of the pages that large bodies have."""
 _GROWN: Final = 1 << 19
 """Bytes from which on a body that grows has pages of its own. An allocator keeps what is freed, in the arena of each
 thread: a server would stay as large as all of them together ever were."""
@@ -61,7 +60,7 @@ class Memory(bytearray):
         return len(self) + more
 
 
-def mapped(size: int) -> mmap.mmap:
+def _mapped(size: int) -> mmap.mmap:
     """Zeros that go back to the system with their last view. They take pages of 2 MiB once these are touched."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)  # a fault for every 4 KiB would take longer than to receive them
@@ -94,7 +93,7 @@ class GrowingBody:
             if self._end < _GROWN:
                 memory += piece
                 return
-            self._memory = mapped(max(MAPPED_PAGE, 2 * self._end))
+            self._memory = _mapped(max(MAPPED_PAGE, 2 * self._end))
             self._memory[:start] = memory
             memory = self._memory
         elif self._end > len(memory):
