@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Every distribution of this tree. They are installed in ONE pip call, so that none is looked for on a package index.
-LOCAL := .[dev] $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml server_stub/pyproject.toml))
+LOCAL := .[dev] $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml llm/pyproject.toml server_stub/pyproject.toml))
 EDITABLE := $(foreach d,$(LOCAL) examples/backends,-e ./$(d))
 # What mypy looks at: this distribution, and each of the others by itself, as all of them have a tests/conftest.py.
 SOURCES := conftest.py repoagent tests benchmarks examples/digits examples/chat
-PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) server_stub
+PARTS := $(patsubst %/pyproject.toml,%,$(wildcard agents/*/pyproject.toml)) llm server_stub
 # Packages of the examples: they are found where they lie.
 EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pyproject.toml examples/backends/pyproject.toml))
 
@@ -18,9 +18,9 @@ EXAMPLE_PARTS := $(patsubst %/pyproject.toml,%,$(wildcard examples/agents/*/pypr
 # What `make serve` and `make demo` need: a third of what the tests do. One environment: `make test` adds the rest to it.
 RUN := $(VENV)/.runs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-RUN_PACKAGES := ".[s3,llm]" $(patsubst %,./%,$(filter-out .[dev],$(LOCAL)))
+RUN_PACKAGES := ".[s3]" $(patsubst %,./%,$(filter-out .[dev],$(LOCAL)))
 
-$(RUN): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml)
+$(RUN): pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml llm/pyproject.toml server_stub/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repoagent needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say PYTHON=/path/to/python3.11")'
 	@echo "1 of 2: making the environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
@@ -88,7 +88,7 @@ test: $(STAMP) $(CAPI)
 	$(BIN)/lint-imports
 	cd capi && $(abspath $(BIN))/lint-imports
 	$(BIN)/python tests/folders.py
-	$(BIN)/python -m compileall -q repoagent server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
+	$(BIN)/python -m compileall -q repoagent llm/repoagent_llm server_stub/repoagent_server $(wildcard agents/*/repoagent_*)
 	$(PYTEST)
 
 # How large the tree is, in the numbers that a reader feels.
@@ -167,7 +167,7 @@ image: $(STAMP)
 # 300 MB that nothing else here needs, so it gets an environment of its own.
 RAY := .venvs/ray
 
-$(RAY)/.installed: pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml server_stub/pyproject.toml deploy/ray/*.t*)
+$(RAY)/.installed: pyproject.toml constraints.txt $(wildcard agents/*/pyproject.toml llm/pyproject.toml server_stub/pyproject.toml deploy/ray/*.t*)
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--constraint deploy/ray/constraints.txt $(EDITABLE) -e ./deploy/ray
@@ -266,7 +266,7 @@ test-starved: $(STAMP) $(CAPI)
 # The long form of what the tests run one hundredth of, and property tests with examples that nobody has seen yet.
 soak: $(STAMP) $(CAPI) capi-sanitize
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q tests/config tests/loader tests/serving/scheduling agents/*/tests
-	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests server_stub/tests capi/tests)
+	REPOAGENT_TESTS_IN_FULL=1 $(BIN)/python -m pytest -q -rP $(shell grep -rl --include=*.py "from tests.extent import" tests llm/tests server_stub/tests capi/tests)
 
 clean:
 	rm -rf $(VENV) $(MLSERVER) $(TRITON) $(PERF_ANALYZER) $(MODEL_SIGNING) $(XLLAMACPP) $(OPENVINO) $(VLLM) $(DEPLOY_TOOLS) $(RAY) $(DOCS) $(SITE) .mypy_cache .ruff_cache .pytest_cache

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = {"repoagent-core": ("llm", "otel", "s3"), "repoagent-checksum": ("blake3",), "repoagent-server": ("jwt",)}
+EXTRAS = {"repoagent-core": ("otel", "s3"), "repoagent-checksum": ("blake3",), "repoagent-server": ("jwt",)}
 LOCKS = {
     "requirements.lock": ("build", "run"),
     "deploy/image/build.lock": ("build",),
@@ -18,7 +18,12 @@ LOCKS = {
 def requirements(lock: str = "requirements.lock") -> list[str]:
     """Every requirement that is not a distribution of this tree, sorted."""
     found: set[str] = set()
-    for file in (ROOT / "pyproject.toml", *ROOT.glob("agents/*/pyproject.toml"), ROOT / "server_stub/pyproject.toml"):
+    for file in (
+        ROOT / "pyproject.toml",
+        *ROOT.glob("agents/*/pyproject.toml"),
+        ROOT / "llm/pyproject.toml",
+        ROOT / "server_stub/pyproject.toml",
+    ):
         document = tomllib.loads(file.read_text())
         project = document["project"]
         extras = project.get("optional-dependencies", {})

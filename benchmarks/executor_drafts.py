@@ -27,8 +27,7 @@ from executor_ours import LENGTH, THREADS, decoder_folder
 from executor_speed import SCALE, SIZES
 from executor_trace import NEW_TOKENS, all_at_once
 from measures import options_of, quiet_samples
-
-from repoagent.executor import (
+from repoagent_llm import (
     DraftTargetDecodingConfig,
     Executor,
     ExecutorConfig,
@@ -39,8 +38,8 @@ from repoagent.executor import (
     RunnerOptions,
     SamplingConfig,
 )
-from repoagent.executor.builder.safetensors import Checkpoint, write_safetensors
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent_llm.builder.safetensors import Checkpoint, write_safetensors
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
 SHAPE = SIZES["125m"] | {
     "hidden_size": 1024,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from executor_trace import Serve
-
-from repoagent.executor.builder import Precision
+from repoagent_llm.builder import Precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import onnx
 from executor_ours import THREADS, decoder_folder
 from executor_trace import Run, Serve, by_batches, in_flight
 from onnx import helper, numpy_helper
-
-from repoagent.executor.builder import Precision
+from repoagent_llm.builder import Precision
 
 
 def _pruned(folder: Path) -> Path:

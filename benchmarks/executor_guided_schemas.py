@@ -18,9 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import jsonschema
-from tokenizers import pre_tokenizers
-
-from repoagent.executor import (
+from repoagent_llm import (
     Executor,
     ExecutorConfig,
     FinishReason,
@@ -30,8 +28,9 @@ from repoagent.executor import (
     Request,
     SamplingConfig,
 )
-from repoagent.executor.guidance.vocabulary import Vocabulary
-from repoagent.executor.runner.fake import FakeRunner, hashed_logits
+from repoagent_llm.guidance.vocabulary import Vocabulary
+from repoagent_llm.runner.fake import FakeRunner, hashed_logits
+from tokenizers import pre_tokenizers
 
 FOLDER = "/json/tests/draft2020-12/"
 SEEDS = range(4)

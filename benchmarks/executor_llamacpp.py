@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from executor_ours import LENGTH, THREADS
 from executor_trace import Serve, in_flight
-
-from repoagent.executor.builder.safetensors import Checkpoint
+from repoagent_llm.builder.safetensors import Checkpoint
 
 SEQUENCES = 16
 PROMPT_TOKENS = 512

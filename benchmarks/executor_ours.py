@@ -4,9 +4,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from executor_trace import Run, Serve, Trace
-
-from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
-from repoagent.executor.builder import Precision, build
+from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions
+from repoagent_llm.builder import Precision, build
 
 THREADS = 2
 LENGTH = 256
@@ -38,7 +37,7 @@ def open_ours(
 
 
 def ours(checkpoint: Path, precision: Precision = Precision.FP32, block: int = 32) -> Serve:
-    """repoagent.executor, streaming."""
+    """repoagent_llm, streaming."""
     # Runs with float32 weights wait for memory, so that it pays to share them.
     return served_by(open_ours(checkpoint, precision, block, mixed=precision is Precision.FP32))
 

@@ -22,10 +22,9 @@ from executor_ours import open_ours
 from executor_speed import SCALE, SIZES
 from executor_trace import all_at_once
 from measures import quiet_samples
-
-from repoagent.executor import Executor, Request, SamplingConfig
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.engine import batch_sampler
+from repoagent_llm import Executor, Request, SamplingConfig
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from repoagent_llm.engine import batch_sampler
 
 AIMS = {"125m": 0.03, "5m": 0.10}
 WAYS: dict[str, dict[str, Any]] = {

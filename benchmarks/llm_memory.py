@@ -21,10 +21,10 @@ from pathlib import Path
 
 from executor_speed import SCALE, SIZES
 from measures import status_bytes
+from repoagent_llm import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
+from repoagent_llm.builder import Precision, build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
-from repoagent.executor import Executor, ExecutorConfig, ModelType, Request, RunnerOptions
-from repoagent.executor.builder import Precision, build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.serving.lifecycle.freed_memory import give_back_soon
 
 MEMORY = "/dev/shm"

@@ -33,8 +33,7 @@ from llm_folder import make_checkpoint, make_repository, prompts
 from llm_server import Served, serving
 from llm_steps import Parts, note_steps, parts_of, take_steps
 from measures import wait_for_quiet
-
-from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
+from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, RunnerOptions
 
 MOST_OVERHEAD, MOST_LATER = 0.10, 1.2
 ARRIVALS = 24

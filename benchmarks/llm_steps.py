@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any, cast
 
-from repoagent.executor.engine.engine import Engine
+from repoagent_llm.engine.engine import Engine
 
 __all__ = ["Parts", "note_steps", "parts_of", "take_steps"]
 

@@ -22,10 +22,9 @@ from statistics import median
 from typing import Any
 
 from measures import in_turns, options_of, seconds, together
-
-from repoagent.executor import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions, Turns
-from repoagent.executor.builder import build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent_llm import Executor, ExecutorConfig, KvCacheConfig, ModelType, Request, RunnerOptions, Turns
+from repoagent_llm.builder import build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
 AIM = 1.1
 SHAPE: dict[str, Any] = {

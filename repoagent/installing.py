@@ -4,7 +4,12 @@ from typing import Final
 
 __all__ = ["install_hint"]
 
-_PLACES: Final = {"repoagent-core": ".", "repoagent-server": "./server_stub", "repoagent-capi": "./capi"}
+_PLACES: Final = {
+    "repoagent-core": ".",
+    "repoagent-server": "./server_stub",
+    "repoagent-capi": "./capi",
+    "repoagent-llm": "./llm",
+}
 
 
 def install_hint(distribution: str, *extras: str) -> str:

@@ -127,7 +127,14 @@ def _folder(module: str, package: str, packages: set[str]) -> str:
 
 def packages() -> list[Path]:
     """The packages of this tree, each the root of a distribution."""
-    roots = [_TREE, *sorted(_TREE.glob("agents/*")), _TREE / "server_stub", _TREE / "capi", _TREE / "deploy" / "ray"]
+    roots = [
+        _TREE,
+        *sorted(_TREE.glob("agents/*")),
+        _TREE / "llm",
+        _TREE / "server_stub",
+        _TREE / "capi",
+        _TREE / "deploy" / "ray",
+    ]
     return [path.parent for root in roots for path in sorted(root.glob("repoagent*/__init__.py"))]
 
 

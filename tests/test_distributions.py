@@ -21,6 +21,7 @@ TREE = Path(__file__).resolve().parents[1]
 SOURCES = [
     TREE,
     TREE / "server_stub",
+    TREE / "llm",
     TREE / "deploy" / "ray",
     *sorted(path.parent for path in TREE.glob("agents/*/pyproject.toml")),
 ]

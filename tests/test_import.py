@@ -32,7 +32,7 @@ def test_the_command_line_pulls_in_nothing_heavy_before_a_command_runs() -> None
 
 
 def test_the_server_pulls_in_nothing_of_tensorrt_or_cuda_before_a_model_needs_it() -> None:
-    everything = "import repoagent.server, repoagent.executor, repoagent_server, repoagent.serving.backends.tensorrt"
+    everything = "import repoagent.server, repoagent_llm, repoagent_server, repoagent.serving.backends.tensorrt"
     roots = {name.partition(".")[0].partition("_")[0] for name in _modules_after(everything)}
     assert not roots & {"tensorrt", "cuda"}
 

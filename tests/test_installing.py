@@ -15,7 +15,7 @@ BARE = re.compile(r"pip install [^\n\\`]*?(?<![\w./-])repoagent(-[a-z]+)?(?![\w.
 @pytest.mark.parametrize(
     ("distribution", "extras", "hint"),
     [
-        ("repoagent-core", ("llm", "s3"), "from a checkout: pip install '.[llm,s3]'"),
+        ("repoagent-core", ("onnx", "s3"), "from a checkout: pip install '.[onnx,s3]'"),
         ("repoagent-server", (), "from a checkout: pip install ./server_stub"),
         ("repoagent-checksum", (), "from a checkout: pip install ./agents/checksum"),
         ("repoagent-decrypt", ("pyrage",), "from a checkout: pip install './agents/decrypt[pyrage]'"),

@@ -69,6 +69,7 @@ def test_it_builds_every_distribution_that_the_tests_build(workflow: dict[Any, A
     built = {path.resolve() for pattern in patterns.split() for path in TREE.glob(f"{pattern}/pyproject.toml")}
     assert built == {
         TREE / "pyproject.toml",
+        TREE / "llm/pyproject.toml",
         TREE / "server_stub/pyproject.toml",
         TREE / "deploy/ray/pyproject.toml",
         *TREE.glob("agents/*/pyproject.toml"),

@@ -26,7 +26,7 @@ import ctypes, os, signal, subprocess, sys
 from repoagent import sentinel
 from repoagent.cli import fetch as _, main as _
 from repoagent.engines.probing import parent
-from repoagent.serving.backends.llm.chat import renderer
+from repoagent_llm.backend.chat import renderer
 from repoagent.storage.secrets.environment import child_environment, without_secrets
 from repoagent.storage.secrets.programs import run_program
 from repoagent_decrypt.providers import tpm

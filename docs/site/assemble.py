@@ -26,7 +26,7 @@ IMAGES: Final = {".svg", ".png", ".gif"}
 API: Final = {
     "api": "repoagent.api",
     "server": "repoagent.server",
-    "executor": "repoagent.executor",
+    "executor": "repoagent_llm",
     "testing": "repoagent.testing",
     "frontends": "repoagent_server",
 }

@@ -1,8 +1,7 @@
 """Beam search: the best texts, best first, with their scores."""
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, OutputConfig, Request, SamplingConfig
+from repoagent_llm import ExecutorConfig, OutputConfig, Request, SamplingConfig
 
 
 def main() -> None:

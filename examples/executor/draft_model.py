@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from example_model import model_folder
-
-from repoagent.executor import DraftTargetDecodingConfig, Executor, ExecutorConfig, ModelType, OutputConfig, Request
+from repoagent_llm import DraftTargetDecodingConfig, Executor, ExecutorConfig, ModelType, OutputConfig, Request
 
 
 def ask(folder: Path, config: ExecutorConfig) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from repoagent.executor import Executor, ExecutorConfig, ModelType
-from repoagent.executor.builder import build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent_llm import Executor, ExecutorConfig, ModelType
+from repoagent_llm.builder import build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
 
 @contextmanager

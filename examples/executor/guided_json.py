@@ -3,9 +3,7 @@
 import json
 
 from example_model import open_executor
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-from repoagent.executor import (
+from repoagent_llm import (
     ExecutorConfig,
     GuidedDecodingConfig,
     GuidedDecodingParams,
@@ -13,6 +11,7 @@ from repoagent.executor import (
     Request,
     SamplingConfig,
 )
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SCHEMA = {
     "type": "object",

@@ -4,17 +4,16 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-
-from repoagent.executor import Executor, ExecutorConfig, LoraConfig, ModelType, OutputConfig, Request
-from repoagent.executor.builder import build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
+from repoagent_llm import Executor, ExecutorConfig, LoraConfig, ModelType, OutputConfig, Request
+from repoagent_llm.builder import build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
 HIDDEN, LAYERS, RANK = 64, 2, 4
 ATTENTION_OUT = 4  # the number that TensorRT-LLM gives the linear layer after attention
 
 
 def random_adapter(task_id: int) -> LoraConfig:
-    """An adapter with random weights; ``repoagent.executor.lora.read_peft`` reads one that PEFT has saved."""
+    """An adapter with random weights; ``repoagent_llm.lora.read_peft`` reads one that PEFT has saved."""
     source = np.random.default_rng(task_id)
     # Of each layer [rank, inputs] and [outputs, rank], flat, one after the other.
     weights = source.standard_normal((LAYERS, RANK * (HIDDEN + HIDDEN)), np.float32) * np.float32(0.3)

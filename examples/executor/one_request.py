@@ -1,8 +1,7 @@
 """A request and its answer."""
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, OutputConfig, Request
+from repoagent_llm import ExecutorConfig, OutputConfig, Request
 
 
 def main() -> None:

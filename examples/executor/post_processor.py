@@ -3,8 +3,7 @@
 from typing import Any
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, LogitsPostProcessorConfig, OutputConfig, Request
+from repoagent_llm import ExecutorConfig, LogitsPostProcessorConfig, OutputConfig, Request
 
 
 def only_even(_request_id: int, logits: Any, _ids: list[list[int]], _stream: None, _client_id: int | None) -> None:

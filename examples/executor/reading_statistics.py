@@ -1,8 +1,7 @@
 """Statistics: of iterations, of the KV cache, of one request."""
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, OutputConfig, Request
+from repoagent_llm import ExecutorConfig, OutputConfig, Request
 
 
 def main() -> None:

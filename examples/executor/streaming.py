@@ -1,8 +1,7 @@
 """Many requests at once, token by token. They share every iteration, and none waits for another's end."""
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, Request, SamplingConfig
+from repoagent_llm import ExecutorConfig, Request, SamplingConfig
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ read in pieces beside the tokens of those that generate, so nobody stops for a n
 from collections.abc import Iterator, Sequence
 
 from example_model import open_executor
-
-from repoagent.executor import ExecutorConfig, Request, RequestStats, RequestStatsPerIteration
+from repoagent_llm import ExecutorConfig, Request, RequestStats, RequestStatsPerIteration
 
 LENGTHS = [(12, 14), (30, 9), (6, 20), (52, 10), (8, 6), (40, 12), (10, 8), (20, 5)]
 """Tokens of the prompt and new tokens, for each request."""

@@ -7,7 +7,7 @@ A model of your own is served alike: put its decoder folder, with its tokenizer.
 import sys
 from pathlib import Path
 
-from repoagent.executor.builder import build
+from repoagent_llm.builder import build
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,6 @@ __all__ = ["BUILT_IN_CONVERTERS"]
 BUILT_IN_CONVERTERS: Final[Mapping[tuple[str, str], str]] = {
     ("onnx", "optimized"): "repoagent.converters.onnx.optimized:OptimizedConverter",
     ("onnx", "int8"): "repoagent.converters.onnx.int8:Int8Converter",
-    ("decoder", "tensorrt"): "repoagent.converters.decoder.tensorrt:DecoderConverter",
-    ("safetensors", "decoder"): "repoagent.converters.checkpoint.decoder:CheckpointConverter",
     ("onnx", "tensorrt"): "repoagent.converters.onnx.tensorrt:TensorRtConverter",
 }
 """``(from, to)`` -> ``"module:attribute"``. Their code is imported when a model is converted, not before."""

@@ -19,6 +19,7 @@ _PLACES = (
     "*.md",
     "docs/**/*.md",
     "agents/*/*.md",
+    "llm/*.md",
     "server_stub/*.md",
     "examples/**/*.md",
     "capi/**/*.md",

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 from click.testing import CliRunner
+from repoagent_llm import plugin
 from repoagent_server.access.access_file_reader import read_rules
 from repoagent_server.access.key_sets import KeySet
 from repoagent_server.program.serve_command import serve
@@ -59,7 +60,12 @@ def _config(text: str) -> ModelConfig:
 def _check_parameters(agent: str, parameters: list[tuple[str, str]], page: str) -> None:
     known = set(importlib.import_module(f"repoagent_{agent}.options").PARAMETERS)
     if agent == "convert":
-        known.update(*(pkgutil.resolve_name(name).options for name in BUILT_IN_CONVERTERS.values()))
+        known.update(
+            *(
+                pkgutil.resolve_name(name).options
+                for name in {**BUILT_IN_CONVERTERS, **plugin.register_converters()}.values()
+            )
+        )
     assert [key for key, _ in parameters if key not in known and ":" not in key] == [], f"{page}: {agent}"
 
 

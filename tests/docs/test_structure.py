@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 _TREE = Path(__file__).parents[2]
-_PACKAGES = {"repoagent": _TREE / "repoagent", "repoagent_server": _TREE / "server_stub" / "repoagent_server"}
+_PACKAGES = {
+    "repoagent": _TREE / "repoagent",
+    "repoagent_llm": _TREE / "llm" / "repoagent_llm",
+    "repoagent_server": _TREE / "server_stub" / "repoagent_server",
+}
 _ROOTS = [
     _TREE / "repoagent",
-    _TREE / "repoagent" / "executor",
+    _TREE / "llm",
     _TREE / "repoagent" / "serving",
     _TREE / "repoagent" / "serving" / "backends",
     _TREE / "repoagent" / "serving" / "backends" / "python",

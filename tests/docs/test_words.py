@@ -37,6 +37,7 @@ def test_faults_are_found(words: dict[str, Any], page: str, expected: list[str])
 
 PRODUCT = (
     "repoagent/**/*.py",
+    "llm/repoagent_llm/**/*.py",
     "server_stub/repoagent_server/**/*.py",
     "agents/*/repoagent_*/**/*.py",
     "deploy/ray/repoagent_ray/**/*.py",
@@ -67,7 +68,7 @@ def test_the_help_of_a_command_counts_as_a_text(words: dict[str, Any]) -> None:
     assert [fault.text for fault in words["text_faults"](source)] == ["the word 'somebody'"]
 
 
-PUBLIC = ("repoagent/api", "repoagent/server", "repoagent/executor/types", "repoagent/testing")
+PUBLIC = ("repoagent/api", "repoagent/server", "llm/repoagent_llm/types", "repoagent/testing")
 
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:

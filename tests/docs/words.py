@@ -115,12 +115,14 @@ def main(names: list[str]) -> int:
     root = Path(__file__).resolve().parents[2]
     places = (
         "repoagent/**/*.py",
+        "llm/repoagent_llm/**/*.py",
         "server_stub/repoagent_server/**/*.py",
         "agents/*/repoagent_*/**/*.py",
         "*.md",
         "docs/**/*.md",
         "agents/*/*.md",
         "examples/**/*.md",
+        "llm/*.md",
         "server_stub/*.md",
         "capi/**/*.md",
         "deploy/**/*.md",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repoagent_llm.builder import build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
-from repoagent.executor.builder import build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from repoagent.serving.core import ControlMode, CoreOptions, ServingCore
 
 SECRET = b"AGE-SECRET-KEY-1"

@@ -6,9 +6,9 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from repoagent_llm import Executor, ExecutorConfig, ModelType
 
 from repoagent.errors import RepoAgentError
-from repoagent.executor import Executor, ExecutorConfig, ModelType
 from repoagent.serving.core import ControlMode, ServingCore
 from repoagent.serving.requests.request import Asked, InferRequest
 from tests.hostile.conftest import SECRET, NewCore

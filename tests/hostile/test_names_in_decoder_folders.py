@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repoagent_llm import Executor, ExecutorConfig, ModelType
+from repoagent_llm.backend.tokenizing import TOKENIZER_NAME
 
+from llm.tests.backend.tiny import byte_level
 from repoagent.errors import RepoAgentError
-from repoagent.executor import Executor, ExecutorConfig, ModelType
-from repoagent.serving.backends.llm.tokenizing import TOKENIZER_NAME
 from tests.hostile.conftest import NewCore
-from tests.serving.backends.llm.tiny import byte_level
 
 
 @pytest.fixture

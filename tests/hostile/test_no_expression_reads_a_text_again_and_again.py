@@ -92,7 +92,7 @@ def _all() -> list[Found]:
 
 
 BUILT = {
-    "repoagent/executor/lora/peft.py f'(.*\\\\.)?({pattern})'": "_PLAIN bounds it",
+    "llm/repoagent_llm/lora/peft.py f'(.*\\\\.)?({pattern})'": "_PLAIN bounds it",
     "repoagent/public_text.py _BEFORE + re.escape(text.rstrip('/')) + _TAIL": "a path, a tail up to a blank or a quote",
     "repoagent/testing/contract/documents.py f'(?<![\\\\w-]){name}(?![\\\\w-])'": "a parameter's name, no repeats",
     "server_stub/repoagent_server/access/clients.py translate(pattern)": "fnmatch makes each star an atomic group",

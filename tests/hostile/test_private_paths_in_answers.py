@@ -21,12 +21,12 @@ from repoagent_server.http.frontend import Endpoint, HttpFrontend
 from repoagent_server.shared.grpc_options import GrpcOptions
 from tritonclient.utils import InferenceServerException
 
+from llm.tests.backend.tiny import byte_level
 from repoagent.audit.log import AuditLog
 from repoagent.public_text import hide, hide_url, public_text, public_values
 from repoagent.server.exposition.text import Family, render
 from repoagent.serving.core import ServingCore
 from tests.hostile.conftest import NewCore
-from tests.serving.backends.llm.tiny import byte_level
 
 _PRIVATE = re.compile(r"/dev/shm|/proc/self|/tmp/")
 

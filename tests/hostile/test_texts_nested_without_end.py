@@ -19,6 +19,10 @@ from repoagent_fetch.archives import Unpacking
 from repoagent_fetch.server_answers import document
 from repoagent_license.endpoint import _grant
 from repoagent_license.license_file import _json as license_json
+from repoagent_llm.backend.row_parameters import _sampling_parameters
+from repoagent_llm.runner.decoder_spec import parse_spec
+from repoagent_llm.types.errors import CheckError, DecoderError
+from repoagent_llm.types.serialization import MAGIC, deserialize_result
 from repoagent_scan.formats.errors import MalformedError
 from repoagent_scan.formats.npy import check_array
 from repoagent_scan.formats.safetensors import _spans
@@ -32,13 +36,9 @@ from repoagent.config.json_reader import read_json as config
 from repoagent.engines.probing.findings import Findings
 from repoagent.engines.provenance import read_subject
 from repoagent.errors import RepoAgentError
-from repoagent.executor.runner.decoder_spec import parse_spec
-from repoagent.executor.types.errors import CheckError, DecoderError
-from repoagent.executor.types.serialization import MAGIC, deserialize_result
 from repoagent.loader.converting.messages import parse
 from repoagent.loader.policy.policy_file import read_policy
 from repoagent.nested_text import DEEPEST, check_depth, read_json, read_toml
-from repoagent.serving.backends.llm.row_parameters import _sampling_parameters
 from repoagent.serving.backends.python.process.packets import decoded
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +148,8 @@ def test_what_is_deep_in_a_text_or_beside_each_other_is_read() -> None:
 PARSERS = {"load", "loads", "literal_eval", "raw_decode", "JSONDecoder"}
 ELSEWHERE = {
     "repoagent/nested_text.py": "the place itself",
-    "repoagent/executor/guidance/": "compilers of grammars count their own",
-    "repoagent/serving/backends/llm/chat/child.py": "imports nothing of the project; the server counts what it sends",
+    "llm/repoagent_llm/guidance/": "compilers of grammars count their own",
+    "llm/repoagent_llm/backend/chat/child.py": "imports nothing of the project; the server counts what it sends",
     "repoagent/serving/backends/python/process/packets.py": "counts; an encoder that is led in a circle",
     "repoagent/storage/paths/trees.py": "directories, not texts",
     "repoagent/testing/": "texts of its own",

@@ -74,7 +74,7 @@ for text in ("eyJhbGci.eyJzdWIiOiIx.x", "xeyJhbGciOiJI.eyJzdWIiOiIx.x", "eyJhbGc
     assert not is_secret("name", text), text
 """,
     "repetitions in a guide": """
-from repoagent.serving.backends.llm.request_limits import _REPEATED, RequestLimits
+from repoagent_llm.backend.request_limits import _REPEATED, RequestLimits
 RequestLimits().check_guide("{" + " " * 65_000)
 assert _REPEATED.search("{" + " " * 2_000_000) is None
 assert _REPEATED.search("{" + " " * 2_000_000 + ",") is None
@@ -102,7 +102,7 @@ else:
     raise AssertionError
 """,
     "names of tensors of an adapter": """
-from repoagent.executor.lora.peft import _KEY, _PLAIN
+from repoagent_llm.lora.peft import _KEY, _PLAIN
 assert _KEY.fullmatch("layers.0." * 200_000) is None
 found = _KEY.fullmatch("base_model.model.model.layers.12.self_attn.q_proj.lora_A.weight")
 assert found.group("layer", "path", "part") == ("12", "self_attn.q_proj", "A")
@@ -113,7 +113,7 @@ for pattern in ("(a+)+b", "(a|a)(a|a)", "\\\\d+\\\\d+", "a*a*", "a{9}", "a?a?", 
 """,
     "patterns of an adapter": """
 import json, pathlib, tempfile
-from repoagent.executor.lora.peft import _settings
+from repoagent_llm.lora.peft import _settings
 with tempfile.TemporaryDirectory() as folder:
     settings = {"peft_type": "LORA", "alpha_pattern": {"(\\\\w+)+!": 1}}
     pathlib.Path(folder, "adapter_config.json").write_text(json.dumps(settings))

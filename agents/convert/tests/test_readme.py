@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from repoagent_convert.agent import PROVENANCE
 from repoagent_convert.options import PARAMETERS
+from repoagent_llm import plugin
 
 from repoagent.converters import BUILT_IN_CONVERTERS
 from repoagent.loader.converting.registry import resolve
@@ -12,7 +13,8 @@ from repoagent.loader.converting.registry import resolve
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-OPTIONS = {name for target in BUILT_IN_CONVERTERS.values() for name in resolve(target).options}
+CONVERTERS = {**BUILT_IN_CONVERTERS, **plugin.register_converters()}
+OPTIONS = {name for target in CONVERTERS.values() for name in resolve(target).options}
 
 
 @pytest.mark.parametrize("name", [*PARAMETERS, *sorted(OPTIONS), "basic", "extended", "all", PROVENANCE])

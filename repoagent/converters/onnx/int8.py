@@ -47,7 +47,7 @@ class Int8Converter:
     def plan(self, source: ConversionSource, options: Mapping[str, str]) -> ConversionPlan:
         """See :class:`repoagent.api.Converter`."""
         if find_spec("onnx") is None:
-            raise UnsupportedError(f"int8 needs the package onnx; {install_hint('repoagent-core', 'llm')}")
+            raise UnsupportedError(f"int8 needs the package onnx; {install_hint('repoagent-core', 'onnx')}")
         refuse_other_backend(source.config)
         model = OnnxModel.find(source)
         weights = choice(options, "weights", ["int8", "uint8"])

@@ -71,7 +71,7 @@ _REMEDY: Final = (
 )
 
 _FIXED: Final = (
-    "build the decoder again with a fixed cache length: repoagent.executor.builder.build(capacity=N), or convert the "
+    "build the decoder again with a fixed cache length: repoagent_llm.builder.build(capacity=N), or convert the "
     "checkpoint with the parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
 )
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from repoagent_llm.builder import Form, Precision, build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
 
-from repoagent.executor.builder import Form, Precision, build
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
 from tests.engines import models
 from tests.engines.building.plans import BuildPlan, PlanShelf, need_tensorrt
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from repoagent_llm.runner.decoder_spec import read_spec
 
+from llm.tests.backend.tiny import byte_level
 from repoagent.engines.plan_header import PlanHeader
 from repoagent.errors import InvalidArgumentError
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.runner.decoder_spec import read_spec
 from repoagent.testing import AgentHarness, Outcome
 from tests.engines.building.plans import BuildPlan, need_tensorrt
-from tests.serving.backends.llm.tiny import byte_level
 
 pytestmark = pytest.mark.slow
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from repoagent_llm.builder import Form, Precision
+from repoagent_llm.builder import build as make_folder
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from repoagent_llm.converters.decoder.tensorrt import DecoderConverter
+from repoagent_llm.runner.options import RunnerOptions
+from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
+from repoagent_llm.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 
 from repoagent.api import ConversionJob, ConversionSource
 from repoagent.config import normalize, read_text
-from repoagent.converters.decoder.tensorrt import DecoderConverter
 from repoagent.engines.flavours import Flavour
 from repoagent.engines.protocol import EngineOptions, Platform
 from repoagent.errors import InternalError, InvalidArgumentError, UnsupportedError
-from repoagent.executor.builder import Form, Precision
-from repoagent.executor.builder import build as make_folder
-from repoagent.executor.builder.synthetic import synthetic_checkpoint
-from repoagent.executor.runner.options import RunnerOptions
-from repoagent.executor.runner.ort_std import OrtStdRunner
-from repoagent.executor.runner.protocol import DecodeRound, Logits, Segment
-from repoagent.executor.runner.tensorrt import TensorRtRunner as TensorRtDecoder
 from repoagent.serving.backends.onnxruntime import OnnxRuntimeBackend
 from repoagent.serving.backends.tensorrt import TensorRtBackend
 from repoagent.serving.backends.tensorrt.runner import TensorRtRunner

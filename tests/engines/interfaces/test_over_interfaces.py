@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 TWICE = [
     "tests/serving/backends/tensorrt/test_parity.py",
     "tests/serving/backends/tensorrt/test_runner.py",
-    "tests/executor/runner/test_tensorrt.py",
+    "llm/tests/runner/test_tensorrt.py",
     "tests/engines/gpu",
 ]
 ONLY_HERE = "tests/engines/interfaces/over"

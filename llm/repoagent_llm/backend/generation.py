@@ -1,0 +1,197 @@
+"""One text, or several, that the executor generates for a row of a request."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from repoagent.errors import CancelledError, RepoAgentError, UnavailableError
+from repoagent.serving.requests.tensor import Array
+from repoagent_llm import FinishReason, Request, Result
+from repoagent_llm.backend.detokenizing import Detokenizer
+from repoagent_llm.backend.llm_metrics import performance
+from repoagent_llm.backend.reply import Reply
+from repoagent_llm.backend.stop_words import StopWords
+from repoagent_llm.backend.text_outputs import TextOutput, TextOutputs
+from repoagent_llm.backend.tokenizing import Tokenizer
+
+__all__ = ["Form", "Generation"]
+
+_REASONS: Final = {
+    FinishReason.NOT_FINISHED: "",
+    FinishReason.END_ID: "stop",
+    FinishReason.STOP_WORDS: "stop",
+    FinishReason.LENGTH: "length",
+}
+_FAILURES: Final[Mapping[FinishReason, tuple[type[RepoAgentError], str]]] = {
+    FinishReason.CANCELLED: (CancelledError, "request cancelled"),
+    FinishReason.TIMED_OUT: (UnavailableError, "Request timeout expired"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a row wants its answer."""
+
+    stream: bool = False
+    """As it is generated; else each text at its end."""
+    with_prompt: bool = False
+    finish_reason: bool = False
+    input_tokens: bool = False
+    output_tokens: bool = False
+    stop_words: Sequence[str] = ()
+
+
+class Generation:
+    """A request on its way through the executor, and how its results become responses."""
+
+    def __init__(
+        self, request: Request, reply: Reply, row: int, tokenizer: Tokenizer, form: Form, first: int | None = None
+    ) -> None:
+        """``first``: the number of its first text among those of the row, where others have the rest."""
+        self.request = request
+        self.reply = reply
+        self._row = row
+        self._tokenizer = tokenizer
+        self._form = form
+        config = request.sampling_config
+        self._beams = config.beam_width > 1
+        self.sequences = 1 if self._beams else config.num_return_sequences or 1
+        """How many texts there are, each with responses of its own. Beams come together."""
+        self._numbered = first is not None or self.sequences > 1
+        self._first = first or 0
+        self._outputs: dict[int, TextOutputs] = {}
+        """By the index of the sequence."""
+        self._ended = 0
+        self.generated = 0
+        """Tokens so far, of all texts."""
+
+    def take(self, result: Result) -> bool:
+        """Send what ``result`` adds; True if nothing more is to come."""
+        if any(self._fails(reason) for reason in result.finish_reasons):
+            return True
+        outputs = self._of(result.sequence_index)
+        if outputs.done:  # At a word of its text; the executor does not know yet.
+            return False
+        outputs.add(result)
+        new = sum(map(len, result.output_token_ids))
+        self.generated = new if self._beams else self.generated + new
+        self._ended += outputs.done
+        over = self._ended == self.sequences
+        if outputs.done or (self._form.stream and _has_news(result, outputs)):
+            values = self._texts(outputs, result.sequence_index)
+            self._add_values(values, result, outputs)
+            self.reply.send(self._row, values, last=over)
+            outputs.forget()
+        return over
+
+    def take_tokens(self, tokens: Sequence[int], reason: FinishReason) -> bool:
+        """The same as ``take`` for what most results of streams are, but faster: of one text, and nothing else."""
+        if self._fails(reason):
+            return True
+        outputs = self._of(0)
+        output = outputs.add_tokens(tokens, reason)
+        self.generated += len(tokens)
+        if outputs.done or (self._form.stream and output.text):
+            self.reply.send(self._row, self._texts(outputs, 0), last=outputs.done)
+            outputs.forget()
+        return outputs.done
+
+    def _fails(self, reason: FinishReason) -> bool:
+        """Whether the text ends by an error; then that has been sent."""
+        if (failure := _FAILURES.get(reason)) is None:
+            return False
+        kind, text = failure
+        self.reply.fail(kind(text))
+        return True
+
+    def _of(self, sequence: int) -> TextOutputs:
+        outputs = self._outputs.get(sequence)
+        if outputs is None:
+            outputs = self._outputs[sequence] = TextOutputs(self._output, whole=self._beams)
+        return outputs
+
+    def _output(self) -> TextOutput:
+        # Beams are compared with each other at their ends: there the executor decides alone where these are.
+        words = () if self._beams else self._form.stop_words
+        return TextOutput(
+            Detokenizer(self._tokenizer, self.request.input_token_ids, lambda: self._prompt_text), StopWords(words)
+        )
+
+    @cached_property
+    def _prompt_text(self) -> str:
+        """Many answers need no text of their prompt, and that of a long one takes a while to make."""
+        return self._tokenizer.decode(self.request.input_token_ids)
+
+    def _texts(self, outputs: TextOutputs, sequence: int) -> dict[str, Any]:
+        """The values of every response."""
+        form = self._form
+        prompt = self._prompt_text if form.with_prompt else ""
+        values: dict[str, Any] = {"text_output": [prompt + output.text for output in outputs.texts]}
+        if self._numbered:
+            values["sequence_index"] = [self._first + sequence]
+        if form.finish_reason:
+            values["finish_reason"] = [_REASONS[output.reason] for output in outputs.texts]
+        if form.input_tokens:
+            values["num_input_tokens"] = [len(self.request.input_token_ids)]
+        if form.output_tokens:
+            values["num_output_tokens"] = [outputs.tokens]
+        return values
+
+    def _add_values(self, values: dict[str, Any], result: Result, outputs: TextOutputs) -> None:
+        """Those that only some have."""
+        if result.cum_log_probs is not None:
+            values["cum_log_probs"] = result.cum_log_probs
+            values["output_log_probs"] = outputs.log_probs()
+            if "top_log_probs" in vars(result):
+                values["token_log_probs"] = [entry for output in outputs.texts for entry in self._tokens(output)]
+        if result.context_logits is not None and not outputs.begun:
+            values["context_logits"] = result.context_logits
+        if result.generation_logits is not None:
+            values["generation_logits"] = self._logits(outputs)
+        if result.request_perf_metrics is not None:
+            values.update(performance(result.request_perf_metrics))
+
+    def _tokens(self, output: TextOutput) -> list[str]:
+        return token_log_probs(self._tokenizer, output.token_ids, output.log_probs, output.alternatives)
+
+    def _logits(self, outputs: TextOutputs) -> Array:
+        """While streaming [tokens, beams, vocabulary], as the executor gives them; else [beams, tokens, vocabulary]."""
+        in_pieces = self.request.streaming
+        logits = outputs.logits(axis=0 if in_pieces else 1)
+        return logits.swapaxes(0, 1) if in_pieces and not self._form.stream else logits
+
+
+def _has_news(result: Result, outputs: TextOutputs) -> bool:
+    """Whether there is anything to send: not if all that came is a part of a character."""
+    more = result.log_probs, result.generation_logits, result.request_perf_metrics
+    return any(output.text for output in outputs.texts) or any(item is not None for item in more)
+
+
+def token_log_probs(
+    tokenizer: Tokenizer,
+    tokens: Iterable[int],
+    log_probs: Iterable[float],
+    others: Iterable[Sequence[tuple[int, float]]],
+) -> list[str]:
+    """One object for each of ``tokens``; ``others``: for each, the likeliest ones with theirs, the likeliest first."""
+    return [
+        json.dumps(
+            {
+                **_entry(tokenizer, token, value),
+                "top_logprobs": [_entry(tokenizer, other, its) for other, its in alternatives],
+            }
+        )
+        for token, value, alternatives in zip(tokens, log_probs, others, strict=True)
+    ]
+
+
+def _entry(tokenizer: Tokenizer, token: int, value: float) -> dict[str, Any]:
+    data = tokenizer.bytes_of(token)
+    return {
+        "token": data.decode(errors="replace"),
+        "logprob": value if math.isfinite(value) else -9999.0,
+        "bytes": list(data),
+    }

@@ -1,0 +1,257 @@
+"""One version of a language model."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from copy import copy
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from repoagent.errors import CancelledError, InvalidArgumentError, RepoAgentError, UnsupportedError
+from repoagent.limits import DEFAULT_LIMITS, Limits
+from repoagent.serving.instances.backend import InstanceSpec
+from repoagent.serving.instances.base import as_repoagent_error
+from repoagent.serving.requests.request import InferRequest
+from repoagent.serving.requests.senders import answer_error
+from repoagent_llm import Executor, ModelType, Request
+from repoagent_llm.backend.chat.renderer import ChatRenderer
+from repoagent_llm.backend.chat.source import read_source
+from repoagent_llm.backend.config_parameters import Parameters
+from repoagent_llm.backend.configuration import executor_config
+from repoagent_llm.backend.conversion import Converter, stop_texts
+from repoagent_llm.backend.dispatcher import Dispatcher
+from repoagent_llm.backend.generation import Form, Generation
+from repoagent_llm.backend.generation_defaults import read_generation_defaults
+from repoagent_llm.backend.llm_metrics import LlmMetrics
+from repoagent_llm.backend.preparation_queue import PreparationQueue
+from repoagent_llm.backend.reply import Reply
+from repoagent_llm.backend.request_limits import RequestLimits, weight
+from repoagent_llm.backend.row_parameters import RowParameters, row_parameters_of
+from repoagent_llm.backend.tokenizing import Tokenizer
+from repoagent_llm.runner.decoder_spec import read_spec
+from repoagent_llm.runner.options import DEFAULT_SEQ_LEN
+
+if TYPE_CHECKING:
+    from repoagent.config import ModelConfig
+
+__all__ = ["LlmModel"]
+
+logger: Final = logging.getLogger(__name__)
+
+_MOST_TEXTS: Final = 1024
+"""Of one prompt."""
+_SEED_STEP: Final = 0x9E3779B97F4A7C15
+"""Odd and large: seeds that clients count upwards do not meet."""
+_LIGHT: Final = 4096
+"""Bytes of text that become tokens in some milliseconds."""
+_THREADS: Final = 2
+"""For requests that take longer, of each kind."""
+
+
+class LlmModel:
+    """An executor with its tokenizer, which all instances share."""
+
+    def __init__(
+        self,
+        config: "ModelConfig",
+        folder: Path,
+        version: str,
+        limits: Limits = DEFAULT_LIMITS,
+        models_at_once: int | None = None,
+        *,
+        fleeting: bool = False,
+        run_options: Any = None,
+    ) -> None:
+        """Load what lies in ``folder``.
+
+        ``fleeting``: the folder goes when it is loaded, so that the session copies its weights. ``run_options``: see
+        RunnerOptions.
+
+        Raises:
+            RepoAgentError: the configuration or a file makes no sense.
+        """
+        self.keeps_files_open = not fleeting
+        """Otherwise weights are mapped: their pages are read when they are needed."""
+        self._version = version
+        self._batching = config.max_batch_size > 0
+        self._decoupled = config.model_transaction_policy.decoupled
+        self._outputs = [item.name for item in config.output]
+        parameters = Parameters(config)
+        self._excludes_prompt = parameters.truth("exclude_input_in_output", False)
+        self._tokenizer = Tokenizer.load(
+            folder,
+            add_special=parameters.truth("add_special_tokens", True),
+            skip_special=parameters.truth("skip_special_tokens", True),
+            limits=limits,
+        )
+        spec = read_spec(folder)
+        self._defaults = read_generation_defaults(folder, limits)
+        end_ids = spec.end_ids if self._defaults.end_ids is None else self._defaults.end_ids
+        end_ids = tuple(token for token in end_ids if token < spec.vocab_size)
+        settings = executor_config(
+            parameters,
+            folder,
+            self._tokenizer,
+            vocab_size=spec.vocab_size,
+            end_ids=end_ids,
+            models_at_once=models_at_once,
+            own_weights=fleeting,
+            run_options=run_options,
+            limits=limits,
+        )
+        parameters.check_rest()
+        guided = settings.guided_decoding_config is not None
+        tokens = min(spec.context_length, vars(settings)["runner_options"].max_seq_len or DEFAULT_SEQ_LEN)
+        if tokens < spec.context_length:
+            logger.info(
+                "model '%s': texts have at most %d tokens of %d that it can read; see max_seq_len",
+                config.name,
+                tokens,
+                spec.context_length,
+            )
+        self._limits = RequestLimits(limits, tokens, self._tokenizer.longest_token())
+        # Guides have threads of their own, so that no prompt waits for one.
+        self._prompts = PreparationQueue(f"{config.name}-prompts", version, threads=_THREADS)
+        self._guides = PreparationQueue(f"{config.name}-guides", version, threads=_THREADS)
+        with ExitStack() as undo:
+            self._chat = _chat(folder, limits)
+            if self._chat is not None:
+                undo.callback(self._chat.close)
+            self._converter = Converter(self._tokenizer, spec.vocab_size, end_ids, guided, self._limits, self._chat)
+            executor = undo.enter_context(Executor(folder, ModelType.DECODER_ONLY, settings))
+            self._dispatcher = Dispatcher(executor, config.name, LlmMetrics(config.name, version))
+            undo.pop_all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the executor runs; it ends only with the model, or when it breaks down."""
+        return self._dispatcher.alive
+
+    @property
+    def broken(self) -> bool:
+        """Whether the executor has broken down for good."""
+        return not self.ready
+
+    def create_instance(self, spec: InstanceSpec) -> "LlmInstance":
+        """See :class:`~repoagent.serving.instances.backend.BackendModel`.
+
+        Raises:
+            UnsupportedError: the instance is to run on a GPU.
+        """
+        if spec.kind == "GPU":
+            raise UnsupportedError(f"instance '{spec.name}' asks for a GPU, but decoders run on the CPU: use KIND_CPU")
+        return LlmInstance(self)
+
+    def close(self) -> None:
+        """Stop the executor; no request is running, or they have waited long enough."""
+        self._prompts.close()
+        self._guides.close()
+        if self._chat is not None:
+            self._chat.close()
+        self._dispatcher.close()
+
+    def start(self, request: InferRequest) -> None:
+        """Send all rows of a request into the executor, on another thread if that takes a while."""
+        arrays = {name: tensor.array for name, tensor in request.inputs.items()}
+        if "guided_decoding_guide" in arrays:
+            self._guides.put(request, partial(self._prepare, request))
+        elif "messages" in arrays or weight(arrays, request.asked.parameters) > _LIGHT:
+            self._prompts.put(request, partial(self._prepare, request))
+        else:
+            self._prepare(request)
+
+    def _prepare(self, request: InferRequest) -> None:
+        """Never raises: the request's sender hears whatever becomes of it."""
+        try:
+            if request.cancelled:
+                raise CancelledError("request cancelled")
+            self._submit(request)
+        except RepoAgentError as error:
+            answer_error(request, error, self._version)
+        except TypeError as error:  # A value of another type in JSON, which has no form that is checked before.
+            answer_error(request, InvalidArgumentError(str(error)), self._version)
+        except BaseException as error:  # libraries in Rust raise what is no Exception
+            answer_error(request, as_repoagent_error(error, request.model_name), self._version)
+
+    def _submit(self, request: InferRequest) -> None:
+        rows = list(row_parameters_of(request, batching=self._batching, limits=self._limits, defaults=self._defaults))
+        reply = Reply(request, self._version, len(rows), self._outputs, batching=self._batching)
+        generations = [
+            generation
+            for number, wanted in enumerate(rows)
+            for generation in self._generations(request, wanted, reply, number)
+        ]
+        reply.expect(len(generations))
+        if not self._decoupled and sum(generation.sequences for generation in generations) > 1:
+            raise InvalidArgumentError(
+                "several texts come as several responses, which are only supported in decoupled mode"
+            )
+        self._dispatcher.submit(reply, generations)
+
+    def _generations(
+        self, request: InferRequest, wanted: RowParameters, reply: Reply, row: int
+    ) -> Sequence[Generation]:
+        """One, unless the row has more texts than the executor can write at once."""
+        form = self._form(wanted)
+        if form.stream and not self._decoupled:
+            raise InvalidArgumentError("Streaming is only supported in decoupled mode.")
+        # A word that ends a text is looked for in the text too, which must be seen as it grows for that; not in beams.
+        streaming = form.stream or (bool(form.stop_words) and wanted.get("beam_width", 1) in (0, 1))
+        asked = self._converter.request(request, wanted, streaming=streaming)
+        count = asked.sampling_config.num_return_sequences or 1
+        most = self._dispatcher.fitting_sequences(len(asked.input_token_ids) + asked.max_tokens)
+        if count <= most or asked.sampling_config.beam_width > 1:
+            return [Generation(asked, reply, row, self._tokenizer, form)]
+        if count > _MOST_TEXTS:
+            raise InvalidArgumentError(f"num_return_sequences must be at most {_MOST_TEXTS}, not {count}")
+        return [
+            Generation(_part(asked, first, min(most, count - first)), reply, row, self._tokenizer, form, first)
+            for first in range(0, count, most)
+        ]
+
+    def _form(self, wanted: RowParameters) -> Form:
+        stream = bool(wanted.get("stream", False))
+        return Form(
+            stream=stream,
+            with_prompt=not (
+                stream or wanted.get("exclude_input_in_output", self._excludes_prompt or "messages" in wanted)
+            ),
+            finish_reason=wanted.get("return_finish_reason", False),
+            input_tokens=wanted.get("return_num_input_tokens", False),
+            output_tokens=wanted.get("return_num_output_tokens", False),
+            stop_words=stop_texts(wanted),
+        )
+
+
+def _part(asked: Request, first: int, count: int) -> Request:
+    """A request for ``count`` of the texts of ``asked``, from number ``first`` on, with random numbers of their own."""
+    part, config = copy(asked), copy(asked.sampling_config)
+    config.num_return_sequences = count
+    if first:
+        config.seed = ((config.seed or 0) + first * _SEED_STEP) % (1 << 64)
+        vars(part)["continues"] = True  # It finds room in the queue if the first part does.
+    part.sampling_config = config
+    return part
+
+
+def _chat(folder: Path, limits: Limits) -> ChatRenderer | None:
+    source = read_source(folder, limits)
+    return None if source is None else ChatRenderer(source, folder.name, limits)
+
+
+class LlmInstance:
+    """Takes requests for a model; they are answered when ``execute`` has long returned."""
+
+    defers = True
+
+    def __init__(self, model: LlmModel) -> None:
+        self._model = model
+
+    def execute(self, requests: Sequence[InferRequest]) -> None:
+        """See :class:`~repoagent.serving.instances.backend.BackendInstance`."""
+        for request in requests:
+            self._model.start(request)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

@@ -1,0 +1,113 @@
+"""The texts of one sequence of a request: one, or its beams; and what has come with them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from repoagent.serving.requests.tensor import Array
+from repoagent_llm import FinishReason, Result
+from repoagent_llm.backend.detokenizing import Detokenizer
+from repoagent_llm.backend.stop_words import StopWords
+
+__all__ = ["TextOutput", "TextOutputs"]
+
+
+class TextOutput:
+    """One text, and what has come with it since it was last sent."""
+
+    def __init__(self, detokenizer: Detokenizer, stop_words: StopWords) -> None:
+        self._detokenizer = detokenizer
+        self._stop_words = stop_words
+        self.text = ""
+        self.tokens = 0
+        self.log_probs: list[float] = []
+        self.token_ids: list[int] = []
+        self.alternatives: list[list[tuple[int, float]]] = []
+        """For each token the likeliest ones, if they are wanted."""
+        self._probs_seen = 0
+        self.reason = FinishReason.NOT_FINISHED
+
+    def add(self, tokens: Sequence[int], reason: FinishReason) -> None:
+        """Take new tokens; the text ends here if one of its words does."""
+        ended = reason is not FinishReason.NOT_FINISHED
+        piece, stopped = self._stop_words.cut(self._detokenizer.feed(tokens, final=ended))
+        self.text += piece
+        self.tokens += len(tokens)
+        self.reason = FinishReason.STOP_WORDS if stopped and not ended else reason
+
+    def add_log_probs(
+        self, tokens: Sequence[int], log_probs: Sequence[float], alternatives: Sequence[list[tuple[int, float]]]
+    ) -> None:
+        """Take what has come with new tokens. ``log_probs`` are those of all so far."""
+        if alternatives:
+            self.token_ids += tokens
+            self.alternatives += alternatives
+        self.log_probs += log_probs[self._probs_seen :]
+        self._probs_seen = len(log_probs)
+
+    def forget(self) -> None:
+        """What there is has been sent."""
+        self.text, self.tokens, self.log_probs, self.token_ids, self.alternatives = "", 0, [], [], []
+
+
+class TextOutputs:
+    """The texts of a sequence, as its results come: ``whole`` each time, as beams do, which change their past, or what
+    is new of the one that there is."""
+
+    def __init__(self, make: Callable[[], TextOutput], *, whole: bool) -> None:
+        self._make = make
+        self._whole = whole
+        self._logits: list[Array] = []
+        self.texts: list[TextOutput] = []
+        self.begun = False
+        """Whether anything has been sent."""
+        self.done = False
+
+    def add(self, result: Result) -> None:
+        """Take what ``result`` brings."""
+        if self._whole or not self.texts:
+            self.texts = [self._make() for _ in result.output_token_ids]
+        log_probs = result.log_probs or [[] for _ in self.texts]
+        alternatives = vars(result).get("top_log_probs") or [[] for _ in self.texts]
+        for output, tokens, row, reason, others in zip(
+            self.texts, result.output_token_ids, log_probs, result.finish_reasons, alternatives, strict=True
+        ):
+            output.add(tokens, reason)
+            output.add_log_probs(tokens, row, others)
+        ended = all(output.reason is not FinishReason.NOT_FINISHED for output in self.texts)
+        self.done = result.is_final if self._whole else ended
+        if result.generation_logits is not None:
+            self._logits.append(result.generation_logits)
+
+    def add_tokens(self, tokens: Sequence[int], reason: FinishReason) -> TextOutput:
+        """The same for new tokens of the one text, which come alone; returns that."""
+        if not self.texts:
+            self.texts = [self._make()]
+        output = self.texts[0]
+        output.add(tokens, reason)
+        self.done = output.reason is not FinishReason.NOT_FINISHED
+        return output
+
+    @property
+    def tokens(self) -> int:
+        """How many there are that have not been sent."""
+        return sum(output.tokens for output in self.texts)
+
+    def log_probs(self) -> Array:
+        """[texts, tokens]; shorter rows end in zeros."""
+        rows = [output.log_probs for output in self.texts]
+        array = np.zeros((len(rows), max(map(len, rows))), np.float32)
+        for target, row in zip(array, rows, strict=True):
+            target[: len(row)] = row
+        return array
+
+    def logits(self, axis: int) -> Array:
+        """Those of the tokens, which are along ``axis``; there must be some."""
+        return self._logits[-1] if self._whole else np.concatenate(self._logits, axis)
+
+    def forget(self) -> None:
+        """What there is has been sent."""
+        self.begun = True
+        self._logits.clear()
+        for output in self.texts:
+            output.forget()

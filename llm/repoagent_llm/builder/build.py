@@ -1,0 +1,179 @@
+"""build(): a checkpoint folder (config.json, *.safetensors) becomes a decoder folder."""
+
+import enum
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from repoagent.errors import InvalidArgumentError
+from repoagent_llm.builder import gqa_form, std_form
+from repoagent_llm.builder.architecture import Architecture, read_architecture
+from repoagent_llm.builder.decoder import DecoderWriter, Toolbox
+from repoagent_llm.builder.graph import GraphWriter
+from repoagent_llm.builder.products import EightBits, FourBits, Plain, Product
+from repoagent_llm.builder.quantize import BLOCKS
+from repoagent_llm.builder.safetensors import Checkpoint
+from repoagent_llm.builder.weights import Weights
+from repoagent_llm.runner.decoder_spec import CONFIG_NAME, STD_TYPE
+from repoagent_llm.types.errors import UnsupportedFeatureError
+
+__all__ = ["Form", "Precision", "build"]
+
+_TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+_GRAPH: Final = "model.onnx"
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+class Form(enum.Enum):
+    """GQA: fast on CPU, onnxruntime-genai's layout. STD: standard operators, the source of TensorRT plans."""
+
+    GQA = "gqa"
+    STD = "std"
+
+
+class Precision(enum.Enum):
+    """Element type of weights and cache; INT8 and INT4 keep the cache and the embedding in float32."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+_ROUNDED: Final = (Precision.INT8, Precision.INT4)
+
+
+def build(
+    checkpoint: str | Path,
+    target: str | Path,
+    *,
+    form: Form | str = Form.GQA,
+    precision: Precision | str = Precision.FP32,
+    lora: bool = False,
+    block: int = 32,
+    capacity: int | None = None,
+) -> Path:
+    """Write ``target``: model.onnx, model.onnx.data, genai_config.json and the checkpoint's tokenizer files.
+
+    ``form`` and ``precision`` may be the texts "gqa", "std" and "fp32", "fp16", "int4".
+    ``lora``: the graph takes LoRA adapters, row by row. Such a graph runs here, not in onnxruntime-genai.
+    ``block``: with INT4, how many neighbouring weights share a scale (16, 32, 64, 128 or 256): larger ones take less
+    memory and are faster, smaller ones are closer to the checkpoint.
+    ``capacity``, for the std form: the graph takes caches of this many tokens and no others, which TensorRT asks for. A
+    sequence then holds ``capacity - 1`` tokens, because one place is reserved for rows without a token in a step.
+    Raises ``UnsupportedFeatureError`` for models and combinations that are not supported, ``ConfigError`` and
+    ``InvalidArgumentError`` for a checkpoint that cannot be read.
+    """
+    checkpoint, target = Path(checkpoint), Path(target)
+    form, precision = _member(Form, form), _member(Precision, precision)
+    if form is Form.STD and precision in _ROUNDED:
+        raise UnsupportedFeatureError(f"{precision.value} in standard operators", "it belongs to the gqa form")
+    if block not in BLOCKS:
+        raise InvalidArgumentError(f"blocks of {block} weights: sizes are {', '.join(map(str, BLOCKS))}")
+    shape = read_architecture(checkpoint)
+    if form is Form.GQA and shape.head_size % 16:
+        raise UnsupportedFeatureError(
+            f"a head size of {shape.head_size} in the gqa form", "ONNX Runtime's operator wants a multiple of 16"
+        )
+    _check_capacity(capacity, form, shape)
+    weights = Weights(Checkpoint(checkpoint), shape)
+    dtype = np.float16 if precision is Precision.FP16 else np.float32
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".building-", dir=target.parent) as beside:
+        with GraphWriter(Path(beside, _GRAPH)) as graph:
+            tools = Toolbox(graph, shape, dtype, _product(graph, precision, dtype, block), lora=lora)
+            writer = gqa_form.GqaForm(tools) if form is Form.GQA else std_form.StdForm(tools, capacity)
+            DecoderWriter(tools, writer, weights).write()
+            graph.save(gqa_form.OPSET if form is Form.GQA else std_form.OPSET)
+        for name in _TOKENIZER_FILES:
+            if (checkpoint / name).is_file():
+                shutil.copy(checkpoint / name, beside)
+        Path(beside, CONFIG_NAME).write_text(json.dumps(_config(shape, form), indent=2) + "\n", encoding="utf-8")
+        _move(Path(beside), target)
+    return target
+
+
+def _member(kind: type[_E], value: _E | str) -> _E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise InvalidArgumentError(f"there is no {kind.__name__.lower()} {value!r}: there are {known}") from None
+
+
+def _check_capacity(capacity: int | None, form: Form, shape: Architecture) -> None:
+    if capacity is None:
+        return
+    if form is not Form.STD:
+        raise UnsupportedFeatureError("a fixed capacity", "it belongs to the std form")
+    most = shape.context_length + 1
+    if type(capacity) is not int or not 2 <= capacity <= most:
+        raise InvalidArgumentError(
+            f"capacity: expected 2 to {most} (the model's context length and 1), not {capacity!r}"
+        )
+
+
+def _move(source: Path, target: Path) -> None:
+    """Nobody sees half a folder: what makes it a decoder comes last."""
+    target.mkdir(exist_ok=True)
+    (target / CONFIG_NAME).unlink(missing_ok=True)
+    for file in sorted(source.iterdir(), key=lambda file: file.name == CONFIG_NAME):
+        file.replace(target / file.name)
+
+
+def _product(graph: GraphWriter, precision: Precision, dtype: Any, block: int) -> Product:
+    if precision is Precision.INT4:
+        return FourBits(graph, block)
+    return EightBits(graph) if precision is Precision.INT8 else Plain(graph, dtype)
+
+
+def _config(shape: Architecture, form: Form) -> dict[str, Any]:
+    """genai_config.json as onnxruntime-genai's builder writes it."""
+    inputs = {
+        "input_ids": "input_ids",
+        "past_key_names": "past_key_values.%d.key",
+        "past_value_names": "past_key_values.%d.value",
+    }
+    if form is Form.GQA:
+        inputs["attention_mask"] = "attention_mask"
+    if form is Form.STD or shape.is_gpt2:
+        inputs["position_ids"] = "position_ids"
+    outputs = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
+    decoder: dict[str, Any] = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": _GRAPH,
+        "head_size": shape.head_size,
+        "hidden_size": shape.hidden_size,
+        "inputs": inputs,
+        "outputs": outputs,
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+    }
+    if form is Form.STD:
+        decoder["type"] = STD_TYPE
+    end = list(shape.end_ids)
+    return {
+        "model": {
+            "bos_token_id": shape.begin_id,
+            "context_length": shape.context_length,
+            "decoder": decoder,
+            "eos_token_id": end[0] if len(end) == 1 else end,
+            "pad_token_id": shape.pad_id if shape.pad_id is not None else (end[0] if end else 0),
+            "type": shape.kind,
+            "vocab_size": shape.vocab_size,
+        },
+        "search": {"max_length": shape.context_length, "past_present_share_buffer": True, "num_beams": 1},
+    }

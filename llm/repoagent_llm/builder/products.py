@@ -1,0 +1,110 @@
+"""How a graph of the gqa form multiplies by a weight matrix, in each precision."""
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent_llm.builder.graph import MICROSOFT, GraphWriter, finite
+from repoagent_llm.builder.quantize import quantize, quantize_outputs
+
+__all__ = ["EightBits", "FourBits", "Plain", "Product"]
+
+Floats = npt.NDArray[np.float32]
+# Activations in eight bits: unsigned, with this in the place of zero, and as many steps up as down.
+_MIDDLE: Final = 128
+_STEPS: Final = 127
+
+
+class Product(Protocol):
+    """Writes the product of an activation and a matrix."""
+
+    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+        """x [..., inputs] times ``matrix`` [outputs, inputs] -> [..., outputs], called ``name``."""
+
+
+class Plain:
+    """Weights in the graph's element type."""
+
+    def __init__(self, graph: GraphWriter, dtype: Any) -> None:
+        self._graph = graph
+        self._dtype = dtype
+
+    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+        """See Product."""
+        weight = f"{name}.weight"
+        self._graph.weight(weight, finite(matrix.T, self._dtype, weight))
+        return self._graph.node("MatMul", [x, weight], name)
+
+
+class FourBits:
+    """Weights in four bits, ``block`` of them with one scale."""
+
+    def __init__(self, graph: GraphWriter, block: int) -> None:
+        self._graph = graph
+        self._block = block
+
+    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+        """See Product."""
+        outputs, inputs = matrix.shape
+        packed, scales = quantize(finite(matrix, np.float32, name), self._block)
+        weights = [
+            self._graph.weight(f"{name}.packed", packed),
+            self._graph.weight(f"{name}.scales", scales.reshape(-1)),
+        ]
+        return self._graph.node(
+            "MatMulNBits",
+            [x, *weights],
+            name,
+            domain=MICROSOFT,
+            K=inputs,
+            N=outputs,
+            bits=4,
+            block_size=self._block,
+            accuracy_level=4,
+        )
+
+
+class EightBits:
+    """Weights in eight bits with a scale per output, and activations in eight bits with a scale per token.
+
+    ONNX Runtime's operators that round activations themselves do so with one scale for all tokens, so that what a
+    request gets would depend on its neighbours.
+    """
+
+    def __init__(self, graph: GraphWriter) -> None:
+        self._graph = graph
+        self._rounded: dict[str, tuple[str, str]] = {}
+
+    def __call__(self, x: str, matrix: Floats, name: str) -> str:
+        """See Product."""
+        levels, steps = self._rounded.get(x) or self._round(x)
+        weights, scales = quantize_outputs(finite(matrix, np.float32, name))
+        operands = [
+            levels,
+            self._graph.weight(f"{name}.levels", weights),
+            self._one(),
+            self._graph.weight(f"{name}.scales", scales),
+            self._middle(),
+        ]
+        counted = self._graph.node("MatMulIntegerToFloat", operands, f"{name}.counted", domain=MICROSOFT)
+        return self._graph.node("Mul", [counted, steps], name)
+
+    def _round(self, x: str) -> tuple[str, str]:
+        """Levels uint8 [..., inputs] and the size of a step [..., 1]; layers that read the same x share them."""
+        graph = self._graph
+        last = graph.weight("int8.last_axis", np.array([-1], np.int64))
+        share = graph.weight("int8.share", np.array(1 / _STEPS, np.float32))
+        largest = graph.node("ReduceMax", [graph.node("Abs", [x], f"{x}.sizes"), last], f"{x}.largest", keepdims=1)
+        steps = graph.node("Mul", [largest, share], f"{x}.step")
+        # A token of zeros has steps of zero, and levels without a meaning, which are multiplied by zero in the end.
+        scaled = graph.node("Div", [x, steps], f"{x}.scaled")
+        levels = graph.node("QuantizeLinear", [scaled, self._one(), self._middle()], f"{x}.levels")
+        self._rounded[x] = levels, steps
+        return levels, steps
+
+    def _one(self) -> str:
+        return self._graph.weight("int8.one", np.array(1, np.float32))
+
+    def _middle(self) -> str:
+        return self._graph.weight("int8.middle", np.array(_MIDDLE, np.uint8))

@@ -1,0 +1,178 @@
+"""From requests to tasks."""
+
+import time
+from copy import copy
+
+import numpy as np
+
+from repoagent_llm.engine.beam_group import BeamGroup
+from repoagent_llm.engine.blocks import blocks_for
+from repoagent_llm.engine.fast_paths import choose_shortcuts
+from repoagent_llm.engine.guide import GuideFactory
+from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.prefix_pool import PrefixKey
+from repoagent_llm.engine.request_checks import Capacity, RequestChecks, returned_beams, sampled_sequences
+from repoagent_llm.engine.sampler import Sampler
+from repoagent_llm.engine.sampling_group import SamplingGroup
+from repoagent_llm.engine.task import Group, Task, TaskTimes
+from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.lora.cache import AdapterCache, AdapterLease
+from repoagent_llm.runner.protocol import RunnerInfo
+from repoagent_llm.types.endings import Endings
+from repoagent_llm.types.errors import CheckError, UnsupportedFeatureError
+from repoagent_llm.types.executor_config import ExecutorConfig
+from repoagent_llm.types.request import Request, extras_of
+from repoagent_llm.types.rules import tokens
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Checks requests and makes tasks of them. Raises ``CheckError`` or ``UnsupportedFeatureError``."""
+
+    def __init__(
+        self,
+        info: RunnerInfo,
+        config: ExecutorConfig,
+        capacity: Capacity,
+        guides: GuideFactory | None,
+        adapters: AdapterCache | None = None,
+    ) -> None:
+        self._info = info
+        self._config = config
+        self._checks = RequestChecks(info, config, capacity)
+        self._capacity = capacity
+        self._guides = guides
+        self._adapters = adapters
+
+    def fitting_sequences(self, tokens: int) -> int:
+        """How many sequences of ``tokens`` tokens one request may have at once; at least 1."""
+        blocks = blocks_for(min(tokens, self._info.max_seq_len) + 1)
+        return max(1, min(self._capacity.sequences, self._capacity.blocks // blocks))
+
+    def task(self, request: Request, request_id: int) -> Task:
+        """The task of a request; what it needs is checked against this executor.
+
+        The caller may change the request afterwards and send it again: the task has a copy of its own.
+        """
+        request = _own(request)
+        max_new_tokens, table = self._checks.check(request)
+        endings = _endings(request)
+        rules = self._rules(request, endings)
+        self._checks.check_drafts(request)
+        group = self._group(request)
+        now = time.monotonic()
+        allotted = request.allotted_time_ms
+        wanted = request.output_config
+        extras = wanted.additional_model_outputs or ()
+        task = Task(
+            id=request_id,
+            request=request,
+            priority=extras_of(request).priority,
+            times=TaskTimes(now),
+            group=group,
+            rules=rules,
+            max_new_tokens=max_new_tokens,
+            end_ids=_end_ids(request, endings),
+            deadline=None if allotted is None else now + allotted.total_seconds(),
+            want_log_probs=bool(wanted.return_log_probs),
+            alternatives=_alternatives(request),
+            extra_names=tuple(extra.name for extra in extras),
+            context_extra_names=frozenset(extra.name for extra in extras if extra.gather_context),
+            drafts=_drafts(request, max_new_tokens),
+            table=table,
+            extra_ids=_extra_ids(request),
+        )
+        _take_draft_logits(task)
+        choose_shortcuts(task, self._info.vocab_size, self._config.decoding_config)
+        task.lease = self._lease(request)  # last of all: nothing may fail after it that does not give it back
+        task.key = _prefix_key(request, task.lease)
+        return task
+
+    def _rules(self, request: Request, endings: Endings) -> LogitsRules:
+        rules = LogitsRules.of(request)
+        rules.stop_ids = frozenset((*endings.end_ids, *endings.stop_ids))
+        if self._guides is not None and request.guided_decoding_params is not None:
+            rules.stop_ids |= self._guides.stop_ids
+        return rules
+
+    def _group(self, request: Request) -> Group:
+        config = request.sampling_config
+        guide = None
+        if request.guided_decoding_params is not None:
+            if self._guides is None:
+                raise CheckError(
+                    "the request wants guided decoding, but ExecutorConfig.guided_decoding_config is not set"
+                )
+            guide = self._guides.create(request.guided_decoding_params)
+        prompt = list(request.input_token_ids)
+        first = TokenSequence(0, prompt, len(prompt), Sampler(config), guide=guide)
+        if config.beam_width > 1:
+            return BeamGroup(first, config, returned_beams(request))
+        return SamplingGroup(first, [Sampler(config, index) for index in range(sampled_sequences(request))])
+
+    def _lease(self, request: Request) -> AdapterLease | None:
+        if request.lora_config is None:
+            return None
+        if self._adapters is None:
+            raise UnsupportedFeatureError(
+                "Request.lora_config",
+                "the model takes no adapters; build it with lora=True, or set RunnerOptions.lora",
+            )
+        return self._adapters.lease(request.lora_config)
+
+
+def _drafts(request: Request, max_new_tokens: int) -> list[int]:
+    config = request.external_draft_tokens_config
+    return [] if config is None else config.tokens[: max_new_tokens - 1]
+
+
+def _take_draft_logits(task: Task) -> None:
+    """The logits that came with external draft tokens, at the request's temperature."""
+    external = task.request.external_draft_tokens_config
+    if external is not None and external.logits is not None:
+        task.draft_logits = np.asarray(external.logits, np.float32) / np.float32(task.rules.temperature)
+        task.draft_threshold = external.acceptance_threshold
+
+
+def _own(request: Request) -> Request:
+    """A copy with lists of its own; what was put into the caller's is checked once more. Tensors stay the caller's."""
+    own = copy(request)
+    own.output_config = copy(request.output_config)
+    vars(own)["input_token_ids"] = tokens(request.input_token_ids, "Request.input_token_ids")
+    own.bad_words = request.bad_words
+    own.stop_words = [*(request.stop_words or ()), *([token] for token in _endings(request).stop_ids)] or None
+    return own
+
+
+def _endings(request: Request) -> Endings:
+    """Those that were set beside the one that a request itself has."""
+    endings = getattr(request, "endings", None) or Endings()
+    if not isinstance(endings, Endings):
+        raise TypeError(f"Request.endings must be Endings, not {type(endings).__name__}")
+    return endings
+
+
+def _alternatives(request: Request) -> int | None:
+    """How many of the likeliest tokens the request wants with each: an attribute that only requests here have."""
+    wanted = getattr(request, "top_log_probs", None)
+    if wanted is None:
+        return None
+    if type(wanted) is not int or wanted < 0:
+        raise CheckError(f"Request.top_log_probs must be a whole number from 0 on, not {wanted!r}")
+    return wanted
+
+
+def _end_ids(request: Request, endings: Endings) -> frozenset[int]:
+    return frozenset(endings.end_ids) | (frozenset() if request.end_id is None else {request.end_id})
+
+
+def _extra_ids(request: Request) -> list[int]:
+    config = request.prompt_tuning_config
+    return [] if config is None else config.input_token_extra_ids or []
+
+
+def _prefix_key(request: Request, lease: AdapterLease | None) -> PrefixKey:
+    if lease is None:
+        return PrefixKey(None, request.cache_salt_id)
+    return PrefixKey(lease.adapter.task_id, request.cache_salt_id, lease.adapter.digest)

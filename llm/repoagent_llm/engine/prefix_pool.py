@@ -1,0 +1,224 @@
+"""PrefixPool: pieces of the KV cache that outlive their request, found again by a chain of hashes.
+
+A page is up to 32 tokens; its hash covers its tokens with their extra ids, everything before them, the adapter and
+the salt. Only full pages have children. When the pool is full, the leaf with the lowest priority goes, the one unused
+longest first.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from repoagent_llm.engine.blocks import BLOCK_TOKENS
+from repoagent_llm.engine.kv_event_buffer import KvEventSink
+from repoagent_llm.engine.page import BlockHash, LeafOrder, Marked, Page
+from repoagent_llm.runner.protocol import KvBlob
+from repoagent_llm.types.kv_events import KVCacheStoredBlockData, UniqueToken
+from repoagent_llm.types.retention import DEFAULT_PRIORITY
+
+__all__ = ["BlockHash", "Marked", "Match", "Page", "PrefixKey", "PrefixPool", "Retention"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixKey:
+    """What must be equal besides the tokens."""
+
+    lora_id: int | None = None
+    salt: int | None = None
+    #: Distinguishes adapters that one task id had one after the other.
+    lora_digest: int = 0
+
+    def root(self) -> BlockHash:
+        """The hash that a chain starts from."""
+        head = struct.pack("<qQqq", self.lora_id is not None, self.lora_id or 0, self.salt is not None, 0)
+        return _digest(head + struct.pack("<QQ", self.salt or 0, self.lora_digest))
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How dearly a page is kept. ``seconds``: after that long it falls back to the default priority."""
+
+    priority: int = DEFAULT_PRIORITY
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Use the first ``tokens`` tokens of a page."""
+
+    page: Page
+    tokens: int
+
+
+class PrefixPool:
+    """Pages by hash. ``pages`` 0 turns the pool off."""
+
+    def __init__(self, pages: int, clock: Callable[[], float], *, partial: bool = True, events: KvEventSink) -> None:
+        self._capacity = pages
+        self._clock = clock
+        self._partial = partial
+        self._events = events
+        self._pages: dict[BlockHash, Page] = {}
+        self._first: dict[BlockHash, list[Page]] = {}
+        self._leaves = LeafOrder(self._pages, clock)
+        self._uses = 0
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def match(self, tokens: Sequence[Marked], key: PrefixKey) -> list[Match]:
+        """The longest retained prefix of ``tokens``, leaving at least one token to compute."""
+        found: list[Match] = []
+        limit, start, parent = len(tokens) - 1, 0, key.root()
+        while start < limit:
+            wanted = tuple(tokens[start : min(start + BLOCK_TOKENS, limit)])
+            page, common = self._best_child(parent, wanted)
+            if page is None or common == 0 or (common < BLOCK_TOKENS and not self._partial):
+                break
+            self._use(page)
+            found.append(Match(page, common))
+            if common < BLOCK_TOKENS:
+                break
+            start, parent = start + common, page.hash
+        return found
+
+    def _best_child(self, parent: BlockHash, wanted: tuple[Marked, ...]) -> tuple[Page | None, int]:
+        full = self._pages.get(_chain(parent, wanted))
+        if full is not None and full.tokens == wanted:
+            return full, len(wanted)
+        best: tuple[Page | None, int] = (None, 0)
+        for page in self._children(parent):
+            common = _common(page.tokens, wanted)
+            if common > best[1]:
+                best = (page, common)
+        return best
+
+    def _children(self, parent: BlockHash) -> list[Page]:
+        page = self._pages.get(parent)
+        return self._first.get(parent, []) if page is None else page.children
+
+    def store(
+        self,
+        tokens: Sequence[Marked],
+        key: PrefixKey,
+        export: Callable[[int, int], KvBlob],
+        retention: Callable[[int], Retention | None],
+    ) -> None:
+        """Keep all pages of ``tokens``; ``export(start, stop)`` is called for those that are not there yet.
+
+        ``retention(start)``: None leaves a page that is there as dear as it is.
+        """
+        try:
+            self._store(tokens, key, export, retention)
+        finally:
+            self._events.flush()
+
+    def _store(
+        self,
+        tokens: Sequence[Marked],
+        key: PrefixKey,
+        export: Callable[[int, int], KvBlob],
+        retention: Callable[[int], Retention | None],
+    ) -> None:
+        parent = key.root()
+        for start in range(0, len(tokens), BLOCK_TOKENS):
+            piece = tuple(tokens[start : start + BLOCK_TOKENS])
+            if len(piece) < BLOCK_TOKENS and not self._partial:
+                return
+            name = _chain(parent, piece)
+            page = self._pages.get(name)
+            if page is not None:
+                self._touch(page, retention(start))
+                parent = name
+                continue
+            kept = retention(start) or Retention()
+            if not self._add(name, parent, piece, key, partial(export, start, start + len(piece)), kept):
+                return
+            parent = name
+
+    def _touch(self, page: Page, retention: Retention | None) -> None:
+        if retention is not None:
+            if page.priority != retention.priority:
+                self._events.reprioritised(page.hash, page.priority, retention.priority)
+                page.priority = retention.priority
+            page.expires = None if retention.seconds is None else self._clock() + retention.seconds
+        self._use(page)
+
+    def _use(self, page: Page) -> None:
+        self._uses += 1
+        page.used = self._uses
+        self._leaves.put(page)
+
+    def _add(
+        self,
+        name: BlockHash,
+        parent: BlockHash,
+        tokens: tuple[Marked, ...],
+        key: PrefixKey,
+        export: Callable[[], KvBlob],
+        retention: Retention,
+    ) -> bool:
+        """Add a page if there is room for one of its priority, and its parent is still there."""
+        siblings = self._children(parent)
+        if any(_common(page.tokens, tokens) == len(tokens) for page in siblings):
+            return False  # a longer page holds these tokens already
+        self._replace_shorter(siblings, tokens)
+        if not self._make_room(retention.priority, parent):
+            return False
+        self._uses += 1
+        expires = None if retention.seconds is None else self._clock() + retention.seconds
+        page = Page(name, parent, tokens, export(), retention.priority, expires, self._uses)
+        self._pages[name] = page
+        if parent in self._pages:
+            self._pages[parent].children.append(page)
+        else:
+            self._first.setdefault(parent, []).append(page)
+        self._leaves.put(page)
+        unique = [UniqueToken(*token) if isinstance(token, tuple) else UniqueToken(token) for token in tokens]
+        block = KVCacheStoredBlockData(name, unique, key.lora_id, 0, retention.priority)
+        self._events.stored(parent if parent in self._pages else None, block)
+        return True
+
+    def _replace_shorter(self, siblings: list[Page], tokens: tuple[Marked, ...]) -> None:
+        for page in list(siblings):
+            if len(page.tokens) < len(tokens) and tokens[: len(page.tokens)] == page.tokens:
+                self._remove(page)
+
+    def _make_room(self, priority: int, keep: BlockHash) -> bool:
+        while len(self._pages) >= self._capacity:
+            victim = self._leaves.first(keep)
+            if victim is None or victim.priority_at(self._clock()) > priority:
+                return False
+            self._remove(victim)
+        return True
+
+    def _remove(self, page: Page) -> None:
+        del self._pages[page.hash]
+        siblings = self._children(page.parent)
+        siblings.remove(page)
+        if not siblings:
+            self._first.pop(page.parent, None)
+            if page.parent in self._pages:
+                self._leaves.put(self._pages[page.parent])
+        self._events.removed(page.hash)
+
+
+def _chain(parent: BlockHash, tokens: tuple[Marked, ...]) -> BlockHash:
+    plain = [token[0] if isinstance(token, tuple) else token for token in tokens]
+    extras = [struct.pack("<iQ", place, token[1]) for place, token in enumerate(tokens) if isinstance(token, tuple)]
+    return _digest(struct.pack("<Q", parent) + np.array(plain, np.int32).tobytes() + b"".join(extras))
+
+
+def _digest(data: bytes) -> BlockHash:
+    return BlockHash(int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little"))
+
+
+def _common(left: tuple[Marked, ...], right: tuple[Marked, ...]) -> int:
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))

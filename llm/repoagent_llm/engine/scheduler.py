@@ -1,0 +1,286 @@
+"""The scheduler: which requests run in the next iteration, and with which tokens.
+
+Most iterations are rounds: every running request takes one token. The plan of a round is kept while the same requests
+run; ``Scheduler.pieces`` is what makes all other plans, and could make these.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+
+from repoagent_llm.engine.blocks import BlockBudget, blocks_for
+from repoagent_llm.engine.prefill_chunks import split_budget
+from repoagent_llm.engine.sequence_cache import SequenceCache
+from repoagent_llm.engine.task import Task
+from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.runner.protocol import DecodeRound, Logits, Segment
+from repoagent_llm.types.enums import CapacitySchedulerPolicy, ContextChunkingPolicy, RequestStage
+
+__all__ = ["Limits", "Others", "Plan", "Scheduler", "Work"]
+
+
+# How many requests may overtake one of another width: then they wait until it has run.
+_MOST_PASSING = 64
+
+
+class Others(Enum):
+    """What executors do that share the cores."""
+
+    IDLE = auto()
+    READ = auto()
+    """They have requests, and none of these waits for its next token."""
+    GENERATE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the scheduler keeps to.
+
+    ``max_tokens``: of one iteration; ``max_tokens_generating``: of one in which running requests, of this executor or
+    of another, wait for their next tokens; ``max_tokens_contended``: of one for whose end others only wait to read.
+    A prompt that is read whole may exceed them. ``beginners_wait``: those that have one token wait as those that have
+    none.
+    """
+
+    policy: CapacitySchedulerPolicy
+    chunking: ContextChunkingPolicy
+    chunked: bool
+    max_requests: int
+    max_sequences: int
+    max_tokens: int
+    max_tokens_generating: int
+    max_tokens_contended: int
+    beginners_wait: bool = False
+
+
+@dataclass(slots=True)
+class Work:
+    """Tokens of one sequence in an iteration; ``complete``: no token of the sequence is left out."""
+
+    task: Task
+    sequence: TokenSequence
+    segment: Segment
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an iteration computes. ``round``: the segments of the works, where each is the next token of a request."""
+
+    works: list[Work]
+    round: DecodeRound | None = None
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """What the runner is given."""
+        return self.round if self.round is not None else [work.segment for work in self.works]
+
+
+class Scheduler:
+    """Holds the waiting and the running requests, both in the order of priority, then arrival."""
+
+    def __init__(self, limits: Limits, budget: BlockBudget, cache: SequenceCache) -> None:
+        self.waiting: list[Task] = []
+        self.running: list[Task] = []
+        self.paused_now = 0
+        self._failures: list[tuple[Task, Exception]] = []
+        self._round: Plan | None = None
+        self._limits = limits
+        self._budget = budget
+        self._cache = cache
+
+    @property
+    def generates(self) -> bool:
+        """Whether a running request has had its second token."""
+        return any(task.iterations > 1 for task in self.running)
+
+    def plan(self, others: Others = Others.IDLE) -> Plan:
+        """Admit what may start, pause what no longer fits, and give every running sequence its tokens."""
+        self.paused_now = 0
+        if self.waiting:
+            self._admit()
+        if self._limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
+            self._make_room()
+        if self._round is not None and any(task.drafts for task in self.running):
+            self._round = None
+        if self._round is None and self.running and all(map(_in_step, self.running)):
+            self._round = _round(self.running)
+        if self._round is None:
+            return Plan(self.pieces(others))
+        assert self._round.round is not None
+        self._round.round.tokens[:] = [work.sequence.tokens[-1] for work in self._round.works]
+        return self._round
+
+    def pieces(self, others: Others = Others.IDLE) -> list[Work]:
+        """The tokens of every running sequence: what is left of its text, as far as the budget goes."""
+        works: list[Work] = []
+        reading: list[tuple[Task, TokenSequence, int]] = []
+        for task in self.running:
+            for sequence, tokens in _needs(task):
+                if tokens == 1 and sequence.pending == 1 and task.started:
+                    # Drafts go with their token; they must not wait behind prompts.
+                    works.append(_piece(task, sequence, 1))
+                elif tokens:
+                    reading.append((task, sequence, tokens))
+        if not reading:
+            return works
+        return works + self._read(reading, self._most_tokens(works, others) - len(works))
+
+    def _most_tokens(self, works: Sequence[Work], others: Others) -> int:
+        """How many tokens may be computed beside ``works``, which take one each."""
+        if others is Others.GENERATE or any(map(self._waits, works)):
+            return self._limits.max_tokens_generating
+        return self._limits.max_tokens if others is Others.IDLE else self._limits.max_tokens_contended
+
+    def _waits(self, work: Work) -> bool:
+        """Whether a request that generates is not to be held up by prompts.
+
+        While no one generates no one waits: what came together is read together, and goes on together. Of a burst the
+        first may have been read before the others came; it loses no more than if they had come at once.
+        """
+        return work.sequence.generated > 1 or not self._limits.beginners_wait
+
+    def add(self, task: Task) -> None:
+        """Let a request wait for its turn."""
+        bisect.insort(self.waiting, task, key=lambda item: item.order)
+
+    def finish(self, task: Task) -> None:
+        """Take a request out, wherever it is; its sequences and blocks are free afterwards."""
+        for group in (self.waiting, self.running):
+            if task in group:
+                group.remove(task)
+        self._round = None
+        self._release(task)
+
+    def take_failures(self) -> list[tuple[Task, Exception]]:
+        """Requests that the last plan could not start, and what the runner raised; they wait to be finished."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def _admit(self) -> None:
+        """Start waiting requests in order. No one overtakes one that does not fit yet; one of another width, which
+        cannot run beside the others at all, is passed over, but not forever."""
+        static = self._limits.policy is CapacitySchedulerPolicy.STATIC_BATCH
+        if static and self.running:
+            return
+        place = 0
+        while place < len(self.waiting):
+            task = self.waiting[place]
+            if self._has_another_width(task) and task.passed_over < _MOST_PASSING:
+                place += 1
+                continue
+            if not self._may_start(task) or not self._budget.grow(task.id, self._blocks(task)):
+                return
+            self.waiting.pop(place)
+            for passed in self.waiting[:place]:
+                passed.passed_over += 1
+            try:
+                self._cache.open(task)
+            except Exception as error:  # whatever a runner raises ends this request, and nothing else
+                self._failures.append((task, error))
+                self._release(task)
+                continue
+            self._round = None
+            task.paused = False
+            task.stage = RequestStage.CONTEXT_IN_PROGRESS
+            bisect.insort(self.running, task, key=lambda item: item.order)
+
+    def _has_another_width(self, task: Task) -> bool:
+        """Beams of one width run at a time, so another width waits until the last of them is done."""
+        if not self.running:
+            return False
+        first = self.running[0]
+        return (task.group.together or first.group.together) and task.group.width != first.group.width
+
+    def _may_start(self, task: Task) -> bool:
+        if not self.running:
+            return True
+        if self._has_another_width(task):
+            return False
+        rows = sum(other.group.width for other in self.running) + task.group.width
+        return len(self.running) < self._limits.max_requests and rows <= self._limits.max_sequences
+
+    def _blocks(self, task: Task) -> int:
+        """Blocks that the policy wants a request to hold before its next iteration."""
+        longest = max(len(sequence.tokens) for sequence in task.group.sequences) + len(task.drafts) + 1
+        if self._limits.policy is not CapacitySchedulerPolicy.MAX_UTILIZATION:
+            longest = len(task.request.input_token_ids) + task.max_new_tokens
+        return task.group.width * blocks_for(longest)
+
+    def _make_room(self) -> None:
+        """Pause from the end of the order until what is left fits."""
+        place = 0
+        while place < len(self.running):
+            task = self.running[place]
+            if self._budget.grow(task.id, self._blocks(task)):
+                place += 1
+            else:
+                self._pause(self.running[-1])
+
+    def _pause(self, task: Task) -> None:
+        """Give back everything but the tokens; they are computed again when it is the request's turn again."""
+        self.running.remove(task)
+        self._round = None
+        self._release(task)
+        task.paused, task.stage = True, RequestStage.QUEUED
+        if not task.started:  # the prompt is read from its start once more
+            task.context_logits.clear()
+            task.context_extras.clear()
+        self.paused_now += 1
+        self.add(task)
+
+    def _release(self, task: Task) -> None:
+        """Give back a request's sequences and blocks."""
+        self._cache.close(task)
+        self._budget.release(task.id)
+
+    def _read(self, reading: list[tuple[Task, TokenSequence, int]], budget: int) -> list[Work]:
+        """Longer pieces: prompts, and histories after a pause."""
+        wanted = [tokens for _, _, tokens in reading]
+        shares = split_budget(wanted, budget, self._limits.chunking, chunked=self._limits.chunked)
+        return [
+            _piece(task, sequence, share)
+            for (task, sequence, _), share in zip(reading, shares, strict=True)
+            if share > 0
+        ]
+
+
+def _in_step(task: Task) -> bool:
+    """Whether a request takes one token now, and in every iteration until it is drafted for."""
+    return task.steady and task.started and not task.drafts and task.group.sequences[0].pending == 1
+
+
+def _round(tasks: Sequence[Task]) -> Plan:
+    sequences = [task.group.sequences[0] for task in tasks]
+    segments = DecodeRound.of([sequence.seq for sequence in sequences if sequence.seq is not None])
+    return Plan(list(map(Work, tasks, sequences, segments)), segments)
+
+
+def _needs(task: Task) -> Iterator[tuple[TokenSequence, int]]:
+    """How many tokens each sequence should take next. Beams wait for each other before their last token."""
+    active = task.active()
+    if not task.group.together or len(active) == 1:
+        for sequence in active:
+            yield sequence, sequence.pending
+        return
+    behind = any(sequence.pending > 1 for sequence in active)
+    for sequence in active:
+        yield sequence, sequence.pending - behind
+
+
+def _piece(task: Task, sequence: TokenSequence, share: int) -> Work:
+    """The next ``share`` tokens of a sequence that is being read, with the drafts behind its last token."""
+    assert sequence.seq is not None
+    start = sequence.computed
+    complete = share == sequence.pending
+    tokens = sequence.tokens[start : start + share]
+    drafts = task.drafts if complete else []
+    in_prompt = task.reads_whole_context and start < sequence.prompt_length and sequence.index == 0
+    logits = Logits.ALL if drafts or in_prompt else Logits.LAST if complete else Logits.NONE
+    extras = task.extra_names if complete or task.context_extra_names else ()
+    array = np.array(tokens + drafts, np.int32)
+    embeddings = task.table.take_from(array) if task.table is not None else None
+    return Work(task, sequence, Segment(sequence.seq, array, logits, extras, embeddings), complete)

@@ -1,0 +1,99 @@
+"""SequenceCache: opens and closes a task's sequences in the runner, reusing what the prefix pool has."""
+
+import logging
+
+from repoagent_llm.engine.blocks import BLOCK_TOKENS, blocks_for
+from repoagent_llm.engine.prefix_pool import PrefixPool
+from repoagent_llm.engine.task import Task, retention_of
+from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.runner.protocol import AdaptableRunner, ModelRunner
+from repoagent_llm.types.errors import EngineError
+
+__all__ = ["CacheTotals", "SequenceCache"]
+
+logger = logging.getLogger(__name__)
+
+
+class CacheTotals:
+    """Blocks since the executor's start."""
+
+    def __init__(self) -> None:
+        self.allocated = 0
+        self.reused = 0
+        self.missed = 0
+
+
+class SequenceCache:
+    """What lies between the scheduler and the runner's cache."""
+
+    def __init__(self, runner: ModelRunner, pool: PrefixPool | None) -> None:
+        self.totals = CacheTotals()
+        self._runner = runner
+        self._pool = pool
+
+    @property
+    def _adaptable(self) -> AdaptableRunner:
+        assert isinstance(self._runner, AdaptableRunner), (
+            f"{type(self._runner).__name__}.info.lora is set, adapt missing"
+        )
+        return self._runner
+
+    def open(self, task: Task) -> None:
+        """Open a sequence for every sequence that still grows; what the pool knows need not be computed."""
+        for sequence in task.active():
+            sequence.seq = self._runner.open()
+            if sequence.seq is None:
+                raise EngineError("the runner has no free sequence for a request that was admitted")
+            sequence.computed = 0
+            if task.lease is not None:
+                self._adaptable.adapt(sequence.seq, task.lease.adapter.weights)
+            self._reuse(task, sequence)
+
+    def _reuse(self, task: Task, sequence: TokenSequence) -> None:
+        pages = 0
+        if self._pool is not None and not task.reads_whole_context:
+            for match in self._pool.match(task.marked(sequence.tokens), task.key):
+                self._runner.import_kv(sequence.seq, match.page.blob, match.tokens)  # type: ignore[arg-type]
+                sequence.computed += match.tokens
+                pages += 1
+        if not task.started:
+            missed = blocks_for(len(sequence.tokens)) - pages
+            task.blocks.allocated, task.blocks.reused, task.blocks.missed = missed, pages, missed
+            self.totals.allocated += missed
+            self.totals.reused += pages
+            self.totals.missed += missed
+
+    def keep(self, task: Task, sequence: TokenSequence, *, whole_pages: bool = False) -> None:
+        """Put what the runner has computed of a sequence into the pool."""
+        if self._pool is None or sequence.seq is None:
+            return
+        seq, computed = sequence.seq, sequence.computed
+        if whole_pages:
+            computed -= computed % BLOCK_TOKENS
+        tokens = sequence.tokens[:computed]
+        if not tokens:
+            return
+        try:
+            self._pool.store(
+                task.marked(tokens),
+                task.key,
+                lambda start, stop: self._runner.export_kv(seq, start, stop),
+                lambda start: retention_of(task, start),
+            )
+        except Exception:  # whatever a runner raises; the text is right all the same
+            logger.warning("the KV blocks of request %d are not retained", task.id, exc_info=True)
+
+    def close(self, task: Task) -> None:
+        """Free all sequences of a task."""
+        for sequence in task.group.sequences:
+            self.close_sequence(sequence)
+
+    def close_sequence(self, sequence: TokenSequence) -> None:
+        """Free the sequence of one sequence."""
+        seq, sequence.seq, sequence.computed = sequence.seq, None, 0
+        if seq is None:
+            return
+        try:
+            self._runner.free(seq)
+        except Exception:  # whatever a runner raises; its request is to be answered all the same
+            logger.warning("the runner could not free a sequence", exc_info=True)

@@ -1,0 +1,154 @@
+"""Task: a request inside the engine, from its arrival to its last answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent_llm.engine.logits import LogitsRules
+from repoagent_llm.engine.lookahead import Lookahead
+from repoagent_llm.engine.prefix_pool import Marked, PrefixKey, Retention
+from repoagent_llm.engine.prompt_table import PromptTable
+from repoagent_llm.engine.token_sequence import TokenSequence
+from repoagent_llm.lora.cache import AdapterLease
+from repoagent_llm.runner.protocol import ModelRunner
+from repoagent_llm.types.enums import FinishReason, RequestStage
+from repoagent_llm.types.request import Request
+
+__all__ = ["Group", "Task", "TaskTimes", "retention_of"]
+
+Rows = npt.NDArray[np.float32]
+
+
+class Group(Protocol):
+    """How the sequences of one request get their tokens."""
+
+    sequences: list[TokenSequence]
+    width: int
+    together: bool
+
+    def advance(self, task: "Task", runner: ModelRunner, ready: Sequence[TokenSequence], rows: Sequence[Rows]) -> None:
+        """Give every ready sequence its next token. ``rows[i]``: logits after the last tokens of ``ready[i]``,
+        [1, vocabulary], or [1 + drafts, vocabulary]; may be changed."""
+
+    def done(self) -> bool:
+        """Whether nothing is left to generate."""
+
+    def stop(self, reason: FinishReason) -> None:
+        """End with what there is."""
+
+
+@dataclass(slots=True)
+class TaskTimes:
+    """Moments of ``time.monotonic()``; 0: not yet. Iterations count from the executor's start."""
+
+    arrival: float
+    first_scheduled: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    first_iteration: int | None = None
+    last_iteration: int | None = None
+
+
+@dataclass(slots=True)
+class BlockCounts:
+    """KV blocks of the prompt: computed, and found in the pool."""
+
+    allocated: int = 0
+    reused: int = 0
+    missed: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Reused of all."""
+        return self.reused / max(1, self.reused + self.missed)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A request inside the engine.
+
+    ``steady``: one sequence of which nothing but logits is wanted; without drafts it takes one token an iteration.
+    ``plain``: steady and greedy, without anything that needs logits on the host; ``drawn``: the same, but drawn in a
+    graph. ``streams_tokens``: one sequence whose tokens are streamed as they come, and nothing else of it.
+    ``draftable``: a draft model may guess for it. ``draft_logits``: those that the request brought with its drafts,
+    after temperature. ``alternatives``: how many of the likeliest tokens are reported with each.
+    """
+
+    id: int
+    request: Request
+    priority: float
+    times: TaskTimes
+    group: Group
+    rules: LogitsRules
+    max_new_tokens: int
+    deadline: float | None = None
+    #: The tokens that end its texts and are not part of them.
+    end_ids: frozenset[int] = frozenset()
+    steady: bool = False
+    plain: bool = False
+    drawn: bool = False
+    streams_tokens: bool = False
+    want_log_probs: bool = False
+    alternatives: int | None = None
+    extra_names: tuple[str, ...] = ()
+    context_extra_names: frozenset[str] = frozenset()
+    drafts: list[int] = field(default_factory=list)
+    draft_logits: Rows | None = None
+    draft_threshold: float | None = None
+    key: PrefixKey = field(default_factory=PrefixKey)
+    lease: AdapterLease | None = None
+    table: PromptTable | None = None
+    extra_ids: Sequence[int] = ()
+    stage: RequestStage = RequestStage.QUEUED
+    paused: bool = False
+    started: bool = False
+    #: How many requests behind it have started before it, as it has another width than those that run.
+    passed_over: int = 0
+    iterations: int = 0
+    blocks: BlockCounts = field(default_factory=BlockCounts)
+    drafted: int = 0
+    accepted: int = 0
+    #: How many drafts of the last verification were right.
+    right: int = 0
+    lookahead: Lookahead | None = None
+    draftable: bool = False
+    context_logits: list[Rows] = field(default_factory=list)
+    context_extras: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """Higher priorities first, then earlier arrivals."""
+        return (-self.priority, self.id)
+
+    @property
+    def reads_whole_context(self) -> bool:
+        """Whether every prompt token must be computed, so that nothing can be reused."""
+        return bool(self.request.output_config.return_context_logits)
+
+    def marked(self, tokens: Sequence[int]) -> Sequence[Marked]:
+        """``tokens`` of a sequence; those with an extra id as pairs with it."""
+        if not self.extra_ids:
+            return tokens
+        pairs = zip(tokens, self.extra_ids, strict=False)
+        return [(token, extra) if extra else token for token, extra in pairs] + list(tokens[len(self.extra_ids) :])
+
+    def active(self) -> list[TokenSequence]:
+        """TokenSequences that still grow."""
+        return [sequence for sequence in self.group.sequences if not sequence.finished]
+
+
+def retention_of(task: Task, start: int) -> Retention | None:
+    """How dearly the page that begins at token ``start`` is kept; None: the request does not say."""
+    config = task.request.kv_cache_retention_config
+    if config is None:
+        return None
+    if start >= len(task.request.input_token_ids):
+        lasting = config.decode_duration_ms
+        return Retention(config.decode_retention_priority, None if lasting is None else lasting.total_seconds())
+    for item in config.token_range_retention_configs:
+        if item.token_start <= start and (item.token_end is None or start < item.token_end):
+            return Retention(item.priority, None if item.duration_ms is None else item.duration_ms.total_seconds())
+    return None

@@ -1,0 +1,153 @@
+"""A first compilation of each guide in a process that may be ended: it may take any time and memory, or crash."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from repoagent_llm.guidance.depth import check_depth
+from repoagent_llm.types.errors import CheckError, EngineError, UnsupportedFeatureError
+from repoagent_llm.types.guidance import GuidedDecodingParams
+
+__all__ = ["PARSER_LIMITS", "Trial"]
+
+PARSER_LIMITS: Final[Mapping[str, Any]] = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
+"""Of llguidance, for what happens at each token."""
+_PROGRAM: Final = Path(__file__).with_name("child.py")
+_SECONDS: Final = 2.0
+"""Of the processor, for one guide; real ones take some milliseconds."""
+_PATIENCE: Final = 60.0
+"""Seconds of waiting for it on a busy machine."""
+_MEMORY: Final = 1 << 30
+"""Bytes of addresses that the process may have."""
+_KEPT: Final = 4 << 20
+"""Characters of guides and their grammars that have been tried, for the next request with the same."""
+_LONGEST: Final = 400
+"""Characters of what a compiler writes about a guide: it may repeat all of it."""
+_INHERITED: Final = frozenset(
+    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "SYSTEMROOT", "TZ", "VIRTUAL_ENV"}
+)
+
+
+class Trial:
+    """Makes grammars of guides that are known to compile. May be used by many threads, which wait for each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._tried: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._kept = 0
+
+    def grammar(self, params: GuidedDecodingParams) -> str:
+        """What llguidance's matcher takes.
+
+        Raises:
+            CheckError: the guide cannot be read or compiled, or that takes too much.
+            EngineError: the process cannot be started.
+        """
+        kind, guide = params.guide_type.name, params.guide or ""
+        check_depth(guide, is_json=kind in ("JSON_SCHEMA", "STRUCTURAL_TAG"))
+        with self._lock:
+            found = self._tried.get((kind, guide))
+            if found is None:
+                found = self._compiled(kind, guide)
+                self._keep(kind, guide, found)
+            else:
+                self._tried.move_to_end((kind, guide))
+        return found
+
+    def close(self) -> None:
+        """End the process, which nobody uses any more."""
+        if self._process is not None:
+            self._process.kill()
+            _end(self._process)
+
+    def _compiled(self, kind: str, guide: str) -> str:
+        answer = self._answer({"kind": kind, "guide": guide})
+        if answer is None:
+            raise CheckError(
+                f"the guide cannot be compiled as {kind}: that takes more than {_SECONDS:g} seconds or too much memory"
+            )
+        if "grammar" not in answer:
+            reason = str(answer["reason"]).partition("\n")[0]
+            reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
+            raise CheckError(f"the guide cannot be {answer['verb']} as {kind}: {reason}")
+        return str(answer["grammar"])
+
+    def _answer(self, asked: Mapping[str, str]) -> dict[str, Any] | None:
+        """None: the process has ended over it, or had to be ended."""
+        process = self._running()
+        watch = threading.Timer(_PATIENCE, process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            return _exchange(process, asked)
+        except (OSError, ValueError):
+            process.kill()
+            status = _end(process)
+            self._process = None
+            if status not in (-signal.SIGPROF, -signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, 1):
+                raise EngineError(f"the process that compiles guides ended with status {status}") from None
+            return None
+        finally:
+            watch.cancel()
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        if self._process is not None:
+            _end(self._process)
+        if not sys.executable:
+            raise UnsupportedFeatureError("guided decoding", "this program does not know its Python interpreter")
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - a program of ours
+                [sys.executable, "-P", str(_PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: value for name, value in os.environ.items() if name in _INHERITED},
+                cwd="/",
+                text=True,
+                process_group=0,
+            )
+            _send(self._process, {"seconds": _SECONDS, "memory": _MEMORY, "limits": dict(PARSER_LIMITS)})
+        except OSError as error:
+            raise EngineError(f"the process that compiles guides does not start: {error.strerror}") from error
+        return self._process
+
+    def _keep(self, kind: str, guide: str, grammar: str) -> None:
+        self._tried[kind, guide] = grammar
+        self._kept += len(guide) + len(grammar)
+        while self._kept > _KEPT:
+            (_, oldest), made = self._tried.popitem(last=False)
+            self._kept -= len(oldest) + len(made)
+
+
+def _exchange(process: "subprocess.Popen[str]", asked: Mapping[str, str]) -> dict[str, Any]:
+    _send(process, asked)
+    answer: dict[str, Any] = json.loads(_pipe(process.stdout).readline())
+    return answer
+
+
+def _send(process: "subprocess.Popen[str]", message: Mapping[str, Any]) -> None:
+    _pipe(process.stdin).write(json.dumps(message) + "\n")
+    _pipe(process.stdin).flush()
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+def _end(process: "subprocess.Popen[str]") -> int:
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):  # What could not be written is lost.
+            _pipe(pipe).close()
+    return process.wait()

@@ -1,0 +1,22 @@
+"""Adds the backend and the converters. Imported at every start of the program, so it imports nothing itself."""
+
+from collections.abc import Mapping
+
+from repoagent.api.hooks import hookimpl
+
+__all__ = ["register_backends", "register_converters"]
+
+
+@hookimpl
+def register_backends() -> Mapping[str, str]:
+    """What serves language models."""
+    return {"llm": "repoagent_llm.backend:LlmBackend"}
+
+
+@hookimpl
+def register_converters() -> Mapping[tuple[str, str], str]:
+    """What makes decoder folders, and plans of them."""
+    return {
+        ("decoder", "tensorrt"): "repoagent_llm.converters.decoder.tensorrt:DecoderConverter",
+        ("safetensors", "decoder"): "repoagent_llm.converters.checkpoint.decoder:CheckpointConverter",
+    }

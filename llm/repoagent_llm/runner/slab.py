@@ -1,0 +1,149 @@
+"""The KV cache as one slab [layer, key or value, row, KV head, token, head size], and the rows in it.
+
+A window of rows of one layer is contiguous, so it can be bound by its address. Rows in use are kept packed at the
+front: freeing one moves the last row into the hole.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from repoagent_llm.runner.protocol import Segment, Seq
+from repoagent_llm.types.errors import EngineError
+
+__all__ = ["Slab", "SlabRows"]
+
+
+class SlabRows(ABC):
+    """Which sequence lies in which row, and how long it is. Where the rows themselves are, its kinds know.
+
+    ``wipe``: what one sequence left behind is cleared before another can come near it.
+    """
+
+    def __init__(self, rows: int, *, wipe: bool) -> None:
+        self.lengths: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._wipes = wipe
+        # Of each row, how far it may have been written.
+        self._written: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._rows: list[Seq] = []
+        self._row_of: dict[Seq, int] = {}
+        self._next = 0
+        #: Changes whenever a sequence comes, goes or moves.
+        self.version = 0
+
+    @property
+    def used(self) -> int:
+        """How many rows are in use; they are rows 0 to used - 1."""
+        return len(self._rows)
+
+    def row(self, seq: Seq) -> int:
+        """Where a sequence lies now; any ``free`` may move it."""
+        return self._row_of[seq]
+
+    def length(self, seq: Seq) -> int:
+        """How many tokens a sequence holds."""
+        return int(self.lengths[self.row(seq)])
+
+    def truncate(self, seq: Seq, length: int) -> None:
+        """Forget all but the first ``length`` tokens of a sequence."""
+        row = self.row(seq)
+        self.lengths[row] = min(length, int(self.lengths[row]))
+
+    def check_room(self, segments: Sequence[Segment], most: int) -> None:
+        """Refuse a step after which a sequence would hold more than ``most`` tokens.
+
+        Raises:
+            EngineError: one would.
+        """
+        for segment in segments:
+            length = self.length(segment.seq)
+            if length + len(segment.tokens) > most:
+                raise EngineError(
+                    f"sequence of {length} tokens cannot take {len(segment.tokens)} more: "
+                    f"this runner holds {most} per sequence"
+                )
+
+    def take(self) -> Seq | None:
+        """A new sequence in the first free row; None when all are in use."""
+        row = len(self._rows)
+        if row == len(self.lengths):
+            return None
+        self._next += 1
+        self.version += 1
+        seq = Seq(self._next)
+        self._rows.append(seq)
+        self._row_of[seq] = row
+        self._wipe(row, 0)
+        self.lengths[row] = 0
+        return seq
+
+    def free(self, seq: Seq) -> None:
+        """Give a row back; the last row moves into its place."""
+        self.version += 1
+        hole = self._row_of.pop(seq)
+        last = self._rows.pop()
+        if last == seq:
+            return
+        self.copy(len(self._rows), hole, 0, int(self.lengths[len(self._rows)]))
+        self._wipe(hole, int(self.lengths[hole]))
+        self._rows[hole] = last
+        self._row_of[last] = hole
+
+    def note(self, start: int, stop: int, tokens: int) -> None:
+        """A run writes ``tokens`` tokens behind each of the rows [start, stop)."""
+        if self._wipes:
+            written = self._written[start:stop]
+            np.maximum(written, self.lengths[start:stop] + tokens, out=written)
+
+    @abstractmethod
+    def _wipe(self, row: int, start: int) -> None:
+        """Clear what may be written of a row from token ``start`` on."""
+
+    @abstractmethod
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copy tokens [start, stop) of a row; the target's length becomes ``stop``."""
+
+
+class Slab(SlabRows):
+    """Rows of keys and values on the host. Memory that was never written costs nothing but address space."""
+
+    def __init__(
+        self, *, layers: int, rows: int, kv_heads: int, tokens: int, head_size: int, dtype: Any, wipe: bool = False
+    ) -> None:
+        super().__init__(rows, wipe=wipe)
+        self.data: npt.NDArray[Any] = np.zeros((layers, 2, rows, kv_heads, tokens, head_size), dtype)
+
+    def _wipe(self, row: int, start: int) -> None:
+        if self._wipes:
+            self.data[:, :, row, :, start : self._written[row]] = 0
+            self._written[row] = start
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        self.data[:, :, target, :, start:stop] = self.data[:, :, source, :, start:stop]
+        self.lengths[target] = stop
+        self.note(target, target + 1, 0)
+
+    def reorder(self, rows: Sequence[int], parents: Sequence[int], common: int) -> None:
+        """Row ``rows[i]`` gets what row ``rows[parents[i]]`` held after its first ``common`` tokens."""
+        changed = [(rows[i], rows[parent]) for i, parent in enumerate(parents) if i != parent]
+        if not changed:
+            return
+        targets, sources = [target for target, _ in changed], [source for _, source in changed]
+        lengths = self.lengths[sources]
+        stop = int(lengths.max())
+        self.data[:, :, targets, :, common:stop] = self.data[:, :, sources, :, common:stop]
+        self.lengths[targets] = lengths
+
+    def export(self, row: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """A copy [layer, 2, KV head, tokens, head size] of tokens [start, stop)."""
+        return self.data[:, :, row, :, start:stop].copy()
+
+    def load(self, row: int, piece: npt.NDArray[Any], tokens: int) -> None:
+        """Append the first ``tokens`` tokens of an exported piece."""
+        start = int(self.lengths[row])
+        self.data[:, :, row, :, start : start + tokens] = piece[:, :, :, :tokens]
+        self.lengths[row] = start + tokens
+        self.note(row, row + 1, 0)

@@ -1,0 +1,161 @@
+"""Small decoder folders, made once per session, and runners over them."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repoagent_llm.builder import Form, Precision, build
+from repoagent_llm.builder.synthetic import synthetic_checkpoint
+from repoagent_llm.runner.options import RunnerOptions
+from repoagent_llm.runner.ort import OrtRunner
+from repoagent_llm.runner.ort_gqa import OrtGqaRunner
+from repoagent_llm.runner.ort_mixed import OrtMixedRunner
+from repoagent_llm.runner.ort_std import OrtStdRunner
+from repoagent_llm.runner.tensorrt import TensorRtRunner
+
+from llm.tests.plan_folders import plan_folder
+from llm.tests.reference import Reference
+from tests.engines.platforms import allocations, new_platform
+
+MakeFolder = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def oracle() -> dict[str, Any]:
+    """What transformers computed; see data/make_oracle.py."""
+    body: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "oracle.json").read_text())
+    return body
+
+
+@pytest.fixture(scope="session")
+def checkpoint(oracle: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``checkpoint(kind)``: the folder of weights that the oracle used."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def make(kind: str) -> Path:
+        folder = root / kind
+        if not folder.exists():
+            synthetic_checkpoint(folder, kind, **oracle["models"][kind]["shape"])
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reference(checkpoint: Callable[[str], Path]) -> Callable[[str], Reference]:
+    """``reference(kind)``: the same weights in NumPy."""
+    return lambda kind: Reference(checkpoint(kind))
+
+
+@pytest.fixture(scope="session")
+def decoder_folder(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """``decoder_folder(kind, form, precision, lora)``: a decoder folder, built on first use."""
+    root = tmp_path_factory.mktemp("decoders")
+
+    def make(
+        kind: str = "llama", form: Form = Form.GQA, precision: Precision = Precision.FP32, lora: bool = False
+    ) -> Path:
+        folder = root / f"{kind}-{form.value}-{precision.value}-{lora}"
+        if not folder.exists():
+            build(checkpoint(kind), folder, form=form, precision=precision, lora=lora)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def decoder_plan(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """``decoder_plan(kind, precision, capacity, *profiles)``: a folder with a plan of the stand-in."""
+    root = tmp_path_factory.mktemp("plans")
+
+    def make(
+        kind: str, precision: Precision = Precision.FP32, capacity: int = 65, *profiles: Any, name: str = ""
+    ) -> Path:
+        folder = root / f"{kind}-{precision.name}-{capacity}-{name}"
+        if not folder.exists():
+            plan_folder(checkpoint(kind), folder, precision, capacity, *profiles)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def open_plan(decoder_plan: MakeFolder) -> Iterator[Callable[..., TensorRtRunner]]:
+    """``open_plan(kind, precision, *profiles, **options)``: a runner over the stand-in, with 64 tokens a sequence."""
+    opened: list[TensorRtRunner] = []
+    platform = new_platform()
+
+    def make(
+        kind: str = "llama", precision: Precision = Precision.FP32, *profiles: Any, name: str = "", **options: Any
+    ) -> TensorRtRunner:
+        settings = {"max_sequences": 4, **options}
+        folder = decoder_plan(kind, precision, 65, *profiles, name=name)
+        opened.append(TensorRtRunner(folder, RunnerOptions(**settings), platform=platform))
+        return opened[-1]
+
+    yield make
+    for runner in opened:
+        runner.close()
+    assert allocations(platform) == 0
+
+
+@pytest.fixture
+def open_runner(decoder_folder: MakeFolder) -> Iterator[Callable[..., OrtRunner]]:
+    """``open_runner(kind, form, precision, lora, loaded_lora, **options)``: a runner, closed at the end of the test.
+
+    ``lora``: its folder is built for adapters; ``loaded_lora``: it takes them whatever its folder was built for.
+    """
+    opened: list[OrtRunner] = []
+
+    def make(
+        kind: str = "llama",
+        form: Form = Form.GQA,
+        precision: Precision = Precision.FP32,
+        lora: bool = False,
+        loaded_lora: bool = False,
+        **options: Any,
+    ) -> OrtRunner:
+        gqa = OrtMixedRunner if options.get("mixed") else OrtGqaRunner
+        cls = gqa if form is Form.GQA else OrtStdRunner
+        settings = {
+            "threads": 1,
+            "spinning": False,
+            "max_sequences": 4,
+            "max_seq_len": 64,
+            "lora": loaded_lora,
+            **options,
+        }
+        opened.append(cls(decoder_folder(kind, form, precision, lora), RunnerOptions(**settings)))
+        return opened[-1]
+
+    yield make
+    for runner in opened:
+        runner.close()
+
+
+class CountingSession:
+    """Counts the runs of a session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.runs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+        self.runs += 1
+        self._session.run_with_iobinding(binding, options)
+
+
+@pytest.fixture
+def counted_runs() -> Callable[[OrtRunner], CountingSession]:
+    """Puts a counter before a runner's session."""
+
+    def count(runner: OrtRunner) -> CountingSession:
+        counting = runner._session = CountingSession(runner._session)
+        return counting
+
+    return count

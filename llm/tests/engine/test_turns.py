@@ -1,0 +1,353 @@
+"""Executors that share the cores: one computes at a time, and each for as long as the others."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from repoagent_llm import Executor, ExecutorConfig, Request, Turns
+from repoagent_llm.engine.turns import QUANTUM, Seat
+from repoagent_llm.runner.fake import FakeRunner, hashed_logits
+from repoagent_llm.runner.protocol import Segment
+
+Logits = npt.NDArray[np.float32]
+PATIENCE = 120
+
+
+class Clock:
+    """Time goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def turns(clock: Clock) -> Turns:
+    return Turns(clock)
+
+
+def called(seat: Seat) -> bool:
+    """Whether a seat that waits has its turn now."""
+    return seat.called.acquire(blocking=False)
+
+
+def test_one_alone_never_waits(turns: Turns, clock: Clock) -> None:
+    seat = turns.seat()
+    for _ in range(3):
+        assert not turns.enter(seat)
+        assert not seat.contended
+        clock.now += 1
+        turns.pass_on(seat)
+
+
+def test_who_comes_second_waits_for_the_end_of_the_step(turns: Turns, clock: Clock) -> None:
+    first, second = turns.seat(), turns.seat()
+    assert not turns.enter(first)
+    assert turns.enter(second)
+    assert first.contended
+    assert not called(second)
+    clock.now += 1
+    turns.pass_on(first)
+    assert called(second)
+    assert turns.enter(first)
+
+
+def test_the_next_one_has_its_turn_when_one_leaves(turns: Turns) -> None:
+    first, second = turns.seat(), turns.seat()
+    turns.enter(first)
+    turns.enter(second)
+    turns.leave(first)
+    assert called(second)
+    assert not second.contended
+
+
+def test_a_turn_outlasts_short_steps(turns: Turns, clock: Clock) -> None:
+    first, second = turns.seat(), turns.seat()
+    turns.enter(first)
+    turns.enter(second)
+    clock.now += QUANTUM / 4
+    turns.pass_on(first)
+    assert not turns.enter(first)
+    assert not called(second)
+    clock.now += QUANTUM
+    turns.pass_on(first)
+    assert called(second)
+
+
+def shares(turns: Turns, clock: Clock, steps: Sequence[float], seconds: float) -> list[float]:
+    """How long each of several seats computes in ``seconds``, whose steps take so long."""
+    seats = [turns.seat() for _ in steps]
+    computed = [0.0] * len(seats)
+    running = [not turns.enter(seat) for seat in seats].index(True)
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += steps[running]
+        computed[running] += steps[running]
+        turns.pass_on(seats[running])
+        if turns.enter(seats[running]):
+            (running,) = (number for number, seat in enumerate(seats) if called(seat))
+    return computed
+
+
+@pytest.mark.parametrize("steps", [(0.01, 0.01), (0.001, 0.05), (0.0001, 0.01, 0.3)])
+def test_all_compute_for_as_long_whatever_their_steps_take(
+    turns: Turns, clock: Clock, steps: tuple[float, ...]
+) -> None:
+    found = shares(turns, clock, steps, 30)
+    assert max(found) - min(found) <= 3 * max(steps)
+
+
+def test_who_was_away_saves_up_nothing(turns: Turns, clock: Clock) -> None:
+    busy, back = turns.seat(), turns.seat()
+    for _ in range(100):
+        turns.enter(busy)
+        clock.now += 1
+        turns.pass_on(busy)
+    turns.enter(busy)
+    turns.enter(back)
+    clock.now += 1
+    turns.pass_on(busy)
+    assert called(back)
+    turns.enter(busy)
+    clock.now += 2
+    turns.pass_on(back)
+    assert called(busy)
+
+
+class Watch:
+    """Notes whether two runners ever step at once."""
+
+    def __init__(self) -> None:
+        self.inside = threading.Lock()
+        self.together = 0
+
+    def runner(self) -> FakeRunner:
+        """One of them."""
+        return FakeRunner(logits=self._logits, before_step=self._note)
+
+    def _note(self, _: Sequence[Segment]) -> None:
+        self.together += self.inside.locked()
+
+    def _logits(self, history: list[int]) -> Logits:
+        with self.inside:
+            return hashed_logits(32)(history)
+
+
+def config_with(turns: Turns) -> ExecutorConfig:
+    config = ExecutorConfig()
+    vars(config)["turns"] = turns
+    return config
+
+
+def ask(executor: Executor, tokens: int, prompt: Sequence[int] = (3, 4, 5)) -> list[int]:
+    """The tokens of an answer, the prompt among them."""
+    request_id = executor.enqueue_request(Request(list(prompt), tokens))
+    (response,) = executor.await_responses(request_id)
+    found: list[int] = response.result.output_token_ids[0]
+    return found
+
+
+def test_two_executors_never_step_at_once_and_answer_as_they_do_alone() -> None:
+    watch, turns = Watch(), Turns()
+    with Executor.from_runner(watch.runner(), config_with(turns)) as alone:
+        wanted = ask(alone, 200)
+    answers: dict[str, list[int]] = {}
+    with (
+        Executor.from_runner(watch.runner(), config_with(turns)) as first,
+        Executor.from_runner(watch.runner(), config_with(turns)) as second,
+    ):
+        threads = [
+            threading.Thread(target=lambda name=name, one=one: answers.__setitem__(name, ask(one, 200)))
+            for name, one in (("a", first), ("b", second))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert answers == {"a": wanted, "b": wanted}
+    assert not watch.together
+
+
+def test_a_step_that_fails_ends_its_turn() -> None:
+    def fail(_: Sequence[Segment]) -> None:
+        raise RuntimeError("no")
+
+    turns = Turns()
+    broken = FakeRunner(logits=hashed_logits(32), before_step=fail)
+    with (
+        Executor.from_runner(broken, config_with(turns)) as first,
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as second,
+    ):
+        (response,) = first.await_responses(first.enqueue_request(Request([3], 5)))
+        assert response.has_error()
+        assert len(ask(second, 5)) == 8
+
+
+def test_an_executor_that_ends_in_its_turn_lets_others_go_on() -> None:
+    turns, begun, over = Turns(), threading.Event(), threading.Event()
+
+    def linger(_: Sequence[Segment]) -> None:
+        begun.set()
+        assert over.wait(PATIENCE)
+
+    slow = FakeRunner(logits=hashed_logits(32), before_step=linger)
+    with Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as second:
+        first = Executor.from_runner(slow, config_with(turns))
+        first.enqueue_request(Request([3], 50))
+        assert begun.wait(PATIENCE)
+        waiting = second.enqueue_request(Request([3], 5))
+        ending = threading.Thread(target=first.shutdown)
+        ending.start()
+        over.set()
+        ending.join(PATIENCE)
+        (response,) = second.await_responses(waiting)
+        assert not response.has_error()
+
+
+def test_a_step_that_never_ends_holds_nobody_up() -> None:
+    """As of a graph whose owner lets it loop: it loses its turn, and others go on among themselves."""
+    turns, begun, over = Turns(patience=0.02), threading.Event(), threading.Event()
+
+    def hang(_: Sequence[Segment]) -> None:
+        begun.set()
+        assert over.wait(PATIENCE)
+
+    with (
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32), before_step=hang), config_with(turns)) as stuck,
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as second,
+        Executor.from_runner(FakeRunner(logits=hashed_logits(32)), config_with(turns)) as third,
+    ):
+        held = stuck.enqueue_request(Request([3], 5))
+        assert begun.wait(PATIENCE)
+        ids = [(one, one.enqueue_request(Request([3], 100))) for one in (second, third)]
+        assert not [one for one, request_id in ids if one.await_responses(request_id)[0].has_error()]
+        over.set()
+        assert not stuck.await_responses(held)[0].has_error()
+
+
+def test_many_that_wait_do_not_take_the_turn_from_who_computes(turns: Turns, clock: Clock) -> None:
+    seats = [turns.seat() for _ in range(5)]
+    waiting = [seat for seat in seats if turns.enter(seat)]
+    for _ in range(3):
+        clock.now += turns.patience * 0.9
+        turns.pass_over()
+        assert not [seat for seat in waiting if called(seat)]
+        turns.pass_on(seats[0])
+        (following,) = [seat for seat in waiting if called(seat)]
+        waiting.remove(following)
+        seats[0] = following
+
+
+def test_what_a_late_step_took_counts(turns: Turns, clock: Clock) -> None:
+    late, other = turns.seat(), turns.seat()
+    turns.enter(late)
+    turns.enter(other)
+    clock.now += turns.patience
+    turns.pass_over()
+    assert called(other)
+    turns.pass_on(late)  # It has no turn to pass on.
+    assert turns.enter(late)
+    clock.now += turns.patience / 2
+    turns.pass_on(other)
+    assert not called(late)
+
+
+@pytest.mark.parametrize(("generates", "widest"), [(True, 64), (False, 256)])
+def test_a_long_prompt_is_read_in_pieces_while_another_executor_computes(generates: bool, widest: int) -> None:
+    turns = Turns()
+    held = turns.seat()
+    widths: list[int] = []
+    runner = FakeRunner(
+        logits=hashed_logits(1000),
+        vocab_size=1000,
+        max_seq_len=4096,
+        before_step=lambda segments: widths.extend(len(segment.tokens) for segment in segments),
+    )
+    config = config_with(turns)
+    config.enable_chunked_context = True
+    with Executor.from_runner(runner, config) as executor:
+        ask(executor, 1, range(900))
+        held.take(generates=generates)
+        held.rest()
+        ask(executor, 1, range(900, 0, -1))
+        held.leave()
+    assert widths[0] == 900
+    assert (max(widths[1:]), sum(widths[1:])) == (widest, 900)
+
+
+class Announced(Turns):
+    """Releases ``entered`` for each seat that has taken its turn or waits for it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.entered = threading.Semaphore(0)
+
+    def enter(self, seat: Seat) -> bool:
+        waits = super().enter(seat)
+        self.entered.release()
+        return waits
+
+
+def test_prompts_that_two_executors_get_together_are_read_as_if_each_were_alone() -> None:
+    """Nothing waits for a next token yet: pieces would only make both prompts take longer."""
+    turns = Announced(Clock())  # No time passes: whoever has the turn first keeps it to its end, on any machine.
+    steps: list[list[list[int]]] = [[], []]
+
+    def runner(widths: list[list[int]]) -> FakeRunner:
+        def note(segments: Sequence[Segment]) -> None:
+            widths.append([len(segment.tokens) for segment in segments])
+
+        return FakeRunner(logits=hashed_logits(1000), vocab_size=1000, before_step=note)
+
+    held = turns.seat()
+    with (
+        Executor.from_runner(runner(steps[0]), config_with(turns)) as first,
+        Executor.from_runner(runner(steps[1]), config_with(turns)) as second,
+    ):
+        held.take()  # until both wait with all of their requests
+        asked = [(one, one.enqueue_requests([Request(list(range(35)), 8)] * 4)) for one in (first, second)]
+        for _ in range(3):
+            assert turns.entered.acquire(timeout=PATIENCE)
+        held.leave()
+        assert not [one for one, ids in asked for each in ids if one.await_responses(each)[0].has_error()]
+    assert steps == [[[35] * 4, *[[1] * 4] * 7]] * 2
+
+
+def test_who_generates_is_no_longer_known_of_one_that_left(turns: Turns) -> None:
+    first, second = turns.seat(), turns.seat()
+    first.take(generates=True)
+    turns.enter(second)
+    assert second.awaited
+    assert not first.awaited
+    first.leave()
+    assert not second.awaited
+
+
+def test_a_turn_lasts_as_long_as_it_is_set(clock: Clock) -> None:
+    turns = Turns(clock, quantum=1.0)
+    first, second = turns.seat(), turns.seat()
+    turns.enter(first)
+    turns.enter(second)
+    clock.now += 0.9
+    turns.pass_on(first)
+    assert not called(second)
+    clock.now += 0.2
+    turns.pass_on(first)
+    assert called(second)
+
+
+@pytest.mark.parametrize("turns", [object(), True])
+def test_turns_are_of_their_class(turns: object) -> None:
+    config = ExecutorConfig()
+    vars(config)["turns"] = turns
+    with pytest.raises(TypeError, match=r"ExecutorConfig\.turns must be Turns"):
+        Executor.from_runner(FakeRunner(logits=lambda _: np.zeros(32, np.float32)), config)

@@ -1,0 +1,46 @@
+"""How a session is opened on processors that multiply eight bits in different ways."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from repoagent_llm.builder import Form, Precision
+from repoagent_llm.runner import session
+from repoagent_llm.runner.ort import OrtRunner
+from repoagent_llm.runner.protocol import Logits, Segment
+
+
+@pytest.mark.parametrize(
+    ("flags", "safe"),
+    [
+        ("flags : sse2 avx2 avx512_vnni", True),
+        ("flags : sse2 avx2 avx_vnni", True),
+        ("flags : sse2 avx2", False),
+        (None, False),
+    ],
+)
+def test_without_vnni_products_of_eight_bits_are_computed_in_the_safe_way_and_give_the_same(
+    flags: str | None,
+    safe: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    open_runner: Callable[..., OrtRunner],
+) -> None:
+    there = tmp_path / "cpuinfo"
+    if flags is not None:
+        there.write_text(flags)
+    found = []
+    for place in (session._CPU_INFO, there):
+        monkeypatch.setattr(session, "_CPU_INFO", place)
+        runner = open_runner("llama", Form.GQA, Precision.INT8)
+        seq = runner.open()
+        assert seq is not None
+        found.append(runner.step([Segment(seq, np.arange(3, 20, dtype=np.int32), Logits.ALL)]).logits.copy())
+    settings = runner._session.get_session_options()
+    if safe:  # what comes out is right only where it is said truly
+        with pytest.raises(RuntimeError):
+            settings.get_session_config_entry("session.x64quantprecision")
+    else:
+        assert settings.get_session_config_entry("session.x64quantprecision") == "1"
+        np.testing.assert_array_equal(found[1], found[0])

@@ -1,0 +1,331 @@
+"""What goes wrong with one request, or in a runner, stays there: neighbours go on, and everybody is answered."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from repoagent_llm import (
+    Executor,
+    ExecutorConfig,
+    ExternalDraftTokensConfig,
+    KvCacheConfig,
+    LogitsPostProcessorConfig,
+    OutputConfig,
+    Request,
+    SamplingConfig,
+)
+from repoagent_llm.runner.fake import FakeRunner
+from repoagent_llm.runner.protocol import Segment, Seq, StepResult
+from repoagent_llm.types.errors import ExecutorStoppedError
+
+LIMIT = timedelta(seconds=120)
+NOTHING = np.full(32, -np.inf, np.float32)
+BEAMS = SamplingConfig(2)
+PROMPT = [7, 8, 9]
+
+
+class BrokenRunner(FakeRunner):
+    """Raises in the method ``breaks``, for as long as ``broken`` is set; waits for ``gate`` before each step."""
+
+    def __init__(self, breaks: str = "") -> None:
+        super().__init__(max_sequences=6)
+        self.broken, self.gate, self.reached = threading.Event(), threading.Event(), threading.Event()
+        if breaks:
+            setattr(self, breaks, self._raise_in(getattr(self, breaks)))
+
+    def _raise_in(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self.broken.is_set():
+                raise RuntimeError("out of luck")
+            return method(*arguments)
+
+        return call
+
+    def step(self, segments: Sequence[Segment]) -> StepResult:
+        self.reached.set()
+        assert self.gate.wait(120)
+        return super().step(segments)
+
+
+Start = Callable[..., tuple[Executor, BrokenRunner]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def make(breaks: str = "", **config: Any) -> tuple[Executor, BrokenRunner]:
+        runner = BrokenRunner(breaks)
+        started.append((Executor.from_runner(runner, ExecutorConfig(max_beam_width=3, **config)), runner))
+        return started[-1]
+
+    yield make
+    for executor, runner in started:
+        runner.gate.set()
+        executor.shutdown()
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(), BEAMS, SamplingConfig(top_p=0.9), SamplingConfig(top_k=5), SamplingConfig(min_p=0.1)]
+)
+@pytest.mark.parametrize("number", [-np.inf, np.nan])
+@pytest.mark.filterwarnings("error")
+def test_a_request_whose_logits_leave_no_choice_is_an_error_and_its_neighbour_goes_on(
+    start: Start, sampling: SamplingConfig, number: float
+) -> None:
+    executor, runner = start()
+    good = executor.enqueue_request(Request([1, 2], 20, sampling_config=SamplingConfig(sampling.beam_width)))
+    assert runner.reached.wait(120)
+
+    def spoil(_: int, logits: npt.NDArray[np.float32], *others: object) -> None:
+        logits[:] = number
+
+    bad = executor.enqueue_request(Request([3], 20, sampling_config=sampling, logits_post_processor=spoil))
+    runner.gate.set()
+    answers = executor.await_responses([good, bad], LIMIT)
+    assert "no token can follow" in answers[1][0].error_msg
+    assert len(answers[0][0].result.output_token_ids[0]) == 22
+    assert executor._assembly.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("breaks", "request_"),
+    [
+        ("open", Request(PROMPT, 2)),
+        ("import_kv", Request(PROMPT, 2)),
+        ("fork", Request(PROMPT, 2, num_return_sequences=2)),
+        ("reorder", Request(PROMPT, 4, sampling_config=BEAMS)),
+        ("truncate", Request(PROMPT, 5, external_draft_tokens_config=ExternalDraftTokensConfig([1, 1]))),
+    ],
+)
+def test_a_method_of_a_runner_that_raises_fails_its_request_only(start: Start, breaks: str, request_: Request) -> None:
+    executor, runner = start(breaks)
+    runner.gate.set()
+    executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)  # leaves a prefix to import
+    runner.gate.clear()
+    runner.reached.clear()
+    running = executor.enqueue_request(
+        Request([1, 2], 20, sampling_config=SamplingConfig(request_.sampling_config.beam_width))
+    )
+    assert runner.reached.wait(120)
+    if breaks == "reorder":  # which the neighbour would call, too
+        executor.cancel_request(running)
+    runner.broken.set()
+    bad = executor.enqueue_request(request_)
+    runner.gate.set()
+    (failed,) = executor.await_responses(bad, LIMIT)
+    runner.broken.clear()
+    assert "out of luck" in failed.error_msg
+    assert not executor.await_responses(running, LIMIT)[0].has_error()
+    assert not executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)[0].has_error()
+    assert executor._assembly.budget.used == 0
+    assert runner.open_sequences == 0
+
+
+def test_beams_that_cannot_all_be_forked_leave_none_behind(start: Start) -> None:
+    executor, runner = start()
+    forks, fork = [], runner.fork
+
+    def once(seq: Seq) -> Seq | None:
+        forks.append(seq)
+        if len(forks) > 1:
+            raise RuntimeError("out of luck")
+        return fork(seq)
+
+    runner.fork = once  # type: ignore[method-assign]
+    runner.gate.set()
+    beams = SamplingConfig(3)
+    (failed,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 4, sampling_config=beams)), LIMIT)
+    assert "out of luck" in failed.error_msg
+    assert runner.open_sequences == 0
+
+
+@pytest.mark.parametrize("breaks", ["export_kv", "free"])
+def test_a_runner_that_cannot_keep_or_free_answers_all_the_same(start: Start, breaks: str) -> None:
+    executor, runner = start(breaks)
+    runner.gate.set()
+    runner.broken.set()
+    for _ in range(2):
+        (response,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)
+        assert len(response.result.output_token_ids[0]) == 6
+    assert executor._assembly.budget.used == 0
+
+
+def test_a_fault_of_the_engine_ends_what_runs_and_what_waits_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    running = executor.enqueue_request(Request([1, 2], 60))
+    waiting = executor.enqueue_request(Request([3, 4], 60))
+    assert runner.reached.wait(120)
+    _raise_once(monkeypatch, executor._assembly.stats, "record")
+    runner.gate.set()
+    answers = executor.await_responses([running, waiting], LIMIT)
+    assert answers[0][0].error_msg == "the engine failed: a bug"
+    assert len(answers[1][0].result.output_token_ids[0]) == 62
+
+
+def _raise_once(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException | None = None) -> None:
+    method = getattr(target, name)
+
+    def once(*arguments: Any) -> Any:
+        monkeypatch.setattr(target, name, method)
+        raise error or ValueError("a bug")
+
+    monkeypatch.setattr(target, name, once)
+
+
+def test_a_request_that_cannot_be_answered_ends_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    ids = executor.enqueue_requests([Request([1, 2], 5), Request([3, 4], 5)])
+    _raise_once(monkeypatch, executor._assembly.engine._results, "collect")
+    runner.gate.set()
+    bad, good = executor.await_responses(ids, LIMIT)
+    assert bad[0].error_msg == "the engine failed: a bug"
+    assert len(good[0].result.output_token_ids[0]) == 7
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_in_vain_when_the_thread_ends(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    request_id = executor.enqueue_request(Request(PROMPT, 3))
+    assert runner.reached.wait(120)
+    _raise_once(monkeypatch, executor._assembly.stats, "record", SystemExit())
+    runner.gate.set()
+    executor._assembly.engine._thread.join()
+    with pytest.raises(ExecutorStoppedError):
+        executor.await_responses(request_id)
+    assert not executor.can_enqueue_requests()
+    with pytest.raises(ExecutorStoppedError):
+        executor.enqueue_request(Request(PROMPT, 3))
+
+
+class Mute(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit(3), "3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (Mute(), "Mute"),
+    ],
+)
+def test_whatever_a_post_processor_raises_fails_its_request_only(start: Start, error: BaseException, text: str) -> None:
+    def leave(*arguments: Any) -> None:
+        raise error
+
+    executor, runner = start(logits_post_processor_config=LogitsPostProcessorConfig(processor_batched=leave))
+    runner.gate.set()
+    batched = Request.BATCHED_POST_PROCESSOR_NAME
+    good, own, shared = executor.enqueue_requests(
+        [
+            Request(PROMPT, 3),
+            Request(PROMPT, 3, logits_post_processor=leave),
+            Request(PROMPT, 3, logits_post_processor_name=batched),
+        ]
+    )
+    answers = executor.await_responses([good, own, shared], LIMIT)
+    assert not answers[0][0].has_error()
+    for answer in answers[1:]:
+        assert answer[0].error_msg == f"the logits post-processor failed: {text}"
+
+
+def test_a_runner_that_leaves_fails_its_iteration_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    _raise_once(monkeypatch, runner, "step", SystemExit())
+    (failed,) = executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)
+    assert failed.error_msg == "the runner failed: SystemExit"
+    assert not executor.await_responses(executor.enqueue_request(Request(PROMPT, 3)), LIMIT)[0].has_error()
+
+
+def test_a_request_that_fails_at_its_start_leaves_its_blocks_to_the_next(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, runner = start(kv_cache_config=KvCacheConfig(max_tokens=64))
+    running = executor.enqueue_request(Request([1, 2], 60))
+    assert runner.reached.wait(120)
+    _raise_once(monkeypatch, runner, "open")
+    ids = executor.enqueue_requests([Request([3, 4], 60), Request([5, 6], 60)])
+    runner.gate.set()
+    answers = executor.await_responses([running, *ids], LIMIT)
+    assert answers[1][0].error_msg == "the runner failed: a bug"
+    for answer in (answers[0], answers[2]):
+        assert len(answer[0].result.output_token_ids[0]) == 62
+
+
+def test_an_error_without_a_text_is_an_answer_too(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    _raise_once(monkeypatch, executor._assembly.intake, "task", MemoryError())
+    ids = executor.enqueue_requests([Request(PROMPT, 3), Request(PROMPT, 3)])
+    bad, good = executor.await_responses(ids, LIMIT)
+    assert bad[0].error_msg == "MemoryError"
+    assert not good[0].has_error()
+
+
+def test_a_request_may_be_changed_and_sent_again(start: Start) -> None:
+    executor, runner = start()
+    request = Request(PROMPT, 5, output_config=OutputConfig(exclude_input_from_output=True), client_id=1)
+    first = executor.enqueue_request(request)
+    assert runner.reached.wait(120)
+    request.stop_words, request.streaming, request.client_id = [[token] for token in range(32)], True, 2
+    request.output_config.return_log_probs = True
+    second = executor.enqueue_request(request)
+    runner.gate.set()
+    (one,), two = executor.await_responses([first, second], LIMIT)
+    assert (len(one.result.output_token_ids[0]), one.result.log_probs, one.client_id) == (5, None, 1)
+    assert (len(two[0].result.output_token_ids[0]), two[0].client_id) == (1, 2)
+
+
+def test_lists_of_a_request_that_were_changed_in_place_harm_nobody(start: Start) -> None:
+    executor, runner = start()
+    request = Request(PROMPT, 5, stop_words=[[31] * 9], output_config=OutputConfig(exclude_input_from_output=True))
+    first = executor.enqueue_request(request)
+    assert runner.reached.wait(120)
+    assert request.stop_words is not None
+    request.stop_words[0][:] = range(3)
+    request.stop_words.extend([token] for token in range(32))
+    request.input_token_ids.extend([1] * 500)
+    waiting = executor.enqueue_request(Request(PROMPT, 5))
+    request.stop_words.append("no tokens")  # type: ignore[arg-type]
+    bad = executor.enqueue_request(request)
+    runner.gate.set()
+    answers = executor.await_responses([first, waiting, bad], LIMIT)
+    assert len(answers[0][0].result.output_token_ids[0]) == 5
+    assert not answers[1][0].has_error()
+    assert "Request.stop_words" in answers[2][0].error_msg
+
+
+def test_a_configuration_may_be_changed_for_another_executor(start: Start) -> None:
+    named = LogitsPostProcessorConfig({"first": lambda *_: None})
+    executor, runner = start(logits_post_processor_config=named, kv_cache_config=(cache := KvCacheConfig()))
+    runner.gate.set()
+    cache.enable_block_reuse = False
+    assert named.processor_map is not None
+    named.processor_map["second"] = lambda *_: None
+    ids = executor.enqueue_requests(
+        [Request(PROMPT, 2, logits_post_processor_name=name) for name in ("first", "second")]
+    )
+    known, unknown = executor.await_responses(ids, LIMIT)
+    assert not known[0].has_error()
+    assert "'second' is not in LogitsPostProcessorConfig (known: first)" in unknown[0].error_msg
+    assert executor._assembly.intake._config.kv_cache_config.enable_block_reuse
+
+
+def test_what_is_no_request_takes_no_id_from_the_others(start: Start) -> None:
+    executor, runner = start()
+    runner.gate.set()
+    with pytest.raises(TypeError, match="takes Requests, not a str"):
+        executor.enqueue_requests([Request(PROMPT, 2), "a prompt"])  # type: ignore[list-item]
+    assert executor.enqueue_request(Request(PROMPT, 2)) == 1

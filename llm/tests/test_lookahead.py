@@ -1,0 +1,152 @@
+"""Lookahead decoding: the same text as without it, in fewer steps."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from repoagent_llm import (
+    DecodingConfig,
+    Executor,
+    ExecutorConfig,
+    LookaheadDecodingConfig,
+    OutputConfig,
+    Request,
+    Result,
+    SamplingConfig,
+)
+from repoagent_llm.runner.fake import FakeRunner, hashed_logits, table_logits
+from repoagent_llm.runner.protocol import Segment
+
+LIMIT = timedelta(seconds=120)
+SIZES = LookaheadDecodingConfig(4, 4, 4)
+# 1, 2, 3, 4, 5 and so on, again and again: after one round every n-gram is known.
+ROUND = {1: 2, 2: 3, 3: 4, 4: 5, 5: 1}
+
+
+def _config(sizes: LookaheadDecodingConfig | None = SIZES, **options: Any) -> ExecutorConfig:
+    return ExecutorConfig(decoding_config=DecodingConfig(lookahead_decoding_config=sizes), **options)
+
+
+class Steps:
+    """Counts a runner's steps, and the longest piece of one after the first."""
+
+    def __init__(self) -> None:
+        self.count, self.longest = 0, 0
+
+    def __call__(self, segments: Sequence[Segment]) -> None:
+        self.count += 1
+        if self.count > 1:
+            self.longest = max(self.longest, *(len(segment.tokens) for segment in segments))
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return Steps()
+
+
+def _run(config: ExecutorConfig, logits: Callable[[list[int]], Any], *requests: Request, **runner: Any) -> list[Result]:
+    """The last response of each request."""
+    made = FakeRunner(logits=logits, max_seq_len=256, **runner)
+    with Executor.from_runner(made, config) as executor:
+        ids = executor.enqueue_requests(list(requests))
+        found: dict[int, Result] = {}
+        while len(found) < len(ids):
+            for response in executor.await_responses(LIMIT):
+                assert not response.has_error(), response.error_msg
+                if response.result.is_final:
+                    found[response.request_id] = response.result
+        return [found[request_id] for request_id in ids]
+
+
+def test_a_text_that_repeats_takes_fewer_steps(steps: Steps) -> None:
+    output = OutputConfig(return_perf_metrics=True, exclude_input_from_output=True)
+    (result,) = _run(_config(), table_logits(ROUND, 32), Request([1], 45, output_config=output), before_step=steps)
+    assert result.output_token_ids[0] == [1 + number % 5 for number in range(1, 46)]
+    assert steps.longest == 4
+    # Five tokens until a token comes again, then up to four at a time.
+    assert steps.count <= 8 + 40 / 4
+    assert result.request_perf_metrics is not None
+    metrics = result.request_perf_metrics.speculative_decoding
+    assert metrics.total_accepted_draft_tokens == 45 - steps.count
+    assert metrics.total_draft_tokens == metrics.total_accepted_draft_tokens
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("requests", [1, 2, 4])
+def test_the_text_is_that_of_greedy_search(seed: int, requests: int) -> None:
+    def narrow(history: list[int]) -> Any:
+        """Few tokens are likely, so that n-grams come again and often go on in another way."""
+        row = hashed_logits(32)(history[-3:])
+        row[8:] -= 100
+        return row
+
+    wanted = [
+        Request([3 + seed, 4, 5 + number, 4], 60, end_id=6, stop_words=[[3, 7]], streaming=number % 2 == 1)
+        for number in range(requests)
+    ]
+    plain = _run(ExecutorConfig(), narrow, *_whole(wanted))
+    assert [r.output_token_ids for r in _run(_config(), narrow, *_whole(wanted))] == [r.output_token_ids for r in plain]
+    assert [r.finish_reasons for r in _run(_config(), narrow, *wanted)] == [r.finish_reasons for r in plain]
+
+
+def _whole(requests: Sequence[Request]) -> list[Request]:
+    for request in requests:
+        request.streaming = False
+    return list(requests)
+
+
+def test_penalties_log_probs_and_logits_are_as_without_it() -> None:
+    def request() -> Request:
+        wanted = OutputConfig(return_log_probs=True, return_generation_logits=True)
+        return Request([1, 2, 3, 1], 30, output_config=wanted, sampling_config=SamplingConfig(frequency_penalty=0.9))
+
+    (plain,) = _run(ExecutorConfig(), table_logits(ROUND, 16), request(), vocab_size=16)
+    (drafted,) = _run(_config(), table_logits(ROUND, 16), request(), vocab_size=16)
+    assert drafted.output_token_ids == plain.output_token_ids
+    assert drafted.log_probs is not None
+    assert plain.log_probs is not None
+    np.testing.assert_allclose(drafted.log_probs, plain.log_probs)
+    np.testing.assert_array_equal(drafted.generation_logits, plain.generation_logits)
+
+
+def test_requests_that_cannot_be_drafted_are_served_without(steps: Steps) -> None:
+    sampled = Request([1], 20, sampling_config=SamplingConfig(top_p=0.9))
+    several = Request([1], 20, sampling_config=SamplingConfig(num_return_sequences=2))
+    processed = Request([1], 20, logits_post_processor=lambda *_: None)
+    for request in (sampled, several, processed):
+        _run(_config(), table_logits(ROUND, 32), request, before_step=steps)
+    assert steps.longest == 1
+
+
+def test_beams_go_on_beside_it() -> None:
+    request = Request([1], 9, sampling_config=SamplingConfig(2))
+    (beams,) = _run(_config(max_beam_width=2), table_logits(ROUND, 32), request)
+    assert len(beams.output_token_ids) == 2
+
+
+def test_a_crowd_is_not_drafted(steps: Steps) -> None:
+    wanted = [Request([1], 30) for _ in range(4)]
+    found = _run(_config(), table_logits(ROUND, 32), *wanted, before_step=steps)
+    assert len({tuple(result.output_token_ids[0]) for result in found}) == 1
+    assert steps.longest == 1
+
+
+def test_a_request_may_ask_for_smaller_sizes_only(steps: Steps) -> None:
+    logits = table_logits(ROUND, 32)
+    _run(_config(), logits, Request([1], 30, lookahead_config=LookaheadDecodingConfig(1, 2, 1)), before_step=steps)
+    assert steps.longest == 2
+    for config, text in (
+        (_config(), "max_ngram_size 5 is more than the executor's (4)"),
+        (ExecutorConfig(), "needs an executor with"),
+    ):
+        request = Request([1], 3, lookahead_config=LookaheadDecodingConfig(4, 5, 4))
+        with Executor.from_runner(FakeRunner(), config) as executor:
+            (response,) = executor.await_responses(executor.enqueue_request(request), LIMIT)
+            assert text in response.error_msg
+
+
+def test_ngrams_of_one_token_draft_nothing(steps: Steps) -> None:
+    _run(_config(LookaheadDecodingConfig(1, 1, 0)), table_logits(ROUND, 32), Request([1], 20), before_step=steps)
+    assert steps.longest == 1

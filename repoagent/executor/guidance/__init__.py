@@ -1,5 +1,0 @@
-"""Guided decoding: output that follows a grammar. By llguidance, made by ``create_guides``."""
-
-from repoagent.executor.guidance.create import create_guides
-
-__all__ = ["create_guides"]

@@ -1,5 +1,0 @@
-"""LoRA: adapters in TensorRT-LLM's and in PEFT's format, and the cache that keeps them by task."""
-
-from repoagent.executor.lora.peft import read_peft
-
-__all__ = ["read_peft"]
