@@ -12,11 +12,8 @@ import pytest
 from tests.hostile.expression_steps import ANYWHERE, worst
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = sorted(
-    str(path.relative_to(ROOT))
-    for path in (ROOT / "repoagent", ROOT / "server_stub/repoagent_server", *ROOT.glob("agents/*/repoagent_*"))
-    if path.is_dir()
-)
+PLACES = ("repoagent", "llm/repoagent_llm", "server_stub/repoagent_server", "agents/*/repoagent_*")
+FOLDERS = sorted(str(path.relative_to(ROOT)) for place in PLACES for path in ROOT.glob(place) if path.is_dir())
 METHODS = ANYWHERE | {"match", "fullmatch"}
 
 

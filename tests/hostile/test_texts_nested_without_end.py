@@ -160,7 +160,12 @@ ELSEWHERE = {
 
 def test_nothing_else_parses_a_text_or_waits_for_the_end_of_the_stack() -> None:
     found = set()
-    folders = (ROOT / "repoagent", ROOT / "server_stub/repoagent_server", ROOT / "capi/repoagent_capi")
+    folders = (
+        ROOT / "repoagent",
+        ROOT / "llm/repoagent_llm",
+        ROOT / "server_stub/repoagent_server",
+        ROOT / "capi/repoagent_capi",
+    )
     for path in (path for folder in (*folders, *ROOT.glob("agents/*/repoagent_*")) for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             called = isinstance(node, ast.Attribute) and node.attr in PARSERS and isinstance(node.value, ast.Name)

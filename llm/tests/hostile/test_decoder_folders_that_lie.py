@@ -14,7 +14,7 @@ from repoagent_llm.types.errors import DecoderError
 from llm.tests.foreign import change_config, change_graph, copy_folder
 from repoagent.errors import RepoAgentError
 
-GENAI = Path(__file__).parents[2] / "executor" / "data" / "genai"
+GENAI = Path(__file__).parents[1] / "data" / "genai"
 _NUMBERS: list[Any] = [
     None,
     True,

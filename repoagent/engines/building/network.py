@@ -71,8 +71,8 @@ _REMEDY: Final = (
 )
 
 _FIXED: Final = (
-    "build the decoder again with a fixed cache length: repoagent_llm.builder.build(capacity=N), or convert the "
-    "checkpoint with the parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
+    "build the decoder again with a fixed cache length: build(capacity=N), or convert the checkpoint with the "
+    "parameters 'to' = 'decoder', 'form' = 'std' and 'capacity' = N"
 )
 
 

@@ -57,7 +57,7 @@ def perceptron(save: Callable[[bytes], Path]) -> Path:
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``decoder(kind, precision, capacity)``: the graph of a small decoder of standard operators."""
     root = tmp_path_factory.mktemp("decoders")
-    oracle = json.loads((Path(__file__).parents[2] / "executor" / "data" / "oracle.json").read_text())
+    oracle = json.loads((Path(__file__).parents[3] / "llm" / "tests" / "data" / "oracle.json").read_text())
 
     def make(kind: str, precision: str = "fp32", capacity: int | None = CAPACITY) -> Path:
         checkpoint, folder = root / kind, root / f"{kind}-{precision}-{capacity}"

@@ -17,9 +17,14 @@ def test_the_built_in_backend_is_there_and_made_once() -> None:
 def test_an_unknown_backend_is_told_with_those_that_there_are() -> None:
     with pytest.raises(
         InvalidArgumentError,
-        match="unable to find backend 'tensorflow'; available are llm, onnxruntime, python, tensorrt",
+        match="unable to find backend 'tensorflow'; available are onnxruntime, python, tensorrt",
     ):
         BackendRegistry().get("tensorflow")
+
+
+def test_a_backend_of_a_package_that_is_not_installed_names_the_command_that_installs_it() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"in the package repoagent-llm.*: pip install \./llm$"):
+        BackendRegistry().get("llm")
 
 
 def test_a_typo_in_a_backend_is_told_what_it_may_mean() -> None:

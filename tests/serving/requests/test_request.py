@@ -18,7 +18,8 @@ PB_UTILS = ROOT / "repoagent/serving/backends/python/model/request.py"
 
 
 def _modules() -> list[Path]:
-    return [*ROOT.glob("repoagent/**/*.py"), *ROOT.glob("server_stub/repoagent_server/**/*.py")]
+    folders = ("repoagent", "llm/repoagent_llm", "server_stub/repoagent_server")
+    return [path for folder in folders for path in ROOT.glob(f"{folder}/**/*.py")]
 
 
 def _written(path: Path) -> Iterator[str]:
